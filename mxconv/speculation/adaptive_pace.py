@@ -146,12 +146,12 @@ class AdaptivePace:
         reads: Mapping[int, float] | None = None,
         most_nodes: int = MOST_NODES,
     ) -> None:
-        self.growers = growers if growers and most_nodes else {}
+        grown = growers if growers and most_nodes else {}
         self.drafts: list[DraftEstimate] = []
         for draft in range(num_drafts):
             share, by_depth = (reads or {}).get(draft), (growers or {}).get(draft, True)
             expected = (share or USUAL_SHARE) if by_depth else 0.0
-            self.drafts.append(DraftEstimate(expected, share or 0.0, draft in self.growers, by_depth))
+            self.drafts.append(DraftEstimate(expected, share or 0.0, draft in grown, by_depth))
         self._sets_floors, self._most_nodes = sets_floors, most_nodes
         self._prices, self._credit, self._last_pass = RowPrices(), FIRST_CREDIT, 0  # the last two are the root's
         self._root = self  # the pace that this one was copied from, for a text

@@ -21,7 +21,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.speculation.adaptive_pace import USUAL_SHARE, AdaptivePace
 from mxconv.speculation.level import Level
-from mxconv.speculation.merged import Merged, Retrieving
+from mxconv.speculation.merged import Merged
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.through_text import ThroughText
 
@@ -136,30 +136,22 @@ class Chain:
         assert self._levels[0].decoder is not None
         session = _session(passes, self._levels[0].decoder)
         drafts: list[Draft] = []  # below the level at hand, the next one first
-        look_ups: list[TreeDraft] = []  # at the end, which are one draft to the models
         for index in reversed(range(len(self._levels))):
             if proposer := self._proposers.get(index):
                 made: Draft = proposer(statistics[index], acceptance)
             elif self._levels[index].decoder is None:
                 made = Silent(statistics[index])  # it reads hidden states, of which level is not known yet
             else:
-                made = self._level(index, session, statistics[index], acceptance, drafts, look_ups)
+                made = self._level(index, session, statistics[index], acceptance, drafts)
             drafts.insert(0, made)
-            if index == num_models(self._levels):
-                look_ups = [draft for draft in drafts if isinstance(draft, TreeDraft)]
-                drafts = [Merged(look_ups)] if len(drafts) > 1 else drafts
+            if index == num_models(self._levels) and len(drafts) > 1:  # look-ups, one draft to the models
+                drafts = [Merged([draft for draft in drafts if isinstance(draft, TreeDraft)])]
         target = drafts[0]
         assert isinstance(target, Level)
         return target
 
     def _level(
-        self,
-        index: int,
-        session: Session,
-        statistics: LevelStatistics,
-        acceptance: Acceptance,
-        below: list[Draft],
-        look_ups: Sequence[TreeDraft],
+        self, index: int, session: Session, statistics: LevelStatistics, acceptance: Acceptance, below: list[Draft]
     ) -> Draft:
         loaded = self._levels[index]
         assert loaded.decoder is not None
@@ -171,11 +163,6 @@ class Chain:
             acceptance.penalties = None  # they are of other tokens
         usable = enumerate(below if isinstance(pace, AdaptivePace) else below[:1], index + 1)
         drafts = [self._usable(index, number, draft, own, acceptance) for number, draft in usable]
-        if isinstance(pace, AdaptivePace) and not all(pace.growers.values()):  # look-ups grow trees for it
-            drafts = [
-                Retrieving(draft, look_ups) if pace.growers.get(number) and isinstance(draft, TreeDraft) else draft
-                for number, draft in enumerate(drafts)
-            ]
         level = Level(
             decoder=loaded.decoder,
             session=own,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mxconv.arrays import F32
-from mxconv.drafts.guesses import Sharpened
 from mxconv.drafts.proposal import Proposal, TreeDraft
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
@@ -88,11 +87,8 @@ class Merged:
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
         """The likeliest nodes of all drafts' trees."""
-        return self._merge([draft.grow(context, most_depth, floors, floor) for draft in self.drafts], floors)
-
-    def _merge(self, grown: list[Proposal], floors: Sequence[float]) -> Proposal:
-        self._grown = grown
-        return replace(merge(grown, floors), joint=self)
+        self._grown = [draft.grow(context, most_depth, floors, floor) for draft in self.drafts]
+        return replace(merge(self._grown, floors), joint=self)
 
     def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Count for each draft what became of the last tree, as `JointDraft` has it."""
@@ -122,35 +118,3 @@ def _paths(proposal: Proposal) -> list[Path]:
     for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
     return paths
-
-
-class Retrieving(Merged):
-    """A model whose trees take in those of look-ups, where their paths are likelier than its own.
-
-    A tree that was drawn from the model's distributions is left alone: accepted against them it brings more tokens than
-    as certain ones. The level that asks tells look-ups itself what it verified, since it asks them alone too.
-
-    Source:
-        RASD: Retrieval-Augmented Speculative Decoding (arXiv 2503.03434), fusion of the retrieved and the drafted tree.
-    """
-
-    def __init__(self, model: TreeDraft, look_ups: Sequence[TreeDraft]) -> None:
-        super().__init__([model, *look_ups])
-        self.model = model
-
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        own = self.model.grow(context, most_depth, floors, floor)
-        if own.distributions:
-            self._grown = [own, *(Proposal([], parents=[]) for _ in self.drafts[1:])]
-            return replace(own, joint=self)
-        return self._merge([own, *(draft.grow(context, most_depth, floors) for draft in self.drafts[1:])], floors)
-
-    def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
-        super().count(num_asked, proposal, tokens)
-        if isinstance(self.model, Sharpened):
-            self.model.sharpness.learn(self._grown[0], tokens)
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        self.model.observe(context, proposal, logits)

@@ -26,7 +26,7 @@ from mxconv.speculation.adaptive_pace import AdaptivePace
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
-from mxconv.speculation.merged import Merged, Retrieving
+from mxconv.speculation.merged import Merged
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.through_text import ThroughText
@@ -218,13 +218,10 @@ def test_look_ups_at_the_end_are_one_draft_of_all_levels_above() -> None:
     hierarchy = Hierarchy(levels, "auto")
     assert len(hierarchy.paces) == 2  # of the target and of the 4-bit draft
     target = hierarchy._chain.link(hierarchy.begin().trace.statistics, SELECTIONS[1].acceptance())
-    both, merged = target.drafts
-    assert isinstance(both, Retrieving)
-    below = both.model
+    below, merged = target.drafts
     assert isinstance(below, Level)
     assert list(below.drafts) == [merged]
     assert isinstance(merged, Merged)
-    assert list(both.drafts) == [below, *merged.drafts]
     stand, lookup = merged.drafts
     assert isinstance(stand, Stand)
     assert isinstance(lookup, PromptLookup)
