@@ -84,15 +84,6 @@ def test_weights_that_overflow_flow_through_without_a_warning(tiny_oracle: Any) 
     assert np.isnan(decoder.forward([1, 2, 3], KVCache(decoder.config))).any()
 
 
-def test_the_context_may_be_filled_to_the_last_position_and_no_further(tiny_oracle: Any) -> None:
-    decoder = tiny_oracle("llama").decoder
-    cache = KVCache(decoder.config)
-    decoder.forward([1] * 256, cache, last_only=True)
-    with pytest.raises(ModelError, match=r"^llama: 257 positions; the model has 256"):
-        decoder.forward([1], cache)
-    assert cache.length == 256
-
-
 def test_a_cache_of_another_model_is_refused(tiny_oracle: Any) -> None:
     cache = KVCache(tiny_oracle("qwen3").decoder.config)
     message = (

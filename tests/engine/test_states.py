@@ -16,11 +16,10 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import States
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
-from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.engine import native_names
 
 MODELS = [  # architecture, format, form, threads
     ("llama", "BF16", "dense", 2),
@@ -117,18 +116,6 @@ def test_the_normed_state_is_what_the_head_multiplies(tiny_oracle: Callable[[str
     logits = oracle.decoder.forward(oracle.text(9), KVCache(oracle.decoder.config), states=states)
     head = oracle.weights.matrices["lm_head.weight"]
     assert_same_bits(logits, head.multiply(states.values[0]), "logits")
-
-
-@pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])
-def test_a_layer_that_is_skipped_gives_what_it_takes(tiny_oracle: Callable[[str], Any], native: bool) -> None:
-    oracle = tiny_oracle("llama")
-    decoder = oracle.decoder
-    if native:
-        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(num_threads=3)))
-    found = states_of(decoder.variant(Skipped.parse("1", 3)), oracle.text(20))
-    assert_same_bits(found[2], found[1], "skipped")
-    assert (found[1] != found[0]).any()
-    assert (found[3] != found[2]).any()
 
 
 def test_each_pass_gives_an_array_of_its_own_and_a_refused_one_leaves_the_last(

@@ -22,7 +22,6 @@ from tiny_levels import (
     levels_of,
     noisy_copy,
     self_draft,
-    speculate,
     target_level,
 )
 
@@ -106,13 +105,6 @@ def test_the_target_as_its_own_draft_is_always_right() -> None:
         assert generation.trace.num_rounds == 1 + 4  # the prompt's token, then five a round
 
 
-def test_a_draft_of_another_mind_costs_rounds_and_changes_nothing() -> None:
-    generation = assert_lossless(Hierarchy([target_level(), noisy_copy(noise=10)], [4], [0.0]), PROMPT, 20)
-    rate = generation.trace.statistics[1].acceptance_rate
-    assert rate is not None
-    assert rate < 0.5
-
-
 @pytest.mark.parametrize("num_levels", [1, 3])
 def test_a_stop_token_ends_the_text_wherever_it_falls_in_an_accepted_run(num_levels: int) -> None:
     """A draft that is always right makes runs of five; each new token in turn is the one that stops."""
@@ -126,30 +118,12 @@ def test_a_stop_token_ends_the_text_wherever_it_falls_in_an_accepted_run(num_lev
             assert generation.token_ids == whole[: first + 1]
 
 
-@pytest.mark.parametrize("max_new_tokens", [1, 2, 3])
-def test_no_more_tokens_come_than_were_asked_for(max_new_tokens: int) -> None:
-    generation = assert_lossless(Hierarchy(levels_of(3), [16]), PROMPT, max_new_tokens)
-    assert len(generation.token_ids) == max_new_tokens
-
-
 @pytest.mark.parametrize("length", [1, 2, MAX_POSITIONS - 2, MAX_POSITIONS - 1, MAX_POSITIONS])
 def test_prompts_of_any_length_that_fits_are_continued_to_the_last_position(length: int) -> None:
     prompt = [int(token) for token in np.random.default_rng(length).integers(0, VOCAB_SIZE, length)]
     for num_levels, confidence in ((1, 0.0), (2, 0.5), (3, 0.0)):
         generation = assert_lossless(Hierarchy(levels_of(num_levels), [5], [confidence]), prompt, 100)
         assert len(generation.token_ids) == MAX_POSITIONS + 1 - length
-
-
-@pytest.mark.parametrize(
-    ("draft_positions", "shares_cache"), [(1, False), (2, True), (7, False), (8, True), (12, False), (100, True)]
-)
-def test_a_draft_with_other_positions_than_the_target_falls_silent_at_its_end(
-    draft_positions: int, shares_cache: bool
-) -> None:
-    draft = noisy_copy(noise=0.05, max_position_embeddings=draft_positions, shares_cache=shares_cache)
-    assert_lossless(Hierarchy([target_level(), draft], [4], [0.0]), PROMPT, 100)
-    assert_lossless(Hierarchy([target_level(), self_draft(), draft], [4], [0.0]), PROMPT, 100)
-    assert_lossless(Hierarchy([target_level(), draft, self_draft()], [4], [0.0]), PROMPT, 100)
 
 
 @st.composite
@@ -240,8 +214,3 @@ def test_prompts_that_cannot_be_continued_are_refused(case: str) -> None:
     prompt, max_new_tokens, message = REFUSED[case]
     with pytest.raises(ModelError, match=message):
         Hierarchy(levels_of(2)).generate(prompt, max_new_tokens)
-
-
-def test_speed_is_tokens_over_seconds() -> None:
-    _, generation = speculate(Hierarchy(levels_of(1)), PROMPT, 4)
-    assert generation.tokens_per_second == 4 / generation.seconds

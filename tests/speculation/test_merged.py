@@ -111,13 +111,6 @@ def test_floors_leave_the_likeliest(proposals: list[Proposal], floors: list[floa
     assert set(paths_of(found)) <= set(surest(proposals))
 
 
-@given(trees())
-def test_a_tree_with_itself_is_itself(proposal: Proposal) -> None:
-    found = merge([proposal, proposal], [0.0] * 40)
-    assert paths_of(found) == paths_of(proposal)
-    assert found.probabilities == pytest.approx(proposal.probabilities)
-
-
 def test_a_chain_is_that_of_the_first_who_has_something_to_say() -> None:
     silent, first, second = Says([]), Says([3, 4]), Says([5])
     draft: Draft = Merged([silent, first, second])
@@ -201,20 +194,3 @@ def test_any_run_of_look_ups_changes_nothing(kinds: list[str], prompt: list[int]
     for selection in (GREEDY, Selection(Sampling(0.7), "coupled", seed)):
         found, _ = speculate(hierarchy, prompt, 20, (), selection)
         assert found == by_hand(decoder_of(levels[0]), prompt, 20, (), selection)
-
-
-def test_rejection_sampling_ends_with_logits_of_the_target() -> None:
-    levels = [target_level(), look_up("stand"), look_up("prompt-lookup")]
-    found, _ = speculate(Hierarchy(levels, [4], [0.0], 16), [1, 2], 30, (), Selection(Sampling(0.8), "rejection", 4))
-    again = by_hand(decoder_of(levels[0]), [1, 2, *found.token_ids[:-1]], 1)
-    assert found.logits[-1] == again.logits[0]
-
-
-def test_more_is_found_together_than_by_either() -> None:
-    rounds = {}
-    for kinds in (("stand",), ("prompt-lookup",), ("stand", "prompt-lookup")):
-        hierarchy = Hierarchy([target_level(), *map(look_up, kinds)], [6], [0.0], 16)  # type: ignore[arg-type]
-        generations = [speculate(hierarchy, prompt, 30)[1] for prompt in PROMPTS]
-        rounds[kinds] = sum(generation.trace.num_rounds for generation in generations)
-    *alone, together = rounds.values()
-    assert together <= min(alone)

@@ -160,21 +160,6 @@ def test_experts_under_the_names_of_transformers_in_memory_are_read_alike(family
     assert np.array_equal(logits(tmp_path / "own"), logits(tmp_path / "published"))
 
 
-def test_a_package_of_such_a_checkpoint_decodes_as_the_checkpoint(tmp_path: Path) -> None:
-    model = checkpoints.make_model("mixtral")
-    checkpoints.write_checkpoint(model, tmp_path / "published")
-    model.bfloat16().save_pretrained(tmp_path / "own", save_original_format=False)
-    write_tiny_tokenizer(tmp_path / "own" / "tokenizer.json", model.config.vocab_size)
-    manifest = quantize(tmp_path / "own", tmp_path / "package", codec="bsfp")
-    stacks = {record.name for record in manifest.tensors if record.stack is not None}
-    assert "model.layers.0.mlp.experts.gate_up_proj" in stacks
-    with LoadedPackage(tmp_path / "package", kernel="numpy") as loaded:
-        decoder = loaded.levels[0].decoder
-        assert decoder is not None
-        found = decoder.forward(TOKEN_IDS, KVCache(decoder.config))
-    assert np.array_equal(found, logits(tmp_path / "published"))
-
-
 def routed(logits: np.ndarray, count: int, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
     """What a router makes of given logits, which its matrix, the identity in float16, takes as they are."""
     width = logits.shape[1]
