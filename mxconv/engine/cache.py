@@ -34,8 +34,6 @@ class KVCache:
     Args:
         config: sizes.
         capacity: positions to make room for at first; there is more when it is used up, and nothing moves.
-        rewinds: whether it can be cut back to any length, at the price of a row's input for every position in layers
-            with a state.
         pool: where the pages come from; None is a pool of its own, without limit. Pages go back with `release`, or
             when the cache is garbage.
         dtype: of keys and values in a pool of its own.
@@ -49,13 +47,12 @@ class KVCache:
         self,
         config: ModelConfig,
         capacity: int = 0,
-        rewinds: bool = False,
         pool: KVPool | None = None,
         dtype: KvDtype = "fp32",
     ) -> None:
         self.config, self.slots = config, config.slots
         attending, sizes = len(config.attentions), config.state_sizes
-        self.states = None if sizes is None else StateCache(sizes, config.num_hidden_layers - attending, rewinds)
+        self.states = None if sizes is None else StateCache(sizes, config.num_hidden_layers - attending)
         self.length = self.num_left_out = 0
         self.pool = pool or KVPool(config, dtype=dtype)
         if not self.pool.fits(config):
@@ -184,7 +181,7 @@ class KVCache:
         if self.reachable(length) != length:
             raise ModelError(
                 f"KV cache: truncation to {length} positions, whose states are gone; {self.length} are there. "
-                "Truncate to 0 and evaluate the text again, or make the cache with rewinds=True."
+                "Truncate to 0 and evaluate the text again."
             )
         if self.states is not None:
             self.states.truncate(length)

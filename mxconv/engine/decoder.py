@@ -66,9 +66,9 @@ class Decoder:
         """The matrix that logits come from, (vocab_size, hidden_size); of some tokens alone, their rows."""
         return self.output.matrix
 
-    def new_cache(self, capacity: int = 0, rewinds: bool = False, pool: KVPool | None = None) -> KVCache:
+    def new_cache(self, capacity: int = 0, pool: KVPool | None = None) -> KVCache:
         """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
-        return KVCache(self.config, capacity, rewinds, pool, self.kv_dtype)
+        return KVCache(self.config, capacity, pool, self.kv_dtype)
 
     def forward(
         self,

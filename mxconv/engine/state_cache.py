@@ -95,7 +95,7 @@ def _branches(tree: Tree, num_shared: int, start: int) -> tuple[tuple[int, int],
 TIP = 0  # the running state's slot; those of snapshots follow
 NUM_SNAPSHOTS = 3
 FIRST_ROOM = 64  # rows
-MOST_ROOM = 512  # rows, where it need not go back to any length and a pass wants few logits
+MOST_ROOM = 512  # rows, where a pass wants few logits
 
 
 def most_bytes(sizes: StateSizes, num_layers: int) -> int:
@@ -109,14 +109,9 @@ class StateCache:
 
     `windows` and `memories` are (1 + NUM_SNAPSHOTS, num_layers, ...), `inputs` is (num_layers, room, input_size) for
     the rows from `origin` on.
-
-    Args:
-        sizes: of a layer's state.
-        num_layers: that have one.
-        keeps_all: whether the inputs of all rows stay, so that the whole can be cut back to any length.
     """
 
-    def __init__(self, sizes: StateSizes, num_layers: int, keeps_all: bool = False) -> None:
+    def __init__(self, sizes: StateSizes, num_layers: int) -> None:
         self.sizes = sizes
         self.num_layers = num_layers
         shape = 1 + NUM_SNAPSHOTS, num_layers
@@ -128,7 +123,7 @@ class StateCache:
         self._next: tuple[int, F32] | None = None  # origin and inputs after that pass, where they change
         self._tip: int | None = 0  # how many places it has seen
         self._snapshots = [(0, 1)]  # (places, slot), ascending; the first is never missing
-        self._held: list[int] = [0] if keeps_all else []  # places that stay reachable
+        self._held: list[int] = []  # places that stay reachable
         self._first_kept = 0  # the place of the oldest snapshot after the pass
 
     @property

@@ -46,9 +46,9 @@ def native(family_of: Callable[[str], Any]) -> Native:
 class Text:
     """A cache, the tokens that it should hold, and the logits after each."""
 
-    def __init__(self, decoder: Decoder, rewinds: bool) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
-        self.cache = KVCache(decoder.config, rewinds=rewinds)
+        self.cache = KVCache(decoder.config)
         self.tokens: list[int] = []
         self.logits: list[np.ndarray] = []
 
@@ -106,12 +106,12 @@ def tokens_of(draw: st.DataObject, count: int) -> list[int]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(data=st.data(), kind=st.sampled_from(KINDS), rewinds=st.booleans(), num_threads=st.sampled_from([1, 2, 3]))
+@given(data=st.data(), kind=st.sampled_from(KINDS), num_threads=st.sampled_from([1, 2, 3]))
 def test_whatever_was_tried_logits_and_states_are_those_of_tokens_one_at_a_time(
-    native: Native, data: st.DataObject, kind: str, rewinds: bool, num_threads: int
+    native: Native, data: st.DataObject, kind: str, num_threads: int
 ) -> None:
     kernel = data.draw(st.sampled_from(IMPLEMENTATIONS))
-    text = Text(native(kind, kernel, num_threads), rewinds)
+    text = Text(native(kind, kernel, num_threads))
     for _ in range(data.draw(st.integers(1, 8))):
         if len(text.tokens) < 170:
             try_something(text, data)
