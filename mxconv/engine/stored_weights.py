@@ -82,7 +82,7 @@ class OwnWeights:
         own = next((r for r in records if config.own_name(r.name) == head_tensor(config)), records[0])
         if in_four_bits and own.codec != "keep" and not has_exact_head(self.package):
             return four_bit_matrix(self.package, own, self._make, tokens)
-        float_format = FORMATS.get(own.dtype, BF16)  # FP8 stands for BF16 weights
+        float_format = FORMATS.get(own.dtype, BF16)  # FP8 represents BF16 weights
         return self._make.dense(float_format.encode(whole.rows(tokens)), float_format)
 
     @cached_property

@@ -94,7 +94,7 @@ class Level:
         tokens: list[int] = []
         distributions: list[F64] = []
         probabilities: list[float] = []
-        with self._lent(context):
+        with self._borrowed(context):
             for token, logits, drawn_from in self._own_tokens(context, num_tokens):
                 tokens.append(token)
                 distributions += drawn_from
@@ -114,7 +114,7 @@ class Level:
         most_depth, sharpness = min(most_depth, self._most_tokens(context)), self.sharpness.value
         if not floors or most_depth < 1:
             return Proposal([], parents=[])
-        with self._lent(context):
+        with self._borrowed(context):
             if self.drafts:
                 chosen = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
                 return with_runners_up(chosen, len(context), self.acceptance, sharpness, floors, goes_on)
@@ -156,7 +156,7 @@ class Level:
             num_logits = len(tokens) if tree is not None else 1
             return self.session.feed(self.decoder, tokens, num_logits, tree)[:, : self.vocab_size]
 
-    def _lent(self, context: Sequence[int]) -> AbstractContextManager[None]:
+    def _borrowed(self, context: Sequence[int]) -> AbstractContextManager[None]:
         """In a cache that they share, what a draft writes is not the target's: afterwards it is as it was."""
         return self.session.borrow(context) if self.shares_session else nullcontext()
 

@@ -75,7 +75,7 @@ class SamplingInUse:
             else:
                 values[name], origins[name] = default, "default"
         made = cls(values, origins)
-        made.selection()  # whatever is wrong is said at once
+        made.selection()  # raises at once where a value is wrong
         return made
 
     def selection(self, seed: int = 0, accept: Literal["coupled", "rejection"] = "coupled") -> Selection:

@@ -70,7 +70,7 @@ class Reencoding:
 
 
 def _word_begin(text: str, end: int) -> int:
-    """The last space before `end` that stands alone between other characters, 0 if there is none."""
+    """The last space before `end` between other characters, 0 if there is none."""
     place = text.rfind(" ", 1, end)
     while place > 0 and (text[place - 1].isspace() or text[place + 1 : place + 2].isspace()):
         place = text.rfind(" ", 1, place)

@@ -3,7 +3,7 @@
 The target's line of a round also has, where the trace records trees:
 
     tree        what was proposed to it, and what became of it: `draft`, `tokens`, `parents`, `probabilities` (empty
-                where the draft tells none), `path` (the accepted nodes), `emitted`; `texts` and `emitted_texts` are
+                where the draft has none), `path` (the accepted nodes), `emitted`; `texts` and `emitted_texts` are
                 labels
     num_tokens  how many of `emitted` the text got: fewer than all where it ends among them, and then `emitted` ends too
     text        what they added to it; a character whose bytes come in several rounds is in the last of them

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mxconv.errors import ModelError
 from mxconv.text.tokenizer import Tokenizer
 
-REPLACEMENT = "\ufffd"  # what stands for bytes that make no character, or none yet
+REPLACEMENT = "\ufffd"  # replaces bytes that make no character, or none yet
 
 
 @dataclass(frozen=True)
