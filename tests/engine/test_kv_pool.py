@@ -14,7 +14,7 @@ from mxconv.arch.families.registry import describe_values
 from mxconv.drafts.session import borrowed
 from mxconv.engine import kv_pages
 from mxconv.engine.cache import KVCache
-from mxconv.engine.kv_pages import FORMATS, KV_DTYPES, PAGE, KvDtype
+from mxconv.engine.kv_pages import FORMATS, PAGE
 from mxconv.engine.kv_pool import KVPool
 from mxconv.errors import ModelError, PoolFull
 
@@ -167,15 +167,6 @@ class Pooled(RuleBasedStateMachine):
 
 Pooled.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 TestPooled = Pooled.TestCase
-
-
-@pytest.mark.parametrize("dtype", KV_DTYPES)
-def test_what_is_written_is_rounded_as_its_format_rounds(dtype: KvDtype) -> None:
-    cache = KVCache(CONFIG, dtype=dtype)
-    text = tuple(range(4)) * 40
-    feed(cache, text)
-    check(cache, text)
-    assert KVPool(CONFIG, dtype=dtype).page_bytes == PAGE_BYTES // (1 if dtype == "fp32" else 2)
 
 
 def test_a_full_pool_says_what_there_is_and_stays_as_it_was() -> None:

@@ -178,18 +178,6 @@ def test_the_name_of_a_special_token_in_a_text_is_not_proposed_as_the_token() ->
     assert 2 not in tokens
 
 
-def test_one_more_token_than_wanted_is_asked_for_in_the_drafts_own_measure() -> None:
-    target, draft = found("pylib"), found("characters")
-    inner = Says([])
-    text = "there was a little girl named lily. " * 4
-    context = target.encode(text)
-    through(inner, target, draft).propose(context, 4)
-    seen, wanted = inner.asked[0]
-    assert wanted == pytest.approx(5 * len(seen) / len(context), abs=1)
-    through(inner, target, draft).propose(context, 1000)
-    assert inner.asked[1][1] == MAX_DRAFT_TOKENS
-
-
 def test_the_row_of_the_inner_draft_has_the_time_spent_on_text_and_nothing_twice() -> None:
     target, draft = found("byte-level"), found("characters")
     inner = Says(draft.encode("go on", add_special_tokens=False)[1:])

@@ -42,40 +42,6 @@ LLAMA_3 = """\
     {{- '<|head|>assistant<|/head|>\\n\\n' }}
 {%- endif %}
 """
-MISTRAL = """\
-{#- a loop over what passes a test, tools before the last question, JSON put together by hand -#}
-{%- set count = namespace(questions=0, seen=0) %}
-{%- for m in messages if m.role == 'user' %}
-    {%- set count.questions = count.questions + 1 %}
-{%- endfor %}
-{{- bos_token }}
-{%- for m in messages %}
-    {%- if m.role == 'user' %}
-        {%- set count.seen = count.seen + 1 %}
-        {%- if tools and count.seen == count.questions %}
-            {{- '[TOOLS][' }}
-            {%- for tool in tools %}
-                {{- '{' }}
-                {%- for name, value in tool.function.items() if name != 'return' %}
-                    {{- '"' ~ name ~ '": ' ~ ('"' ~ value ~ '"' if value is string else value | tojson) }}
-                    {{- ', ' if not loop.last }}
-                {%- endfor %}
-                {{- '}' ~ ('' if loop.last else ', ') }}
-            {%- endfor %}
-            {{- '][/TOOLS]' }}
-        {%- endif %}
-        {{- '[INST] ' ~ m.content ~ '[/INST]' }}
-    {%- elif m.role == 'system' %}
-        {{- '[SYS]' + (m.content or 'none') + '[/SYS]' }}
-    {%- elif m.tool_calls is defined %}
-        {{- '[CALLS]' ~ (m.tool_calls | map(attribute='function') | list | tojson) ~ eos_token }}
-    {%- elif m.role in ['assistant', 'tool'] %}
-        {{- ' ' + m.content | string + eos_token }}
-    {%- else %}
-        {{- raise_exception('no such role: ' ~ m.role) }}
-    {%- endif %}
-{%- endfor %}
-"""
 QWEN_3 = """\
 {#- macros with output, a loop backwards, thoughts by either way, neighbours in a loop -#}
 {%- macro plain(content) %}
@@ -123,32 +89,6 @@ QWEN_3 = """\
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' ~ ('<think>\\n\\n</think>\\n\\n' if enable_thinking is defined and enable_thinking is false else '<think>\\n') }}
 {%- endif %}
-"""
-GEMMA_3 = """\
-{#- the system text goes before the first question; contents are texts or lists of parts -#}
-{{ bos_token }}
-{%- set system = '' -%}
-{%- set turns = messages -%}
-{%- if messages[0]['role'] == 'system' -%}
-    {%- set system = messages[0]['content'] if messages[0]['content'] is string else messages[0]['content'][0]['text'] -%}
-    {%- set turns = messages[1:] -%}
-{%- endif -%}
-{%- for turn in turns -%}
-    {%- if turn.role == 'tool' -%}{%- continue -%}{%- endif -%}
-    {{ '<start_of_turn>' + ('model' if turn.role == 'assistant' else turn.role) + '\\n' }}
-    {%- if loop.first and system -%}{{ system + '\\n\\n' }}{%- endif -%}
-    {%- if turn['content'] is string -%}
-        {{ turn['content'] | trim }}
-    {%- else -%}
-        {%- for part in turn['content'] or [] -%}
-            {{ part['text'] | trim if part['type'] == 'text' else '<start_of_image>' }}
-        {%- endfor -%}
-    {%- endif -%}
-    {{ '<end_of_turn>\\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-    {{ '<start_of_turn>model\\n' }}
-{%- endif -%}
 """
 GPT_OSS = """\
 {#- harmony: macros that call themselves, types of parameters, slices of what is still to come -#}
@@ -219,9 +159,7 @@ GRANITE_4 = """\
 """
 TEMPLATES = {
     "Llama 3": LLAMA_3,
-    "Mistral": MISTRAL,
     "Qwen 3.5": QWEN_3,
-    "Gemma 3": GEMMA_3,
     "gpt-oss": GPT_OSS,
     "Granite 4": GRANITE_4,
 }

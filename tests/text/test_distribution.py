@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from mxconv.arrays import F32, F64
 from mxconv.errors import ModelError
@@ -22,11 +22,12 @@ SAMPLINGS = st.builds(
     temperature=st.floats(0.1, 8),
     top_k=st.integers(0, 50),
     top_p=st.floats(0, 1),
+    min_p=st.sampled_from([0.0, 0.05, 0.3]),
 )
 
 
 def by_transformers(logits: F32, sampling: Sampling) -> F64:
-    """The three warpers one after the other, in float64, so that rounding moves no edge."""
+    """The warpers one after the other, in float64, so that rounding moves no edge."""
     scores = torch.from_numpy(logits.astype(np.float64))[None]
     ids = torch.zeros((1, 0), dtype=torch.int64)
     scores = TemperatureLogitsWarper(float(sampling.temperature))(ids, scores)
@@ -34,6 +35,8 @@ def by_transformers(logits: F32, sampling: Sampling) -> F64:
         scores = TopKLogitsWarper(sampling.top_k)(ids, scores)
     if sampling.top_p < 1:
         scores = TopPLogitsWarper(sampling.top_p)(ids, scores)
+    if sampling.min_p:
+        scores = MinPLogitsWarper(sampling.min_p)(ids, scores)
     result: F64 = scores.softmax(-1)[0].numpy()
     return result
 
@@ -66,7 +69,13 @@ def test_distributions_are_those_of_transformers(logits: F32, sampling: Sampling
 @pytest.mark.parametrize("spread", [0.01, 5.0])
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(), Sampling(0.7, top_p=0.9), Sampling(1.3, top_k=50), Sampling(1.0, 1000, 0.95), Sampling(top_p=0.9999)],
+    [
+        Sampling(),
+        Sampling(0.7, top_p=0.9),
+        Sampling(1.3, top_k=50),
+        Sampling(1.0, 1000, 0.95, 0.02),
+        Sampling(top_p=0.9999),
+    ],
 )
 def test_large_vocabularies_too_sharp_or_flat(spread: float, sampling: Sampling) -> None:
     logits = (np.random.default_rng(5).standard_normal(152_064) * spread).astype(np.float32)

@@ -81,14 +81,6 @@ def test_a_character_comes_when_its_bytes_are_complete_and_certain(kind: str) ->
     assert pieces.index("b" if kind == "byte-level" else "👧b") == len(pieces) - 1
 
 
-def test_half_a_character_at_the_end_is_shown_as_decode_shows_it() -> None:
-    one = tokenizer("byte-level")
-    assert one is not None
-    stream = TextStream(one)
-    assert [stream.feed(token) for token in one.encode("👧")[:2]] == ["", ""]
-    assert stream.finish() == REPLACEMENT
-
-
 def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none() -> None:
     one = tokenizer("characters")
     assert one is not None
