@@ -110,10 +110,11 @@ def convert(
         assert isinstance(matrix, DenseMatrix)
         return make(matrices, matrix.patterns, matrix.float_format)
 
-    found = _each(weights, changed)
-    exact = [name for name in weights.matrices if name in looked_up or matches(name, ROUTERS)]
-    kept = {name: changed(weights.matrices[name], dense) for name in exact if make in DRAFTS.values()}
-    return replace(found, matrices={**found.matrices, **kept})
+    kept = [name for name in weights.matrices if name in looked_up or matches(name, ROUTERS)]
+    exact = {name: changed(weights.matrices[name], dense) for name in kept if make in DRAFTS.values()}
+    others = {name: matrix for name, matrix in weights.matrices.items() if name not in exact}
+    found = _each(replace(weights, matrices=others), changed)
+    return replace(found, matrices={**found.matrices, **exact})
 
 
 def rounding_as_native(weights: ModelWeights) -> ModelWeights:
