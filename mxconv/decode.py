@@ -11,7 +11,6 @@ for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Unpack
 
 from mxconv.drafts.kind import LoadedLevel
@@ -32,31 +31,20 @@ from mxconv.text.text_stream import TextStream
 
 
 class Options(Asked, total=False):
-    """How a prompt is decoded; whatever is not given is as said here.
+    """How a prompt is decoded, each option with its default.
 
-    How tokens are chosen, see `Asked`, is else as the model's generation_config.json recommends; where that says
+    How tokens are chosen, see `Asked`, is by default as the model's generation_config.json recommends; where that says
     nothing the most likely token is taken always.
-
-    Args:
-        max_new_tokens: at least one; 64.
-        drafts: names of the package's levels that draft, outermost first; all. Empty decodes plainly.
-        num_draft_tokens: one number for all drafts or one each, or "auto". Without it, what a draft's
-            specification says, or else "auto".
-        confidence: likewise; a draft stops when it is less sure.
-        tree: the most nodes of a look-up's tree, "chain" for none, "auto" for what pays where lengths are "auto".
-        seed: of random draws; 0.
-        accept: how drafts are verified when tokens are drawn at random; "coupled".
-        stop_strings: texts that end the answer, beside those of generation_config.json.
     """
 
-    max_new_tokens: int
-    drafts: Sequence[str] | None
-    num_draft_tokens: Sequence[int] | Literal["auto"] | None
-    confidence: Sequence[float] | None
-    tree: int | Literal["auto", "chain"]
-    seed: int
-    accept: Literal["coupled", "rejection"]
-    stop_strings: Sequence[str]
+    max_new_tokens: int  # at least one; 64
+    drafts: Sequence[str] | None  # names of levels that draft, outermost first; all. Empty decodes plainly
+    num_draft_tokens: Sequence[int] | Literal["auto"] | None  # for all or each; as specs say, or auto
+    confidence: Sequence[float] | None  # likewise; a draft stops when it is less sure
+    tree: int | Literal["auto", "chain"]  # the most nodes of a tree, "chain" for none; "auto" for what pays
+    seed: int  # of random draws; 0
+    accept: Literal["coupled", "rejection"]  # how drafts are verified when tokens are drawn at random; "coupled"
+    stop_strings: Sequence[str]  # texts that end the answer, beside those of generation_config.json
 
 
 def selection_of(options: Options, sampling: SamplingInUse) -> Selection:
@@ -68,22 +56,15 @@ class Answer:
     """What a prompt becomes. Iterating decodes it and yields pieces of text; what there is so far is always whole."""
 
     def __init__(self, model: "TextModel", prompt: Prompt, options: Options) -> None:
-        tokenizer = model.loaded.tokenizer
+        self.prompt, self.text = prompt, ""
+        tokenizer, ids = model.loaded.tokenizer, model.encode(prompt)
         stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
-        self.prompt = prompt
-        self.text = ""
-        ids = model.encode(prompt)
         self._text_stream = TextStream(tokenizer, stop_strings, ids)
         self.sampling = model.sampling(options)
+        selection, most = selection_of(options, self.sampling), options.get("max_new_tokens", 64)
         hierarchy = model.hierarchy(options)
         self.generation: Generation = hierarchy.begin()
-        self._tokens = hierarchy.stream(
-            ids,
-            options.get("max_new_tokens", 64),
-            tokenizer.eos_token_ids,
-            selection_of(options, self.sampling),
-            self.generation,
-        )
+        self._tokens = hierarchy.stream(ids, most, tokenizer.eos_token_ids, selection, self.generation)
 
     @property
     def token_ids(self) -> list[int]:
@@ -114,9 +95,7 @@ class TextModel:
     def __enter__(self) -> "TextModel":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

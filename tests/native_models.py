@@ -25,26 +25,6 @@ Maker = Callable[[Matrices, U16, FloatFormat], Matrix]
 
 
 @dataclass(frozen=True)
-class Bf16Inputs:
-    """What the native BF16 kernels compute, by NumPy: activations are rounded to BF16 before they are multiplied."""
-
-    inner: Matrix
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.inner.shape
-
-    def multiply(self, x: np.ndarray) -> np.ndarray:
-        return self.inner.multiply(BF16.decode(BF16.encode(x)))
-
-    def rows(self, indices: np.ndarray) -> np.ndarray:
-        return self.inner.rows(indices)
-
-    def turned(self) -> "Bf16Inputs":
-        return Bf16Inputs(self.inner.turned())
-
-
-@dataclass(frozen=True)
 class DraftOfNumpy:
     """A draft's 4 bits on NumPy; turned ones are what native kernels make of them, 16 bits."""
 
@@ -60,8 +40,18 @@ class DraftOfNumpy:
     def rows(self, indices: np.ndarray) -> np.ndarray:
         return self.inner.rows(indices)
 
-    def turned(self) -> Bf16Inputs:
+    def turned(self) -> Matrix:
         return Bf16Inputs(DenseMatrix(BF16.encode(np.ascontiguousarray(values_of(self.inner).T)), BF16))
+
+
+class Bf16Inputs(DraftOfNumpy):
+    """What the native BF16 kernels compute, by NumPy: activations are rounded to BF16 before they are multiplied."""
+
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        return self.inner.multiply(BF16.decode(BF16.encode(x)))
+
+    def turned(self) -> Matrix:
+        return Bf16Inputs(self.inner.turned())
 
 
 def dense(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
@@ -104,19 +94,7 @@ DRAFTS: dict[str, Maker] = {"mxfp4": mxfp4_draft, "bsfp-draft": bsfp_draft}
 
 def with_format(weights: ModelWeights, float_format: FloatFormat) -> ModelWeights:
     """Dense weights rounded to a 16-bit format."""
-    rounded = {
-        name: DenseMatrix(float_format.encode(values_of(matrix)), float_format)
-        for name, matrix in weights.matrices.items()
-    }
-
-    def rounded_stack(stack: ExpertStack) -> ExpertStack:
-        return ExpertStack(
-            stack.shape,
-            lambda expert: DenseMatrix(float_format.encode(values_of(stack.matrix(expert))), float_format),
-        )
-
-    stacks = {name: rounded_stack(stack) for name, stack in weights.stacks.items()}
-    return ModelWeights(rounded, weights.vectors, stacks, weights.arrays)
+    return _each(weights, lambda matrix: DenseMatrix(float_format.encode(values_of(matrix)), float_format))
 
 
 def values_of(matrix: Matrix) -> F32:
@@ -127,22 +105,16 @@ def convert(
     weights: ModelWeights, matrices: Matrices, make: Maker, looked_up: Sequence[str] = ("model.embed_tokens.weight",)
 ) -> ModelWeights:
     """Every dense matrix made anew; as in packages, those that are looked up and routers stay exact."""
-    made = {}
-    for name, matrix in weights.matrices.items():
+
+    def changed(matrix: Matrix, make: Maker = make) -> Matrix:
         assert isinstance(matrix, DenseMatrix)
-        is_exact = (name in looked_up or matches(name, ROUTERS)) and make in DRAFTS.values()
-        made[name] = (dense if is_exact else make)(matrices, matrix.patterns, matrix.float_format)
+        return make(matrices, matrix.patterns, matrix.float_format)
 
-    def converted(stack: ExpertStack) -> ExpertStack:
-        def expert(number: int) -> Matrix:
-            matrix = stack.matrix(number)
-            assert isinstance(matrix, DenseMatrix)
-            return make(matrices, matrix.patterns, matrix.float_format)
-
-        return ExpertStack(stack.shape, expert)
-
-    stacks = {name: converted(stack) for name, stack in weights.stacks.items()}
-    return ModelWeights(made, weights.vectors, stacks, weights.arrays)
+    kept = [name for name in weights.matrices if name in looked_up or matches(name, ROUTERS)]
+    exact = {name: changed(weights.matrices[name], dense) for name in kept if make in DRAFTS.values()}
+    others = {name: matrix for name, matrix in weights.matrices.items() if name not in exact}
+    found = _each(replace(weights, matrices=others), changed)
+    return replace(found, matrices={**found.matrices, **exact})
 
 
 def rounding_as_native(weights: ModelWeights) -> ModelWeights:

@@ -1,9 +1,11 @@
-"""A machine that decodes in simulated time: what a pace is told about it, and what a run on it really costs."""
+"""Decoding in simulated time, of one text and of several side by side: what a pace is told, and what a run costs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from mxconv.drafts.passes import JointPass, Load
 from mxconv.speculation.pace import Choice, Outcome, Pace
 
 
@@ -11,41 +13,32 @@ from mxconv.speculation.pace import Choice, Outcome, Pace
 class SimulatedDraft:
     """Seconds and chances of one draft; a plain pass of the level takes one second."""
 
-    acceptance: float  # of a proposed token whose predecessors stood
+    acceptance: float  # of a proposed token after accepted ones
     seconds: float  # a proposed token
     keeps_on: float = 1.0  # chance to propose a further token
     starts: float = 1.0  # chance to propose any
     catch_up_seconds: float = 0.0  # for each token that it has missed
-    doubt: float | None = None  # it tells each token's probability p; the token then stands with chance p ** doubt
-    confidence: float = 0.4  # and where nobody tells it a floor, it stops after the first below this
 
     def expected_rate(self, num_tokens: int, slope: float) -> float:
         """Tokens a second, in the long run, of always asking for `num_tokens`."""
         proposed = accepted = 0.0
-        reached = stood = self.starts
+        reached = right = self.starts
         for _ in range(num_tokens):
-            stood *= self.acceptance
-            proposed, accepted = proposed + reached, accepted + stood
-            reached, stood = reached * self.keeps_on, stood * self.keeps_on
+            right *= self.acceptance
+            proposed, accepted = proposed + reached, accepted + right
+            reached, right = reached * self.keeps_on, right * self.keeps_on
         asked = self.seconds * (proposed + 1 - self.starts)  # a draft that says nothing has thought as long
         return (1 + accepted) / (asked + 1 + slope * proposed)
 
 
 @dataclass
 class SimulatedMachine:
-    """Rounds of a level with some drafts.
+    """Rounds of a level with some drafts."""
 
-    Args:
-        drafts: that it may ask.
-        slope: seconds of a pass for each token beyond the first.
-        noise: standard deviation of the logarithm of every time that the pace is told.
-        seed: of all chances.
-    """
-
-    drafts: list[SimulatedDraft]
-    slope: float = 0.03
-    noise: float = 0.0
-    seed: int = 0
+    drafts: list[SimulatedDraft]  # that it may ask
+    slope: float = 0.03  # seconds of a pass for each token beyond the first
+    noise: float = 0.0  # standard deviation of the logarithm of every time that the pace is told
+    seed: int = 0  # of all chances
     speed: float = 1.0
     seconds: float = 0.0  # without noise, as if `speed` were 1
     num_tokens: int = 0
@@ -67,23 +60,16 @@ class SimulatedMachine:
 
     def round(self, pace: Pace, choice: Choice) -> None:
         proposed, accepted, draft_seconds = 0, 0, 0.0
-        probabilities: list[float] = []
         if choice.num_tokens:
             draft = self.drafts[choice.draft]
-            if draft.doubt is not None:
-                probabilities = self._probabilities(draft, choice)
-                proposed = len(probabilities)
-                while accepted < proposed and self._random.random() < probabilities[accepted] ** draft.doubt:
-                    accepted += 1
-            elif self._random.random() < draft.starts:
+            if self._random.random() < draft.starts:
                 proposed = 1
                 while proposed < choice.num_tokens and self._random.random() < draft.keeps_on:
                     proposed += 1
                 while accepted < proposed and self._random.random() < draft.acceptance:
                     accepted += 1
             missed = self._missed[choice.draft]
-            draft_seconds = self.draft_seconds(choice.draft, max(proposed, 1))
-            draft_seconds += draft.catch_up_seconds * max(missed - 1, 0)
+            draft_seconds = draft.seconds * max(proposed, 1) + draft.catch_up_seconds * max(missed - 1, 0)
         level_seconds = 1 + self.slope * proposed
         self._missed = [missed + 1 + accepted for missed in self._missed]
         if choice.num_tokens:
@@ -92,21 +78,7 @@ class SimulatedMachine:
         self.seconds += draft_seconds + level_seconds
         self.num_tokens += 1 + accepted
         told = self._told(draft_seconds), self._told(level_seconds)
-        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, *told, probabilities))
-
-    def _probabilities(self, draft: SimulatedDraft, choice: Choice) -> list[float]:
-        """Of the tokens that the draft proposes before it stops: an even spread of them."""
-        told: list[float] = []
-        together = 1.0
-        while len(told) < choice.num_tokens:
-            told.append(float(self._random.random()))
-            together *= told[-1]
-            if told[-1] < draft.confidence if choice.floor is None else together < choice.floor:
-                break
-        return told
-
-    def draft_seconds(self, draft: int, num_tokens: int) -> float:
-        return self.drafts[draft].seconds * num_tokens
+        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, *told))
 
     def best_rate(self) -> float:
         """Of all fixed choices, no draft among them."""
@@ -115,3 +87,104 @@ class SimulatedMachine:
 
     def _told(self, seconds: float) -> float:
         return seconds / self.speed * float(np.exp(self.noise * self._random.standard_normal()))
+
+
+Price = Callable[[int], float]  # rows of a pass to seconds
+
+
+def roofline(rows_for_nothing: int, slope: float = 0.004) -> Price:
+    """A second while memory is the limit, and beyond so many rows as much as they are more."""
+    return lambda rows: max(1.0, rows / rows_for_nothing) + slope * rows
+
+
+@dataclass
+class SimulatedBatch:
+    """Steps of a target with one draft, all texts in lockstep."""
+
+    price: Price  # of the target's passes
+    draft_share: float  # of that price: the draft's passes
+    acceptance: float  # the chance of a proposed token after accepted ones
+    noise: float = 0.0  # standard deviation of the logarithm of every time that the pace is told
+    seed: int = 0  # of all chances
+    prompt_tokens: int = 0  # that the draft has not seen of a text when it is first asked
+    seconds: float = 0.0
+    num_tokens: int = 0
+    asked: list[int] = field(default_factory=list)  # of each text and step
+    num_passes: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    def run(self, paces: list[Pace], num_steps: int, other_rows: int = 0) -> float:
+        """Tokens for the time that a plain token takes, over some steps of as many texts as there are paces."""
+        begin, before = self.seconds, self.num_tokens
+        self._missed = {id(pace): self.prompt_tokens for pace in paces}
+        for _ in range(num_steps):
+            self._step(paces, Load(len(paces), other_rows), [100] * len(paces))
+        plain = self.price(len(paces) + other_rows) / len(paces)
+        return (self.num_tokens - before) / (self.seconds - begin) * plain
+
+    def decode(self, paces: list[Pace], num_new: int) -> float:
+        """How many times as fast as plainly so many tokens of each text come, the last one's too."""
+        begin, left = self.seconds, {id(pace): num_new for pace in paces}
+        self._missed = {id(pace): self.prompt_tokens for pace in paces}
+        while running := [pace for pace in paces if left[id(pace)]]:
+            counts = self._step(running, Load(len(running)), [left[id(pace)] for pace in running])
+            for pace, count in zip(running, counts, strict=True):
+                left[id(pace)] -= min(count, left[id(pace)])
+        return num_new * self.price(len(paces)) / (self.seconds - begin)
+
+    def _step(self, paces: list[Pace], load: Load, limits: list[int]) -> list[int]:
+        """Tokens of each text."""
+        choices = [pace.choose(limit, load) for pace, limit in zip(paces, limits, strict=True)]
+        missed, counts = [self._missed[id(pace)] for pace in paces], []
+        wanted = [choice.num_tokens for choice in choices]
+        self.asked += wanted
+        told, noise = [0.0] * len(paces), float(np.exp(self.noise * self._random.standard_normal()))
+        whole = [0.0] * len(paces)
+        for depth in range(max(wanted)):
+            drafting = [text for text, most in enumerate(wanted) if most > depth]
+            rows = {text: 1 if depth else max(missed[text], 1) for text in drafting}
+            took = self.draft_share * self.price(sum(rows.values()))
+            self.seconds += took
+            for text in drafting:
+                told[text] += took * noise * rows[text] / sum(rows.values())
+                whole[text] += took * noise
+        num_rows = sum(wanted) + len(paces) + load.other_rows
+        took = self.price(num_rows)
+        self.seconds += took
+        self.num_passes += 1
+        joint = JointPass(self.num_passes, num_rows, took * noise)
+        for text, (pace, choice) in enumerate(zip(paces, choices, strict=True)):
+            accepted = 0
+            while accepted < wanted[text] and self._random.random() < self.acceptance:
+                accepted += 1
+            counts.append(1 + accepted)
+            self._missed[id(pace)] = 0 if wanted[text] else missed[text] + (self.prompt_tokens > 0)
+            share = took * noise * (1 + wanted[text]) / num_rows
+            sharers = whole[text] / told[text] if told[text] else load.num_texts
+            pace.learn(
+                choice,
+                Outcome(wanted[text], accepted, 1 + wanted[text], told[text], share, (), 0, load, joint, sharers),
+            )
+        self.num_tokens += sum(counts)
+        return counts
+
+    def best(self, num_texts: int, most: int = 16) -> tuple[float, int]:
+        """Of all fixed lengths the most tokens for the time of a plain one, and that length; 0 is none."""
+        plain = self.price(num_texts)
+        rates = []
+        for length in range(most + 1):
+            tokens = sum(self.acceptance**depth for depth in range(length + 1))
+            seconds = self.price(num_texts * (1 + length)) + length * self.draft_share * self.price(num_texts)
+            rates.append((tokens * plain / seconds, -length))
+        rate, length = max(rates)
+        return rate, -length
+
+
+def texts(pace: Pace, count: int, prompt_tokens: int = 20, seconds: float = 4.0) -> list[Pace]:
+    """Paces of so many texts after their prompts, and what the level took to read each."""
+    made = [pace.of_text() for _ in range(count)]
+    for each in made:
+        each.learn(Choice(0, 0), Outcome(0, 0, prompt_tokens, 0.0, seconds))
+    return made

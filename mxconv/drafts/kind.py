@@ -24,7 +24,7 @@ from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.variant_draft import Variants
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.own_weights import OwnWeights
+from mxconv.engine.stored_weights import OwnWeights
 from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord, PlainRecord, Shared
 from mxconv.package.ngram_table import NgramTable

@@ -14,7 +14,7 @@ from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.own_weights import OwnWeights
+from mxconv.engine.stored_weights import OwnWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.draft_matrix import Activations
 from mxconv.kernels.engine import choose_engine

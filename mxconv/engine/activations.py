@@ -1,4 +1,7 @@
-"""Activations and gates, element by element; a row's bits are its own."""
+"""Activations and gates, element by element; a row's bits are its own.
+
+An `exp` or a `tanh` takes one row at a time: a vectorized one may treat the ends of an array differently.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -15,7 +18,7 @@ TANH_CUBE = np.float32(0.044715)
 def gelu(x: F32) -> F32:
     """x times the normal distribution's mass below x, for (num_tokens, n) float32."""
     result = np.empty_like(x)
-    for row, values in zip(result, x, strict=True):  # as in `silu`: a vectorized exp may treat ends differently
+    for row, values in zip(result, x, strict=True):
         row[...] = exact_gelu(values)
     return result
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,11 +88,8 @@ def attend_together(
     """What `attend` gives for many positions, by matrix products: fast, and the bits of a row depend on the others.
 
     Args:
-        queries: (num_rows, num_heads, head_dim) float32; keys and values as for `attend`.
+        queries: (num_rows, num_heads, head_dim) float32, as is the result; the other arguments are those of `attend`.
         seen: (num_rows, num_positions), what each row attends to.
-
-    Returns:
-        (num_rows, num_heads, head_dim of the values) float32.
     """
     num_rows, num_heads, head_dim = queries.shape
     count = len(keys)
@@ -114,15 +112,9 @@ def attend_together(
 
 
 class WeightedAttention(WeightedPart):
-    """Attention with its matrices and norms; a fused matrix is all of `query`, `key` and `value`.
+    """Attention with its matrices and norms, of a layer that takes in and gives rows of two `sizes`.
 
-    `key` and `value` are None where the layer has none of its own.
-
-    Args:
-        weights: the layer's tensors.
-        parts: the description.
-        index: of the layer.
-        sizes: of the rows that it takes in and gives.
+    A fused matrix is all of `query`, `key` and `value`. `key` and `value` are None where the layer has none of its own.
     """
 
     attends_together = False  # all rows of a sequence at once: for calibration, which needs no row promise
@@ -168,43 +160,34 @@ class WeightedAttention(WeightedPart):
         queries = self._placed(queries, self.query_norm, positions)
         if parts.temperature is not None:
             queries = queries * positions.temperatures(parts.temperature)
-        source = self.index if parts.source is None else parts.source
         written = None if keys is None or values is None else self._finished(keys, values, positions)
+        options: dict[str, Any] = {"scale": parts.scale, "logit_cap": parts.logit_cap, "sinks": self.sinks}
         mixed = np.empty_like(queries)
         for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
             if written is not None:
                 rows.cache.write(self.index, written[0][span], written[1][span])
+            seen = [seen_by(row, rows, parts.window, parts.is_chunked, sink_window) for row in range(rows.num_rows)]
             if self.attends_together:
-                mixed[span] = self._together(queries[span], rows, source)
+                num_places = rows.cache.length + rows.num_rows
+                is_seen = np.zeros((rows.num_rows, num_places), np.bool_)
+                for row, places in enumerate(seen):
+                    is_seen[row, places] = True
+                keys_seen, values_seen = self._read(rows, range(num_places))
+                mixed[span] = attend_together(queries[span], keys_seen, values_seen, is_seen, **options)
                 continue
-            for row in range(rows.num_rows):
-                keys_seen, values_seen = rows.cache.read(
-                    source, seen_by(row, rows, parts.window, parts.is_chunked, sink_window)
-                )
-                mixed[span.start + row] = attend(
-                    queries[span.start + row],
-                    keys_seen[: parts.num_key_value_heads, :, : parts.head_dim],
-                    values_seen[: parts.num_key_value_heads, :, : parts.head_dim],
-                    parts.scale,
-                    parts.logit_cap,
-                    self.sinks,
-                )
+            for row, places in enumerate(seen, span.start):
+                mixed[row] = attend(queries[row], *self._read(rows, places), **options)
         if gate is not None:
             for row, above in zip(mixed, gate, strict=True):
                 row *= row_sigmoid(above)
         return self.output(mixed.reshape(len(h), -1))
 
-    def _together(self, queries: F32, rows: SequenceRows, source: int) -> F32:
-        """(num_rows, num_heads, head_dim) of the rows of one sequence."""
-        parts, num_places = self.parts, rows.cache.length + rows.num_rows
-        seen = np.zeros((rows.num_rows, num_places), np.bool_)
-        for row, places in enumerate(seen):
-            places[seen_by(row, rows, parts.window, parts.is_chunked)] = True
-        keys, values = (
-            heads[: parts.num_key_value_heads, :, : parts.head_dim]
-            for heads in rows.cache.read(source, range(num_places))
-        )
-        return attend_together(queries, keys, values, seen, parts.scale, parts.logit_cap, self.sinks)
+    def _read(self, rows: SequenceRows, places: Sequence[int]) -> tuple[F32, F32]:
+        """Keys and values at some places of a cache, which may have room for more and larger heads."""
+        parts = self.parts
+        keys, values = rows.cache.read(self.index if parts.source is None else parts.source, places)
+        count, size = parts.num_key_value_heads, parts.head_dim
+        return keys[:count, :, :size], values[:count, :, :size]
 
     def keys_and_values(self, h: F32, positions: Positions) -> tuple[F32, F32]:
         """Keys and values, (num_tokens, num_key_value_heads, head_dim) each, of its input (num_tokens, hidden_size)."""
@@ -215,22 +198,20 @@ class WeightedAttention(WeightedPart):
     def _heads(self, h: F32, with_queries: bool = True) -> tuple[F32, F32 | None, F32 | None]:
         """Queries, keys and values, (num_tokens, heads, head_dim) each, as the matrices give them."""
         parts, num_tokens = self.parts, len(h)
+
+        def split(projection: Projection, size: int = parts.head_dim) -> F32:
+            return projection(h).reshape(num_tokens, -1, size)
+
+        if parts.fused == "heads":
+            each = self.query(h).reshape(num_tokens, parts.num_heads, 3, parts.head_dim)
+            return each[:, :, 0].copy(), each[:, :, 1].copy(), each[:, :, 2].copy()
         if parts.fused:
-            rows = self.query(h)
-            if parts.fused == "heads":
-                each = rows.reshape(num_tokens, parts.num_heads, 3, parts.head_dim)
-                return each[:, :, 0].copy(), each[:, :, 1].copy(), each[:, :, 2].copy()
-            heads = rows.reshape(num_tokens, -1, parts.head_dim)
+            heads = split(self.query)
             first, second = parts.num_heads, parts.num_heads + parts.num_key_value_heads
             return heads[:, :first].copy(), heads[:, first:second].copy(), heads[:, second:].copy()
-
-        def split(projection: Projection) -> F32:
-            return projection(h).reshape(num_tokens, -1, parts.head_dim)
-
-        if parts.is_gated and with_queries:
-            queries = self.query(h).reshape(num_tokens, parts.num_heads, 2 * parts.head_dim)
-        else:
-            queries = split(self.query) if with_queries else np.empty((num_tokens, 0, parts.head_dim), np.float32)
+        queries = np.empty((num_tokens, 0, parts.head_dim), np.float32)
+        if with_queries:
+            queries = split(self.query, 2 * parts.head_dim if parts.is_gated else parts.head_dim)
         keys = None if self.key is None else split(self.key)
         return queries, keys, keys if self.value is None else split(self.value)
 
@@ -246,9 +227,7 @@ class WeightedAttention(WeightedPart):
         heads = self._clipped(heads)
         if self.rotary is not None and parts.rope is not None:
             heads = rotate(heads, *positions.rotations(self.rotary), parts.rope.is_interleaved)
-        if norm is not None and parts.norms_rotated:
-            heads = self._normed(heads, norm)
-        return heads
+        return self._normed(heads, norm) if norm is not None and parts.norms_rotated else heads
 
     def _clipped(self, heads: F32) -> F32:
         return heads if (clip := self.parts.clip) is None else np.clip(heads, np.float32(-clip), np.float32(clip))

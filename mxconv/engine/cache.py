@@ -18,8 +18,8 @@ from mxconv.errors import ModelError, PoolFull
 class KVCache:
     """The keys and values of one sequence, in pages of a pool that may be of many.
 
-    `states` is what mixers with a state have; None where all layers attend. `slots` has, for each layer,
-    its place among those of its kind.
+    `states` is what mixers with a state have; None where all layers attend. `slots` has, for each layer, its place
+    among those of its kind.
 
     Positions 0..length-1 are valid. A forward pass writes after them and then advances; taking tokens back is
     `truncate`, and the next pass overwrites. A draft that shares its target's cache drafts after `length`,
@@ -34,8 +34,6 @@ class KVCache:
     Args:
         config: sizes.
         capacity: positions to make room for at first; there is more when it is used up, and nothing moves.
-        rewinds: whether it can be cut back to any length, at the price of a row's input for every position in layers
-            with a state.
         pool: where the pages come from; None is a pool of its own, without limit. Pages go back with `release`, or
             when the cache is garbage.
         dtype: of keys and values in a pool of its own.
@@ -49,24 +47,18 @@ class KVCache:
         self,
         config: ModelConfig,
         capacity: int = 0,
-        rewinds: bool = False,
         pool: KVPool | None = None,
         dtype: KvDtype = "fp32",
     ) -> None:
-        self.slots = config.slots
-        self.num_layers = config.num_hidden_layers
-        self.num_attending = len(config.attentions)
-        sizes = config.state_sizes
-        self.states = None if sizes is None else StateCache(sizes, self.num_layers - self.num_attending, rewinds)
-        self.num_key_value_heads = config.num_key_value_heads
-        self.head_dim = config.head_dim
-        self.length = 0
-        self.num_left_out = 0
+        self.config, self.slots = config, config.slots
+        attending, sizes = len(config.attentions), config.state_sizes
+        self.states = None if sizes is None else StateCache(sizes, config.num_hidden_layers - attending)
+        self.length = self.num_left_out = 0
         self.pool = pool or KVPool(config, dtype=dtype)
         if not self.pool.fits(config):
             raise ModelError(
-                f"KV cache: a pool of pages {self.pool.slabs.page_shape}; {self.num_attending} layers, "
-                f"{self.num_key_value_heads} heads and head size {self.head_dim} are required. "
+                f"KV cache: a pool of pages {self.pool.slabs.page_shape}; {attending} layers, "
+                f"{config.num_key_value_heads} heads and head size {config.head_dim} are required. "
                 "Give each decoder a pool of its own."
             )
         self._pages: list[int] = []  # in the order of positions; changed in place: the finalizer holds the same list
@@ -93,26 +85,18 @@ class KVCache:
 
     @property
     def arrays(self) -> tuple[F32, F32]:
-        """Copies of keys and values, (num_attending, num_key_value_heads, capacity, head_dim) float32 each."""
+        """Copies of keys and values, (attending layers, num_key_value_heads, capacity, head_dim) float32 each."""
         numbers, places = self._at(range(self.capacity))
-        layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(self.num_attending)]
+        layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(len(self.config.attentions))]
         keys, values = (np.array([layer[part] for layer in layers], np.float32) for part in range(2))
         return keys, values
 
     def fits(self, config: ModelConfig) -> bool:
         """Whether a decoder of this configuration can use it."""
-        needed = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
-        if (self.num_layers, self.num_key_value_heads, self.head_dim) != needed:
-            return False
-        sizes, num_layers = config.state_sizes, config.num_hidden_layers - len(config.attentions)
-        return sizes is None if self.states is None else self.states.fits(sizes, num_layers)
+        return config is self.config or _sizes(config) == _sizes(self.config)
 
     def begin(self, tree: Tree, num_wanted: int) -> None:
-        """Make room for the rows of a pass and plan the way of their states; `advance` ends it.
-
-        Args:
-            tree: of the pass.
-            num_wanted: rows that may be taken back, the last ones.
+        """Make room for the rows of a pass, of which the last `num_wanted` may be taken back; `advance` ends it.
 
         Raises:
             PoolFull: there is no room.
@@ -122,20 +106,13 @@ class KVCache:
             self.states.begin(self.length, tree, num_wanted)
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room for `num_tokens` positions after `length`, in pages of its own.
-
-        Raises:
-            PoolFull: there are not enough. Nothing has changed.
-            ModelError: there is no memory for them.
-        """
+        """Make room for `num_tokens` positions after `length`. Raises PoolFull or ModelError where there is none."""
         self._make_own(self.length, self.length + num_tokens)
 
     def write(self, layer: int, keys: F32, values: F32) -> None:
-        """Put one layer's keys and values after `length`, where `reserve` made room.
+        """Put one layer's keys and values, (num_tokens, heads, head_dim) each, after `length`, where there is room.
 
-        Args:
-            keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values, of perhaps another head_dim;
-                a layer of fewer or smaller heads leaves the rest alone.
+        A layer of fewer or smaller heads leaves the rest alone.
         """
         stop = self.length + len(keys)
         assert stop <= self.capacity
@@ -155,14 +132,10 @@ class KVCache:
             self.states.commit()
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Keep some of the rows after `start`, moved together, and forget the rest.
-
-        Args:
-            start: positions that stay as they are.
-            rows: ascending, counted from `start`: a path of the tree that was evaluated there.
+        """Keep some of the rows after `start`, a path of the tree that was evaluated there, and forget the rest.
 
         Raises:
-            ModelError: a row that there is not, or rows that do not ascend.
+            ModelError: a row that there is not, or rows, counted from `start`, that do not ascend.
             PoolFull: rows move into a page that others have, and there is none for a copy. Nothing has changed.
         """
         if any(row >= later for row, later in pairwise([-1, *rows, self.length - start])):
@@ -178,7 +151,7 @@ class KVCache:
         self.length = start + len(rows)
 
     def take(self, places: Sequence[int]) -> Kept:
-        """Copies of what all layers have at some places, as it is kept, for `put`."""
+        """Copy what all layers have at some places, as it is kept, for `put`."""
         return self.pool.slabs.take(*self._at(places))
 
     def put(self, places: Sequence[int], taken: Kept) -> None:
@@ -208,29 +181,23 @@ class KVCache:
         if self.reachable(length) != length:
             raise ModelError(
                 f"KV cache: truncation to {length} positions, whose states are gone; {self.length} are there. "
-                "Truncate to 0 and evaluate the text again, or make the cache with rewinds=True."
+                "Truncate to 0 and evaluate the text again."
             )
         if self.states is not None:
             self.states.truncate(length)
         self.length = length
 
-    def trim(self) -> None:
-        """Give back the pages after `length`."""
-        self._cut(-(-self.length // PAGE))
-
     def release(self) -> None:
         """Forget everything, and give back all pages."""
         self.truncate(0)
-        self.trim()
+        self._cut(0)
 
     def publish(self, tokens: Sequence[int]) -> None:
         """Let the pool keep the whole pages of a text for others that begin alike, also when this one has ended.
 
-        Publish what no pass will take back. Pages that the pool knows already take the place of this cache's own: the
-        same decoder has written the same bits there. Models with states publish nothing.
-
-        Args:
-            tokens: of the positions from 0 on that are settled; all evaluated by the pool's decoder.
+        Publish what no pass will take back. Pages that the pool knows already replace this cache's own: the same
+        decoder has written the same bits there. Models with states publish nothing. `tokens` are those of the settled
+        positions from 0 on, all evaluated by the pool's decoder.
         """
         if self.states is not None or self.num_left_out:
             return
@@ -241,11 +208,8 @@ class KVCache:
     def adopt(self, tokens: Sequence[int]) -> int:
         """Begin with the pages of a text that was published and begins alike.
 
-        Args:
-            tokens: of the text to evaluate. The last one is left out, since its logits are wanted.
-
         Returns:
-            How many of its first tokens need not be evaluated, a multiple of PAGE; 0 for models with states.
+            How many first tokens need not be evaluated, a multiple of PAGE and never all; 0 for models with states.
         """
         assert self.length == 0 and self.num_left_out == 0, "an empty cache adopts"
         if self.states is not None:
@@ -270,9 +234,9 @@ class KVCache:
 
     def _make_own(self, start: int, stop: int) -> None:
         """Hold pages for positions up to `stop`, unshared from `start` on: shared ones are copied."""
-        pool, pages = self.pool, self._pages
-        missing = max(-(-stop // PAGE) - len(pages), 0)
-        held = range(start // PAGE, min(-(-stop // PAGE), len(pages)))
+        pool, pages, num_needed = self.pool, self._pages, -(-stop // PAGE)
+        missing = max(num_needed - len(pages), 0)
+        held = range(start // PAGE, min(num_needed, len(pages)))
         shared = [index for index in held if pool.is_shared(pages[index])]
         if not missing and not shared:
             return
@@ -292,3 +256,8 @@ class KVCache:
             pages[index] = page
         pages += taken[len(shared) :]
         self._numbers = None
+
+
+def _sizes(config: ModelConfig) -> tuple[object, ...]:
+    heads = len(config.attentions), config.num_key_value_heads, config.head_dim
+    return config.num_hidden_layers, *heads, config.state_sizes

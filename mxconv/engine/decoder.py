@@ -8,7 +8,6 @@ approximate: what a draft proposed is verified by the very numbers that plain de
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -50,8 +49,7 @@ class Decoder:
         self.config = config
         self.name = name
         self.kv_dtype: KvDtype = "fp32"  # of the caches that it makes
-        tensors = CheckedWeights(weights, name)
-        size = config.hidden_size
+        tensors, size = CheckedWeights(weights, name), config.hidden_size
         self.embedding = tensors.matrix(config.embedding, config.vocab_size, size)
         self.position_embedding: Matrix | None = None
         if config.positions is not None:
@@ -68,9 +66,9 @@ class Decoder:
         """The matrix that logits come from, (vocab_size, hidden_size); of some tokens alone, their rows."""
         return self.output.matrix
 
-    def new_cache(self, capacity: int = 0, rewinds: bool = False, pool: KVPool | None = None) -> KVCache:
+    def new_cache(self, capacity: int = 0, pool: KVPool | None = None) -> KVCache:
         """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
-        return KVCache(self.config, capacity, rewinds, pool, self.kv_dtype)
+        return KVCache(self.config, capacity, pool, self.kv_dtype)
 
     def forward(
         self,
@@ -104,14 +102,12 @@ class Decoder:
     def forward_forest(self, sequences: Sequence[SequenceRows]) -> list[F32]:
         """Evaluate rows of several sequences in one pass over the weights, and advance each cache by its own.
 
-        What `forward` says of a row holds for each: bits that depend on its path alone, whatever else is in the pass.
-
         Args:
             sequences: at least one; no two have the same cache or states. Caches, states and lengths are unchanged
                 when an error is raised.
 
         Returns:
-            Of each sequence (num_logits, vocab_size) float32.
+            Of each sequence (num_logits, vocab_size) float32, as `forward` gives them: bits of a row's path alone.
 
         Raises:
             ModelError: no sequences, two with one cache or one `States`, more logits than rows, and what `forward`
@@ -149,7 +145,7 @@ class Decoder:
         skips. What it did write is not what this decoder would have: truncate the cache before this one goes on.
 
         Args:
-            skipped: the parts to leave out; None is none.
+            skipped: the parts to leave out. Attention goes too where another layer that it reads from is left out.
             sink_window: what to attend to; None is everything. Neither adds to what a variant already leaves out.
             name: what messages call it.
             num_experts: that a row is sent to in each layer that has experts, fewer than otherwise; None is as many.
@@ -159,12 +155,15 @@ class Decoder:
         """
         if num_experts is not None:
             check_fewer(self.config, num_experts, name or self.name)
-        skipped = self._with_readers(skipped or Skipped())
+        skipped = skipped or Skipped()
+        skipped.check(self.config.num_hidden_layers)
         made = copy(self)
         made.name = name or self.name
         made.layers = [copy(layer) for layer in self.layers]
         for layer in made.layers:
-            layer.skips_attention = layer.index in skipped.attention
+            mixer = layer.parts.mixer
+            reads_skipped = isinstance(mixer, Attending) and mixer.source in skipped.attention
+            layer.skips_attention = layer.index in skipped.attention or reads_skipped
             layer.skips_mlp = layer.index in skipped.mlp
             layer.sink_window = sink_window
             if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
@@ -191,34 +190,14 @@ class Decoder:
     def _bind(self) -> None:
         """Prepare passes through `layers`, which are final; the reference has nothing to prepare."""
 
-    def _with_readers(self, skipped: Skipped) -> Skipped:
-        """With the attention of layers whose keys and values another layer writes that leaves its own out.
-
-        Raises:
-            ModelError: `skipped` names a layer that there is not.
-        """
-        skipped.check(self.config.num_hidden_layers)
-        mixers = [layer.mixer for layer in self.config.layers]
-        readers = {
-            index
-            for index, mixer in enumerate(mixers)
-            if isinstance(mixer, Attending) and mixer.source in skipped.attention
-        }
-        return replace(skipped, attention=skipped.attention | readers)
-
-    def _embed(self, ids: NDArray[np.intp], positions: Positions) -> F32:
-        """The input of the first layer, (num_tokens, hidden_size)."""
+    def first_inputs(self, ids: NDArray[np.intp], positions: Positions) -> tuple[F32, F32 | None]:
+        """The input of the first layer, (num_tokens, hidden_size), and the layers' own embeddings of the tokens,
+        (num_layers, num_tokens, size), where the model has such."""
         x = self.embedding.rows(ids)
         if self.config.embedding_multiplier != 1:
             x = x * np.float32(self.config.embedding_multiplier)
         if self.position_embedding is not None:
             x = x + self.position_embedding.rows(np.array(positions.numbers, np.intp))
-        return x
-
-    def first_inputs(self, ids: NDArray[np.intp], positions: Positions) -> tuple[F32, F32 | None]:
-        """The input of the first layer, (num_tokens, hidden_size), and the layers' own embeddings of the tokens,
-        (num_layers, num_tokens, size), where the model has such."""
-        x = self._embed(ids, positions)
         return x, self.layer_inputs(ids, x) if self.layer_inputs else None
 
     def _evaluate(
@@ -230,11 +209,8 @@ class Decoder:
     ) -> F32:
         """Logits of the rows that want them, (sum of num_wanted, rows of the head).
 
-        Args:
-            ids: (num_tokens,), the rows of each sequence after those of the one before.
-            sequences: caches with room for the rows; their keys and values are written after the caches' lengths.
-            positions: of the rows.
-            rooms: of each sequence, for its states; None wants none.
+        Caches have room for the rows, whose keys and values are written after their lengths. `rooms` are for the states
+        of each sequence.
         """
         places = spans(rows.num_rows for rows in sequences)
         reading = [(room, place) for room, place in zip(rooms, places, strict=True) if room]
@@ -252,10 +228,7 @@ class Decoder:
         )
         if len(wanted) == 0:
             return np.empty((0, self.head.shape[0]), np.float32)
-        return self._finished(self.output(self.norm(wanted)))
-
-    def _finished(self, logits: F32) -> F32:
-        """Logits of the head, multiplied and capped."""
+        logits = self.output(self.norm(wanted))
         if self.config.logit_multiplier != 1:
             logits = logits * np.float32(self.config.logit_multiplier)
         if (cap := self.config.logit_cap) is not None:
@@ -265,13 +238,7 @@ class Decoder:
 
 
 def among_all(known: F32, tokens: I64, vocab_size: int) -> F32:
-    """The logits of all tokens, (n, vocab_size): minus infinity for those that a head does not know.
-
-    Args:
-        known: (n, num_tokens) of the head.
-        tokens: (num_tokens,) the ids that its rows stand for.
-        vocab_size: of all tokens.
-    """
+    """The logits of all tokens, (n, vocab_size), from those of some, (n, num_tokens): minus infinity for others."""
     logits = np.full((len(known), vocab_size), -np.inf, np.float32)
     logits[:, tokens] = known
     return logits

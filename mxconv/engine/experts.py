@@ -1,20 +1,91 @@
-"""A layer's experts: rows that chose the same one go through it together, and no other weights are read."""
+"""A layer's experts, and where each row is sent, a function of the row alone.
+
+Rows that chose the same expert go through it together, and no other weights are read.
+"""
 
 from collections.abc import Callable
 from copy import copy
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.mixture import Experts, Mixture
+from mxconv.arch.mixture import Experts, Mixture, Routing
 from mxconv.arrays import F32
+from mxconv.codecs.fold import fold, fold_in_place
 from mxconv.engine.activations import ACTIVATIONS
 from mxconv.engine.mlp import WeightedMlp
-from mxconv.engine.routing import Router
 from mxconv.engine.weights import CheckedWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import sigmoid
+
+Numbers = NDArray[np.intp]
+LEAST_SUM = np.float32(1e-20)  # below which scores are not divided by their sum
+BEST_OF_GROUP = 2  # experts whose scores say how good a group is
+
+
+class Router:
+    """The router of a mixture with its matrix and vectors."""
+
+    def __init__(self, weights: CheckedWeights, parts: Routing, hidden_size: int) -> None:
+        self.parts = parts
+        self.projection = weights.projection(parts.router, parts.num_experts, hidden_size)
+        self.correction = weights.vector(parts.correction, parts.num_experts)
+        self.multipliers = weights.vector(parts.multipliers, parts.num_experts)
+        self.norm = weights.norm(parts.norm, hidden_size)
+        self.input_weights = weights.vector(parts.input_weights, hidden_size)
+
+    def __call__(self, x: F32, num_chosen: int) -> tuple[Numbers, F32]:
+        """The experts that rows (num_tokens, hidden_size) are sent to, and what each counts.
+
+        Returns:
+            (num_tokens, num_chosen) each, the best first; at least one is chosen.
+        """
+        parts = self.parts
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.input_weights is not None:
+            x = x * self.input_weights * np.float32(parts.input_multiplier)
+        logits = self.projection(x)
+        chosen = self._best(logits, num_chosen)
+        if parts.score == "softmax_of_chosen":
+            shares = _softmax(np.take_along_axis(logits, chosen, axis=1))
+        else:
+            scores = _softmax(logits) if parts.score == "softmax" else sigmoid(logits)
+            shares = np.take_along_axis(scores, chosen, axis=1)
+        if parts.is_normalized:
+            shares = shares / (fold(shares)[:, None] + LEAST_SUM)
+        if parts.multiplier != 1:
+            shares = shares * np.float32(parts.multiplier)
+        return chosen, shares if self.multipliers is None else shares * self.multipliers[chosen]
+
+    def _best(self, logits: F32, num_chosen: int) -> Numbers:
+        """The best experts of each row; scores grow with logits, so these decide where no correction is added."""
+        if self.correction is None:
+            return _greatest(logits, num_chosen)
+        scores = sigmoid(logits) + self.correction
+        if self.parts.num_groups > 1:
+            grouped = scores.reshape(len(scores), self.parts.num_groups, -1)
+            best = np.sort(grouped, axis=-1)[:, :, -BEST_OF_GROUP:]
+            groups = _greatest(fold_in_place(best.copy()), self.parts.num_chosen_groups)
+            is_open = np.zeros(grouped.shape[:2], np.bool_)
+            np.put_along_axis(is_open, groups, True, axis=1)
+            scores = np.where(is_open[:, :, None], grouped, np.float32(-np.inf)).reshape(scores.shape)
+        return _greatest(scores, num_chosen)
+
+
+def _greatest(values: F32, count: int) -> Numbers:
+    """Indices of the greatest of each row, the greatest first; of equal ones the first."""
+    return np.argsort(-values, axis=1, kind="stable")[:, :count]
+
+
+def _softmax(logits: F32) -> F32:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    for row in shifted:  # one at a time: a vectorized exp may treat the ends of an array differently
+        np.exp(row, out=row)
+    shares: F32 = shifted / fold(shifted)[:, None]
+    return shares
 
 
 class ExpertMatrices:
@@ -49,24 +120,21 @@ class ExpertMatrices:
 
     def __call__(self, expert: int, x: F32) -> F32:
         """What one expert makes of rows, (num_tokens, hidden_size)."""
-        gates, ups = self._gates_and_ups(expert, x)
-        clamped = self.parts.clamped
-        if clamped is None:
+        if self.both is None:
+            gates, ups = self.gate(expert).multiply(x), self.up(expert).multiply(x)
+        else:
+            rows = _product(self.both(expert), self.both_bias, expert, x)
+            first, second = slice(self.parts.size), slice(self.parts.size, None)
+            if self.parts.is_interleaved:
+                first, second = slice(0, None, 2), slice(1, None, 2)
+            gates, ups = rows[:, first].copy(), rows[:, second].copy()
+        if (clamped := self.parts.clamped) is None:
             bent = ACTIVATIONS[self.parts.activation](gates) * ups
         else:
             limit = np.float32(clamped.limit)
             gates, ups = np.minimum(gates, limit), np.clip(ups, -limit, limit)
             bent = (ups + np.float32(1)) * (gates * sigmoid(gates * np.float32(clamped.slope)))
         return _product(self.down(expert), self.down_bias, expert, bent)
-
-    def _gates_and_ups(self, expert: int, x: F32) -> tuple[F32, F32]:
-        """(num_tokens, size) each."""
-        if self.both is None:
-            return self.gate(expert).multiply(x), self.up(expert).multiply(x)
-        rows = _product(self.both(expert), self.both_bias, expert, x)
-        if self.parts.is_interleaved:
-            return rows[:, ::2].copy(), rows[:, 1::2].copy()
-        return rows[:, : self.parts.size].copy(), rows[:, self.parts.size :].copy()
 
 
 def _product(matrix: Matrix, biases: Matrix | None, expert: int, x: F32) -> F32:
@@ -112,10 +180,15 @@ class WeightedMixture:
 
     def __call__(self, x: F32) -> F32:
         """What it makes of rows, (num_tokens, hidden_size)."""
-        routed = self._routed(x)
+        made = self._routed(x)
         if self.after_experts is not None:
-            routed = self.after_experts(routed)
-        return routed if self.shared is None else routed + self._shared(self.shared, x)
+            made = self.after_experts(made)
+        if self.shared is None:
+            return made
+        shared = self.shared(x if self.before_shared is None else self.before_shared(x))
+        if self.after_shared is not None:
+            shared = self.after_shared(shared)
+        return made + (shared if self.shared_gate is None else sigmoid(self.shared_gate(x)) * shared)
 
     def _routed(self, x: F32) -> F32:
         """The sum of a row's experts, in ascending order of their numbers, whatever other rows chose."""
@@ -133,19 +206,9 @@ class WeightedMixture:
                 total[rows] += self.experts(int(expert), taken[rows]) * share
         return total
 
-    def _shared(self, shared: WeightedMlp, x: F32) -> F32:
-        made = shared(x if self.before_shared is None else self.before_shared(x))
-        if self.after_shared is not None:
-            made = self.after_shared(made)
-        return made if self.shared_gate is None else sigmoid(self.shared_gate(x)) * made
-
 
 def check_fewer(config: ModelConfig, num_experts: int, name: str) -> None:
-    """Refuse a draft with so many experts a token if no layer of the model sends rows to more.
-
-    Raises:
-        ModelError: none does.
-    """
+    """Raises ModelError for a draft with so many experts a token if no layer of the model sends rows to more."""
     chosen = [layer.mlp.routing.num_chosen for layer in config.layers if isinstance(layer.mlp, Mixture)]
     if not chosen:
         raise ModelError(

@@ -17,21 +17,13 @@ from mxconv.errors import ModelError
 
 @dataclass(frozen=True, eq=False)
 class SequenceRows:
-    """The rows of one sequence in a pass; the decoder that evaluates them checks them.
+    """The rows of one sequence in a pass; the decoder that evaluates them checks them."""
 
-    Args:
-        token_ids: of the rows, at least one.
-        cache: the keys and values of the tokens before them.
-        tree: the parent of each row, 64 rows at most; None makes them a chain of any length.
-        num_logits: how many of the last rows want logits, from 0 on; None is all.
-        states: receives the hidden states that it names; None copies none.
-    """
-
-    token_ids: Sequence[int]
-    cache: KVCache
-    tree: Tree | None = None
-    num_logits: int | None = None
-    states: States | None = None
+    token_ids: Sequence[int]  # of the rows, at least one
+    cache: KVCache  # the keys and values of the tokens before them
+    tree: Tree | None = None  # the parent of each row, 64 rows at most; None makes them a chain of any length
+    num_logits: int | None = None  # how many of the last rows want logits, from 0 on; None is all
+    states: States | None = None  # receives the hidden states that it names; None copies none
 
     @property
     def num_rows(self) -> int:
@@ -55,12 +47,7 @@ class SequenceRows:
         return [start + depth for depth in tree.depths[tree.num_cached :]]
 
     def checked_ids(self, config: ModelConfig, name: str) -> NDArray[np.intp]:
-        """The token ids, when a model of this configuration can evaluate them.
-
-        Raises:
-            ModelError: no tokens, a token outside the vocabulary, a tree of another number of rows, more logits than
-                rows, more positions than the model has, a cache of another model or a state that there is not.
-        """
+        """The token ids. Raises ModelError where a model of this configuration cannot evaluate the rows."""
         ids = np.array(self.token_ids, dtype=np.intp)
         if len(ids) == 0:
             raise ModelError(f"{name}: 0 tokens to evaluate; at least one is required. Give a prompt.")
@@ -89,28 +76,22 @@ class SequenceRows:
                 f"{config.max_position_embeddings} (max_position_embeddings). "
                 "Shorten the prompt or generate fewer tokens."
             )
-        if not self.cache.fits(config) and config.state_sizes is not None:
-            raise ModelError(
-                f"{name}: a KV cache whose states are of other sizes; {config.state_sizes} are required. "
-                "Give this model a cache of its own."
-            )
         if not self.cache.fits(config):
-            raise ModelError(
-                f"{name}: a KV cache of {self.cache.num_layers} layers, {self.cache.num_key_value_heads} heads and "
-                f"head size {self.cache.head_dim}; {config.num_hidden_layers}, {config.num_key_value_heads} and "
-                f"{config.head_dim} are required. Give this model a cache of its own."
-            )
+            own, sizes = self.cache.config, config.state_sizes
+            what = f"whose states are of other sizes; {sizes} are required"
+            if sizes is None:
+                what = (
+                    f"of {own.num_hidden_layers} layers, {own.num_key_value_heads} heads and head size {own.head_dim}; "
+                    f"{config.num_hidden_layers}, {config.num_key_value_heads} and {config.head_dim} are required"
+                )
+            raise ModelError(f"{name}: a KV cache {what}. Give this model a cache of its own.")
         if self.states is not None:
             self.states.check(config.num_hidden_layers, name)
         return ids
 
 
 def checked_ids(sequences: Sequence[SequenceRows], config: ModelConfig, name: str) -> NDArray[np.intp]:
-    """The token ids of a pass, one sequence after another.
-
-    Raises:
-        ModelError: no sequences, two with one cache or one `States`, or what `SequenceRows.checked_ids` raises.
-    """
+    """The token ids of a pass, one sequence after another. Raises ModelError for what `Decoder` cannot evaluate."""
     if not sequences:
         raise ModelError(f"{name}: 0 sequences to evaluate; at least one is required. Leave the pass out.")
     if len(sequences) == 1:

@@ -1,42 +1,34 @@
 """The memory of keys and values: a few arrays of many pages, so that nothing moves when there are to be more."""
 
 from math import prod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mxconv.arrays import F32, I32, I64, U16, float32_zeros, zeros
+from mxconv.arrays import F32, I32, I64, U16, zeros
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.errors import ModelError
 
 KvDtype = Literal["fp32", "bf16", "fp16"]
 KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 FORMATS: dict[KvDtype, FloatFormat | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}  # how the 16-bit ones round
-
-
 Kept = F32 | U16  # values, or patterns of 16-bit floats
 PAGE = 64  # positions: whole chunks of attention, so that a chunk of a text from its first position on lies in one
 
 
 class Slabs:
-    """Pages by their numbers, each (num_layers, 2, num_heads, PAGE, head_dim), keys before values.
+    """Pages by their numbers, each (attending layers, 2, num_heads, PAGE, head_dim), keys before values.
 
     In memory a page is no piece: an array holds head after head, each of all its pages in the order of their numbers.
-    So a text whose pages follow each other is read as if there were none.
-
-    What is written is rounded to nearest, ties to even, and read as float32.
-
-    Args:
-        num_layers: that attend.
-        num_heads: of the layer that has most keys and values.
-        head_dim: of the largest.
-        dtype: of what is kept.
+    So a text whose pages follow each other is read as if there were none. `num_heads` and `head_dim` are those of the
+    layer that has most. What is written is rounded to nearest in `dtype`, ties to even, and read as float32.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_dim: int, dtype: KvDtype) -> None:
         self.page_shape = num_layers, 2, num_heads, PAGE, head_dim
         self.dtype = dtype
         self._format = FORMATS[dtype]
+        self._kind: np.dtype[Any] = np.dtype(np.float32 if self._format is None else np.uint16)
         self.arrays: list[Kept] = []  # float32, or 16-bit patterns
         # (num_layers, 2, num_heads, num_pages, PAGE, head_dim) each
         self._firsts = [0]  # the number of each array's first page, and one past the last
@@ -47,7 +39,7 @@ class Slabs:
 
     @property
     def page_bytes(self) -> int:
-        return prod(self.page_shape) * self._empty(()).itemsize
+        return prod(self.page_shape) * self._kind.itemsize
 
     def add(self, num_pages: int) -> None:
         """More pages, of zeros.
@@ -58,7 +50,7 @@ class Slabs:
         layers, parts, heads, places, size = self.page_shape
         shape = layers, parts, heads, num_pages, places, size
         try:
-            self.arrays.append(self._zeros(shape))
+            self.arrays.append(zeros(shape, self._kind))
         except (MemoryError, ValueError) as error:
             raise ModelError(
                 f"KV cache: no memory for {num_pages * PAGE} positions, shape {shape} in {self.dtype}; "
@@ -71,12 +63,9 @@ class Slabs:
         self._page(target)[:] = self._page(source)
 
     def write(self, layer: int, part: int, numbers: I32, places: I64, rows: F32) -> None:
-        """Put rows into a layer's keys (part 0) or values (1).
+        """Put rows, (n, heads, size), into a layer's keys (part 0) or values (1), at n places of numbered pages.
 
-        Args:
-            numbers: (n,) of pages.
-            places: (n,) in them.
-            rows: (n, heads, size) float32, of perhaps fewer and smaller heads; what is beside them stays.
+        They may have fewer and smaller heads; what is beside them stays.
         """
         _, heads, size = rows.shape
         kept = rows if self._format is None else self._format.encode(rows)
@@ -86,16 +75,16 @@ class Slabs:
     def read(self, layer: int, numbers: I32, places: I64) -> tuple[F32, F32]:
         """A layer's keys and values, (num_heads, n, head_dim) float32 each, copies."""
         _, _, heads, _, size = self.page_shape
-        found = self._empty((2, heads, len(numbers), size))
+        found = np.empty((2, heads, len(numbers), size), self._kind)
         for chosen, array, pages in self._split(numbers):
             found[:, :, chosen] = array[layer][:, :, pages, places[chosen]]
-        values: F32 = found if self._format is None else self._format.decode(found)  # type: ignore[arg-type, assignment]
-        return values[0], values[1]
+        keys, values = found if self._format is None else self._format.decode(found)
+        return keys, values
 
     def take(self, numbers: I32, places: I64) -> Kept:
         """Copies of what all layers keep at some places, (n, num_layers, 2, num_heads, head_dim), as it is."""
         layers, parts, heads, _, size = self.page_shape
-        found = self._empty((len(numbers), layers, parts, heads, size))
+        found = np.empty((len(numbers), layers, parts, heads, size), self._kind)
         for chosen, array, pages in self._split(numbers):
             found[chosen] = array[:, :, :, pages, places[chosen]].transpose(3, 0, 1, 2, 4)
         return found
@@ -104,12 +93,6 @@ class Slabs:
         """Write what `take` returned."""
         for chosen, array, pages in self._split(numbers):
             array[:, :, :, pages, places[chosen]] = taken[chosen].transpose(1, 2, 3, 0, 4)
-
-    def _zeros(self, shape: tuple[int, ...]) -> Kept:
-        return float32_zeros(shape) if self._format is None else zeros(shape, np.dtype(np.uint16))
-
-    def _empty(self, shape: tuple[int, ...]) -> Kept:
-        return np.empty(shape, np.float32) if self._format is None else np.empty(shape, np.uint16)
 
     def _page(self, number: int) -> Kept:
         index = next(index for index, first in enumerate(self._firsts[1:]) if number < first)

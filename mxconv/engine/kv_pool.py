@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from mxconv.arch.config import ModelConfig
@@ -10,14 +9,8 @@ from mxconv.engine.kv_pages import PAGE, KvDtype, Slabs
 from mxconv.errors import ModelError, PoolFull
 
 ROOT = 0  # precedes the first page of a text
-
-
-@dataclass(frozen=True)
-class Link:
-    """A page of a text, after the one whose number is `before`, or ROOT."""
-
-    before: int
-    tokens: tuple[int, ...]  # PAGE of them
+Link = tuple[int, tuple[int, ...]]
+"""A page of a text: the number of the link before it, or ROOT, and its PAGE tokens."""
 
 
 class Prefixes:
@@ -41,35 +34,34 @@ class Prefixes:
 
     def find(self, tokens: Sequence[int]) -> list[int]:
         """The pages of the longest known beginning of a text, of whole pages; now used last."""
-        links = self._chain(tokens)
-        for link in reversed(links):
-            self._known.move_to_end(link)
-        return [self._known[link][1] for link in links]
+        links: list[Link] = []
+        before = ROOT
+        for start in range(0, len(tokens) - PAGE + 1, PAGE):
+            link = before, tuple(tokens[start : start + PAGE])
+            if link not in self._known:
+                break
+            links.append(link)
+            before = self._known[link][0]
+        return self._used(links)
 
     def add(self, tokens: Sequence[int], pages: Sequence[int]) -> list[int]:
-        """Make pages known.
-
-        Args:
-            tokens: PAGE for each page, from the beginning of the text.
-            pages: that hold them.
+        """Make the pages of a text's first tokens known.
 
         Returns:
             The pages by which these tokens are known: others than those given where they were known already.
         """
-        links, before = [], ROOT
+        links: list[Link] = []
+        before = ROOT
         for index, page in enumerate(pages):
-            link = Link(before, tuple(tokens[index * PAGE : (index + 1) * PAGE]))
-            if link not in self._known and page not in self._by_page:
+            link = before, tuple(tokens[index * PAGE : (index + 1) * PAGE])
+            if link not in self._known:
+                if page in self._by_page:  # known as the page of a text whose beginning was forgotten
+                    break
                 self._numbers += 1
-                self._known[link] = self._numbers, page
-                self._by_page[page] = link
-            elif link not in self._known:  # known as the page of a text whose beginning was forgotten
-                break
+                self._known[link], self._by_page[page] = (self._numbers, page), link
             links.append(link)
             before = self._known[link][0]
-        for link in reversed(links):
-            self._known.move_to_end(link)
-        return [*(self._known[link][1] for link in links), *pages[len(links) :]]
+        return [*self._used(links), *pages[len(links) :]]
 
     def forget(self, page: int) -> None:
         """Drop a page. Later pages of its text are not found any more, and go when they are least recently used."""
@@ -79,15 +71,11 @@ class Prefixes:
         """All pages, that which was used last comes last."""
         return (page for _, page in self._known.values())
 
-    def _chain(self, tokens: Sequence[int]) -> list[Link]:
-        links, before = [], ROOT
-        for start in range(0, len(tokens) - PAGE + 1, PAGE):
-            link = Link(before, tuple(tokens[start : start + PAGE]))
-            if link not in self._known:
-                break
-            links.append(link)
-            before = self._known[link][0]
-        return links
+    def _used(self, links: Sequence[Link]) -> list[int]:
+        """The pages of a chain, which is used now."""
+        for link in reversed(links):
+            self._known.move_to_end(link)
+        return [self._known[link][1] for link in links]
 
 
 class KVPool:
@@ -148,11 +136,6 @@ class KVPool:
             max(count - 1 - (page in self.prefixes), 0) for page, count in enumerate(self._num_owners) if count > 1
         )
 
-    @property
-    def num_available(self) -> int | None:
-        """Pages that `take` can give; None is no limit."""
-        return None if self.most_pages is None else self.most_pages - self.num_used + self.num_kept
-
     def fits(self, config: ModelConfig) -> bool:
         """Whether its pages have the sizes of a configuration."""
         layers, _, heads, _, size = self.slabs.page_shape
@@ -163,12 +146,13 @@ class KVPool:
 
         Raises:
             PoolFull: there are fewer, even counting those that the pool alone owns. Nothing has changed.
-            ModelError: there is no memory for them, within the budget as it may be.
+            ModelError: there is no memory for them.
         """
         missing = count - len(self._free)
         if missing > 0:
             room = missing if self.most_pages is None else self.most_pages - self.slabs.num_pages
-            spare = list(islice(self._spare(), max(missing - room, 0)))
+            kept = (page for page in self.prefixes.least_recently_used() if self._num_owners[page] == 1)
+            spare = list(islice(kept, max(missing - room, 0)))
             if len(spare) < missing - room:
                 raise PoolFull(
                     f"KV cache: {count} more pages of {PAGE} positions; {count - missing + max(room, 0) + len(spare)} "
@@ -206,11 +190,7 @@ class KVPool:
         return self._num_owners[page] == 2 and page in self.prefixes
 
     def publish(self, tokens: Sequence[int], pages: Sequence[int]) -> list[int]:
-        """Keep pages for other texts that begin alike.
-
-        Args:
-            tokens: of whole pages, from the first of a text on.
-            pages: of the caller, that hold them.
+        """Keep the caller's pages of a text's first tokens for other texts that begin alike.
 
         Returns:
             The caller's pages from here on: others that hold the same where there are such.
@@ -236,13 +216,10 @@ class KVPool:
 
     def _grow(self, count: int) -> None:
         """At least so many more, and up to twice as many as there are, so that arrays stay few."""
-        more = max(count, self.slabs.num_pages)
-        if self.most_pages is not None:
-            more = min(more, self.most_pages - self.slabs.num_pages)
         first = self.slabs.num_pages
+        more = max(count, first)
+        if self.most_pages is not None:
+            more = min(more, self.most_pages - first)
         self.slabs.add(more)
         self._num_owners += [0] * more
         self._free += range(first + more - 1, first - 1, -1)
-
-    def _spare(self) -> Iterator[int]:
-        return (page for page in self.prefixes.least_recently_used() if self._num_owners[page] == 1)

@@ -31,9 +31,6 @@ class Layer:
         index: of the layer.
         prefix: of its tensors' names; None is the model's own, followed by the index.
         attended_size: numbers of a row that attention takes in; None is the hidden size.
-
-    Raises:
-        ModelError: a tensor is missing or has another shape than the configuration says.
     """
 
     mixer: WeightedAttention | WeightedLatentAttention | RecurrentMixer
@@ -80,16 +77,13 @@ class Layer:
     def __call__(
         self, x: F32, sequences: Sequence[SequenceRows], positions: Positions, own_inputs: F32 | None = None
     ) -> F32:
-        """Evaluate rows after what their caches hold, writing their keys and values there.
+        """Evaluate rows after what their caches hold, writing their keys and values there, where there is room.
 
         Args:
-            x: (num_tokens, hidden_size) float32, the rows of one sequence after those of another.
-            sequences: their caches, with room for them, and their trees.
+            x: (num_tokens, hidden_size) float32, as is the result; the rows of one sequence after those of another.
+            sequences: their caches and trees.
             positions: of the rows.
             own_inputs: the layer's own embeddings of them, (num_tokens, size), where it has such.
-
-        Returns:
-            (num_tokens, hidden_size) float32.
         """
         mixed = x
         if not self.skips_attention:

@@ -1,16 +1,11 @@
 """Matrices of stored tensors: NumPy's, or native ones around them."""
 
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, LayerParts
-from mxconv.arch.mixture import Mixture
 from mxconv.arrays import U16
 from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.codecs.float16 import BF16, FloatFormat
@@ -27,35 +22,21 @@ if TYPE_CHECKING:
 
 try:
     from mxconv.engine.native_decoder import NativeDecoder
-    from mxconv.kernels.native_matrix import (
-        native_bsfp,
-        native_bsfp_draft,
-        native_dense,
-        native_mxfp4,
-        native_mxint8,
-    )
+    from mxconv.kernels.native_matrix import native_bsfp, native_bsfp_draft, native_dense, native_mxfp4, native_mxint8
 except ImportError:  # without the extension there is no engine to use them with
     pass
-
 
 MAPPED = WeightPages("map")
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """Makes matrices, and decoders of them, for one engine; None is NumPy.
+    """Makes matrices, and decoders of them, for one engine."""
 
-    Args:
-        engine: which kernels, how many threads.
-        activations: what 4-bit weights are multiplied by.
-        kv_dtype: of keys and values in the caches that decoders make.
-        pages: where weights that native kernels multiply lie.
-    """
-
-    engine: "_native.Engine | None" = None
-    activations: Activations = "int8"
-    kv_dtype: KvDtype = "fp32"
-    pages: WeightPages = MAPPED
+    engine: "_native.Engine | None" = None  # which kernels, how many threads; None is NumPy
+    activations: Activations = "int8"  # what 4-bit weights are multiplied by
+    kv_dtype: KvDtype = "fp32"  # of keys and values in the caches that decoders make
+    pages: WeightPages = MAPPED  # where weights that native kernels multiply lie
 
     def dense(self, patterns: U16, float_format: FloatFormat) -> Matrix:
         """16-bit weights, (out_features, in_features)."""
@@ -84,17 +65,9 @@ class Matrices:
         if stored.rescale_factor != 1.0:
             # its rows are rounded once more after they are rebuilt, which kernels do not do: rebuild it here for good
             return self.dense(stored.target_rows(0, stored.shape[0]), float_format)
-        packed, offsets = stored.packed, stored.escape_offsets
-        put = self.pages.put
-        packed = replace(
-            packed,
-            codes=put(packed.codes),
-            residual_low=put(packed.residual_low),
-            residual_high=put(packed.residual_high),
-            escape_positions=put(packed.escape_positions),
-            escape_high=put(packed.escape_high),
-        )
-        return native_bsfp(self.engine, reference, packed, offsets, stored.table, name)
+        read = "codes", "residual_low", "residual_high", "escape_positions", "escape_high"
+        packed = replace(stored.packed, **{each: self.pages.put(getattr(stored.packed, each)) for each in read})
+        return native_bsfp(self.engine, reference, packed, stored.escape_offsets, stored.table, name)
 
     def mxfp4_draft(self, stored: StoredMxfp4) -> Matrix:
         """The 4-bit weights of an MXFP4 tensor."""
@@ -128,48 +101,15 @@ class Matrices:
         return native_bsfp_draft(self.engine, reference, codes, scales, table, self.activations)
 
     def decoder(self, config: ModelConfig, weights: ModelWeights, name: str) -> Decoder:
-        """A decoder of matrices that were made here: native where all parts are, or else NumPy's over them.
+        """A decoder of matrices that were made here.
 
         Raises:
             ModelError: a tensor is missing or has another shape than the configuration says.
         """
         made: Decoder
-        if self.engine is not None and not (lacking := missing_parts(config)):
-            made = NativeDecoder(config, weights, name, self.engine)
-        else:
-            if self.engine is not None:
-                _say_that_layers_run_on_numpy(config.model_type, lacking)
+        if self.engine is None:
             made = Decoder(config, weights, name)
+        else:
+            made = NativeDecoder(config, weights, name, self.engine)
         made.kv_dtype = self.kv_dtype
         return made
-
-
-@cache
-def _say_that_layers_run_on_numpy(model_type: str, lacking: tuple[str, ...]) -> None:
-    print(
-        f"mxconv: the native decoder lacks parts of {model_type} ({'; '.join(lacking)}): its layers run on NumPy, "
-        "slowly, over native matrices.",
-        file=sys.stderr,
-    )
-
-
-def missing_parts(config: ModelConfig) -> tuple[str, ...]:
-    """The parts that the native decoder lacks, in words; none where it runs the model."""
-    found = (part for layer in config.layers for part in _missing_of_layer(layer))
-    return tuple(dict.fromkeys(found))  # each once, in their order
-
-
-def _missing_of_layer(layer: LayerParts) -> Iterator[str]:
-    mixer, mlp = layer.mixer, layer.mlp
-    if isinstance(mixer, Attention) and mixer.is_gated and (mixer.fused or mixer.norm_span == "row"):
-        yield "gates of heads that are fused, or normed together"
-    if not isinstance(mlp, Mixture):
-        return
-    if layer.is_parallel:
-        yield "mixtures beside their mixers"
-    if layer.before_mlp and (mlp.before_experts or mlp.before_shared or mlp.routing.norm):
-        yield "norms of what is normed before a mixture"
-    if mlp.shared_gate and mlp.before_shared:
-        yield "a gate that takes in other rows than what it multiplies"
-    if mlp.routing.input_weights and not (layer.before_mlp or mlp.routing.norm):
-        yield "weights of what a router takes in without a norm"

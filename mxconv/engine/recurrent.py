@@ -43,23 +43,21 @@ class RecurrentMixer(WeightedPart, ABC):
     ) -> F32:
         """Compute what it adds to rows, (num_tokens, hidden_size), from its input for them."""
         inputs, aside = self.split(h)
-        made = [
-            self._states(rows).run(self._slot(rows), inputs[span], self.step)
-            for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True)
-        ]
+        made = []
+        for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
+            states, slot = self._states(rows)
+            made.append(states.run(slot, inputs[span], self.step))
         return self.finish(np.concatenate(made), aside)
 
     def follow(self, sequences: Sequence[SequenceRows]) -> None:
         """For a draft that skips it: the states still go with the text."""
         for rows in sequences:
-            self._states(rows).follow(self._slot(rows), self.step)
+            states, slot = self._states(rows)
+            states.follow(slot, self.step)
 
-    def _slot(self, rows: SequenceRows) -> int:
-        return rows.cache.slots[self.index]
-
-    def _states(self, rows: SequenceRows) -> StateCache:
+    def _states(self, rows: SequenceRows) -> tuple[StateCache, int]:
         assert rows.cache.states is not None, "a cache of this model"
-        return rows.cache.states
+        return rows.cache.states, rows.cache.slots[self.index]
 
 
 class WeightedConvolution:
@@ -71,12 +69,7 @@ class WeightedConvolution:
         self.bias = weights.vector(f"{parts.name}.bias" if parts.has_bias else None, num_channels)
 
     def step(self, window: F32, x: F32) -> F32:
-        """Convolve a row, (num_channels,), and make it the window's last.
-
-        Args:
-            window: (kernel_size - 1, num_channels), changed.
-            x: (num_channels,).
-        """
+        """Convolve a row, (num_channels,), and make it the last of the window, (kernel_size - 1, num_channels)."""
         total: F32 = x * self.taps[-1]
         for seen, tap in zip(window, self.taps[:-1], strict=True):
             total += seen * tap
@@ -216,11 +209,7 @@ class WeightedMamba2(RecurrentMixer):
 
 
 def recurrent_mixer(weights: CheckedWeights, parts: Recurrent, index: int, hidden_size: int) -> RecurrentMixer:
-    """The mixer of layer `index`, by its description.
-
-    Raises:
-        ModelError: a tensor is missing or has another shape.
-    """
+    """The mixer of layer `index`, by its description."""
     if isinstance(parts, ShortConvolution):
         return WeightedShortConvolution(weights, parts, index, hidden_size)
     if isinstance(parts, GatedDeltaNet):

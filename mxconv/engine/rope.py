@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxconv.arch.description import Temperature
 from mxconv.arch.rope_parameters import RopeParameters
-from mxconv.arrays import F32
-
-F64 = NDArray[np.float64]
+from mxconv.arrays import F32, F64
 
 
 def frequencies(parameters: RopeParameters, head_dim: int) -> F32:
@@ -26,21 +23,23 @@ def frequencies(parameters: RopeParameters, head_dim: int) -> F32:
     """
     rotary_dim = parameters.rotary_dim(head_dim)
     base: F64 = parameters.theta ** -(np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
-    if parameters.rope_type == "linear":
-        base = base / parameters.factor
-    if parameters.rope_type == "llama3":
-        turns = parameters.original_max_position_embeddings * base / (2 * math.pi)  # in the original context
-        low, high = parameters.low_freq_factor, parameters.high_freq_factor
-        kept = np.clip((turns - low) / (high - low), 0, 1)
+    kept: F64 | None = None  # the share of its speed that each pair keeps; the rest is divided by the factor
+    match parameters.rope_type:
+        case "linear":
+            base = base / parameters.factor
+        case "llama3":
+            turns = parameters.original_max_position_embeddings * base / (2 * math.pi)  # in the original context
+            low, high = parameters.low_freq_factor, parameters.high_freq_factor
+            kept = np.clip((turns - low) / (high - low), 0, 1)
+        case "yarn":
+            kept = _kept_by_yarn(parameters, rotary_dim)
+        case "longrope":
+            base = base / np.array(parameters.factors)
+        case "proportional":
+            base[int(parameters.share * head_dim // 2) :] = 0
+            base = base / parameters.factor
+    if kept is not None:
         base = kept * base + (1 - kept) * base / parameters.factor
-    if parameters.rope_type == "yarn":
-        kept = _kept_by_yarn(parameters, rotary_dim)
-        base = kept * base + (1 - kept) * base / parameters.factor
-    if parameters.rope_type == "longrope":
-        base = base / np.array(parameters.factors)
-    if parameters.rope_type == "proportional":
-        base[int(parameters.share * head_dim // 2) :] = 0
-        base = base / parameters.factor
     return base.astype(np.float32)
 
 

@@ -18,19 +18,15 @@ class SinkWindow:
 
     A layer with a sliding window of its own sees no more than that: sinks that have left it are out of sight.
 
-    Args:
-        sink: from 0 on. The first positions get much of the attention whatever they say.
-        window: from 1 on.
-
     Raises:
-        ModelError: another number.
+        ModelError: a smaller number than these.
 
     Source:
         StreamingLLM, arXiv 2309.17453 (four sinks); MagicDec, arXiv 2408.11049 (as a draft).
     """
 
-    sink: int
-    window: int
+    sink: int  # from 0 on; the first positions get much of the attention whatever they say
+    window: int  # from 1 on
 
     def __post_init__(self) -> None:
         for name, least in (("sink", 0), ("window", 1)):
@@ -38,12 +34,7 @@ class SinkWindow:
                 raise ModelError(f"attention {name}: {value} positions; at least {least} is required.")
 
     def visible(self, stop: int, own_window: int | None) -> tuple[range, range]:
-        """The positions that the one before `stop` attends to: sinks and the others, in order and apart.
-
-        Args:
-            stop: how many positions there are up to itself.
-            own_window: of the layer; None is all.
-        """
+        """The positions that the one before `stop` attends to in a layer with a window of its own, sinks apart."""
         own_start = max(0, stop - (own_window or stop))
         start = max(own_start, stop - self.window)
         if start <= max(self.sink, own_start):  # nothing between them
@@ -54,11 +45,11 @@ class SinkWindow:
 def seen_by(
     row: int, rows: SequenceRows, window: int | None, is_chunked: bool = False, sink_window: SinkWindow | None = None
 ) -> Sequence[int]:
-    """The places that a row attends to on its path, itself included.
+    """The places in its cache that a row of a sequence attends to on its path, itself included.
 
     Args:
         row: of the sequence's rows.
-        rows: with their cache, where they lie after its length.
+        rows: which lie after the length of their cache.
         window: how many positions it sees; None is all.
         is_chunked: whether windows lie side by side.
         sink_window: of a draft that sees less.

@@ -26,15 +26,10 @@ from mxconv.errors import ModelError
 
 @dataclass(frozen=True, eq=False)
 class LayerState:
-    """The state of one layer; a step changes the arrays.
+    """The state of one layer; a step changes the arrays."""
 
-    Args:
-        window: (kernel_size - 1, num_channels), what the convolution has seen, the oldest row first.
-        memory: as the sizes say.
-    """
-
-    window: F32
-    memory: F32
+    window: F32  # (kernel_size - 1, num_channels), what the convolution has seen, the oldest row first
+    memory: F32  # as the sizes say
 
     def copy(self) -> "LayerState":
         return LayerState(self.window.copy(), self.memory.copy())
@@ -49,7 +44,7 @@ Step = Callable[[LayerState, F32], F32]
 """A row's input, (input_size,): changes the state and returns what the mixer makes of it."""
 
 
-def state_zeros(shape: tuple[int, ...]) -> F32:
+def _zeros(shape: tuple[int, ...]) -> F32:
     """An array for states or inputs. Raises ModelError where there is no memory for it."""
     try:
         return float32_zeros(shape)
@@ -64,45 +59,33 @@ def state_zeros(shape: tuple[int, ...]) -> F32:
 class Walk:
     """The way from a kept state to the state after each new row. Places count the rows of the cache from 0 on.
 
-    Args:
-        source: the slot of the state to start from; `TIP` is the running state itself.
-        first: how many places that state has seen.
-        stop: the rows first .. stop - 1 are walked one after another, by the running state.
-        length: rows from here on are new, those before are in the cache.
-        saves: (place, slot): a copy of the running state that has seen so many places goes there.
-        branches: (row, parent) after `stop`, parents before children, each on a state of its own; a parent that is
-            `stop - 1` is the running state. Rows of earlier passes are among them where new ones descend from them.
+    `branches` are (row, parent) from `stop` on, parents before children, each on a state of its own; a parent that is
+    `stop - 1` is the running state. Rows of earlier passes are among them where new ones descend from them.
     """
 
-    source: int
-    first: int
-    stop: int
-    length: int
-    saves: tuple[tuple[int, int], ...] = ()
+    source: int  # the slot of the state to start from; `TIP` is the running state itself
+    first: int  # how many places that state has seen
+    stop: int  # the rows first .. stop - 1 are walked one after another, by the running state
+    length: int  # rows from here on are new, those before are in the cache
+    saves: tuple[tuple[int, int], ...] = ()  # (place, slot): the running state after so many places is copied there
     branches: tuple[tuple[int, int], ...] = ()
 
 
-def shared_rows(tree: Tree) -> int:
+def _shared_rows(tree: Tree) -> int:
     """How many rows, from the first on, are a chain that every new row ends or descends from."""
     if tree.is_chain:
         return len(tree.parents)
-    masks = [int(mask) for mask in tree.masks]
+    new = [int(mask) for mask in tree.masks[tree.num_cached :]]
     count = 0
     while tree.parents[count] == count - 1 and all(
-        masks[row] >> count & 1 for row in range(max(count, tree.num_cached), len(masks))
+        mask >> count & 1 for row, mask in enumerate(new, tree.num_cached) if row >= count
     ):
         count += 1
     return count
 
 
-def branches(tree: Tree, num_shared: int, start: int) -> tuple[tuple[int, int], ...]:
-    """The rows after the shared ones that lead to new ones, with their parents, as places.
-
-    Args:
-        tree: of the pass.
-        num_shared: rows that lead to all others.
-        start: the place of the tree's first row.
-    """
+def _branches(tree: Tree, num_shared: int, start: int) -> tuple[tuple[int, int], ...]:
+    """The rows after the shared ones that lead to new ones, with their parents, as places from `start` on."""
     needed: set[int] = set()
     for row in range(max(tree.num_cached, num_shared), len(tree.parents)):
         needed.update(above for above in tree.path(row) if above >= num_shared)
@@ -112,7 +95,7 @@ def branches(tree: Tree, num_shared: int, start: int) -> tuple[tuple[int, int], 
 TIP = 0  # the running state's slot; those of snapshots follow
 NUM_SNAPSHOTS = 3
 FIRST_ROOM = 64  # rows
-MOST_ROOM = 512  # rows, where it need not go back to any length and a pass wants few logits
+MOST_ROOM = 512  # rows, where a pass wants few logits
 
 
 def most_bytes(sizes: StateSizes, num_layers: int) -> int:
@@ -126,26 +109,21 @@ class StateCache:
 
     `windows` and `memories` are (1 + NUM_SNAPSHOTS, num_layers, ...), `inputs` is (num_layers, room, input_size) for
     the rows from `origin` on.
-
-    Args:
-        sizes: of a layer's state.
-        num_layers: that have one.
-        keeps_all: whether the inputs of all rows stay, so that the whole can be cut back to any length.
     """
 
-    def __init__(self, sizes: StateSizes, num_layers: int, keeps_all: bool = False) -> None:
+    def __init__(self, sizes: StateSizes, num_layers: int) -> None:
         self.sizes = sizes
         self.num_layers = num_layers
         shape = 1 + NUM_SNAPSHOTS, num_layers
-        self.windows = state_zeros((*shape, sizes.kernel_size - 1, sizes.num_channels))
-        self.memories = state_zeros((*shape, *sizes.memory))
+        self.windows = _zeros((*shape, sizes.kernel_size - 1, sizes.num_channels))
+        self.memories = _zeros((*shape, *sizes.memory))
         self.inputs = self._room(FIRST_ROOM)
         self.origin = 0
         self.walk: Walk | None = None  # of the pass that is on its way
         self._next: tuple[int, F32] | None = None  # origin and inputs after that pass, where they change
         self._tip: int | None = 0  # how many places it has seen
         self._snapshots = [(0, 1)]  # (places, slot), ascending; the first is never missing
-        self._held: list[int] = [0] if keeps_all else []  # places that stay reachable
+        self._held: list[int] = []  # places that stay reachable
         self._first_kept = 0  # the place of the oldest snapshot after the pass
 
     @property
@@ -157,15 +135,12 @@ class StateCache:
         return (self.sizes, self.num_layers) == (sizes, num_layers)
 
     def begin(self, length: int, tree: Tree, num_wanted: int) -> None:
-        """Plan a pass, and make room for its rows. Until `commit`, whatever fails leaves the text as it was.
+        """Plan a pass after `length` rows, of which the last `num_wanted` may be taken back, and make room for it.
 
-        Args:
-            length: rows that are there.
-            tree: of the pass.
-            num_wanted: rows that may be taken back, the last ones.
+        Until `commit`, whatever fails leaves the text as it was.
         """
         self.walk = self._next = None  # of a pass that failed
-        num_shared, new_length = shared_rows(tree), length + tree.num_rows
+        num_shared, new_length = _shared_rows(tree), length + tree.num_rows
         start = length - tree.num_cached
         stop = start + num_shared
         source, first = self._nearest(stop)
@@ -176,17 +151,18 @@ class StateCache:
         for place in places:
             if place > self._snapshots[-1][0]:
                 saves.append((place, self._free_slot(saves)))
-        self._first_kept = _oldest([*self._snapshots, *saves], min([new_length - taken_back, *self._held]))
+        limit, oldest = min([new_length - taken_back, *self._held]), self._snapshots[0][0]
+        self._first_kept = max((p for p, _ in [*self._snapshots, *saves] if p <= limit), default=oldest)
         if self._first_kept > length:  # a long text: of its first rows nothing stays
             self._next = self._first_kept, self._room(2 * (new_length - self._first_kept))
         else:
             self._make_room(length, new_length)
         self._tip = None
-        self.walk = Walk(source, first, stop, length, tuple(saves), branches(tree, num_shared, start))
+        self.walk = Walk(source, first, stop, length, tuple(saves), _branches(tree, num_shared, start))
 
     @property
     def of_this_pass(self) -> Walk:
-        """Its way."""
+        """The way of the pass that has begun."""
         assert self.walk is not None, "a pass begins with `begin`"
         return self.walk
 
@@ -196,13 +172,7 @@ class StateCache:
         return self._next or (self.origin, self.inputs)
 
     def run(self, layer: int, inputs: F32, step: Step) -> F32:
-        """What a mixer makes of the new rows, each after its path, (num_rows, ...).
-
-        Args:
-            layer: among those with a state.
-            inputs: (num_rows, input_size), of the new rows.
-            step: of the mixer.
-        """
+        """What a mixer with this `step` makes of the new rows' inputs, (num_rows, input_size), each after its path."""
         walk = self.of_this_pass
         tip = self._settled(layer, step)
         given = []
@@ -330,9 +300,4 @@ class StateCache:
         return values
 
     def _room(self, num_rows: int) -> F32:
-        return state_zeros((self.num_layers, num_rows, self.sizes.input_size))
-
-
-def _oldest(snapshots: Sequence[tuple[int, int]], limit: int) -> int:
-    """The place of the latest snapshot up to `limit`, or else of the first."""
-    return max((place for place, _ in snapshots if place <= limit), default=snapshots[0][0])
+        return _zeros((self.num_layers, num_rows, self.sizes.input_size))

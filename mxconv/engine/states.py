@@ -12,15 +12,10 @@ from mxconv.errors import ModelError
 
 @dataclass(frozen=True)
 class Reads:
-    """The states that a draft reads of the model above it.
+    """The states that a draft reads of the model above it."""
 
-    Args:
-        layers: ascending, numbered as `States` has them.
-        normed_last: whether it reads the state after the final norm too.
-    """
-
-    layers: tuple[int, ...] = ()
-    normed_last: bool = False
+    layers: tuple[int, ...] = ()  # ascending, numbered as `States` has them
+    normed_last: bool = False  # whether it reads the state after the final norm too
 
     @property
     def num_states(self) -> int:
@@ -40,8 +35,8 @@ class States:
     """Names states of the residual stream, and receives them from each pass, for all its rows.
 
     `values` is (num_states, num_rows, hidden_size) float32, the states in the order of `layers` and then the normed
-    one: of the last pass, None before the first. Each pass makes an array of its own, so that one may be kept. A row's
-    states depend on its path alone, bit for bit, as its logits do.
+    one: of the last pass, None before the first. Each pass makes an array of its own. A row's states depend on its path
+    alone, bit for bit.
 
     Args:
         layers: ascending. 0 is the embedding, i what layer i - 1 gives: transformers' `hidden_states` but for the last
@@ -77,16 +72,10 @@ class States:
 
 @dataclass(frozen=True, eq=False)
 class StateRoom:
-    """The states of one sequence while a pass computes them.
+    """The states of one sequence while a pass computes them."""
 
-    Args:
-        stages: of each state: a layer that it goes into, the number of layers for what the last gives, and one more
-            for the normed.
-        values: (len(stages), num_rows, hidden_size) float32, to be filled.
-    """
-
-    stages: list[int]
-    values: F32
+    stages: list[int]  # of each a layer that it goes into, or their number for what the last gives, + 1 for the normed
+    values: F32  # (len(stages), num_rows, hidden_size), to be filled
 
     def take(self, stage: int, x: F32) -> None:
         """Copy the state at a stage if it is wanted."""

@@ -16,7 +16,7 @@ from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_t
 from mxconv.errors import MxconvError
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
-from mxconv.package.stored import StoredArray, tensor_arrays
+from mxconv.package.stored import tensor_arrays
 
 SPECULATOR_EMBEDDING = "speculator.emb."
 EAGLE3_EMBEDDING = "embed_tokens.weight"
@@ -25,7 +25,7 @@ BYTES_PER_WEIGHT = 2  # of what is kept
 
 def package_bytes(package: Package, is_draft: bool) -> int:
     """Bytes of a package's target, or of its 4-bit level."""
-    matrices = [record for record in package.manifest.tensors if len(record.shape) == 2 or record.stack is not None]
+    matrices = _matrices(package)
     names = {record.name for record in matrices}
     scales = {r.scaled.by for r in matrices if r.scaled is not None}  # of what is decoded when it is loaded
     config = _config(package.root)
@@ -37,10 +37,7 @@ def package_bytes(package: Package, is_draft: bool) -> int:
 def head_bytes(package: Package, is_draft: bool, num_rows: int | None = None) -> int:
     """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors.
 
-    Args:
-        package: open.
-        is_draft: of which of the two.
-        num_rows: of so many rows that were copied, the exact ones in 16 bits; None for the head as it is stored.
+    With `num_rows` of so many rows that were copied, the exact ones in 16 bits; or else of the head as it is stored.
     """
     names = {record.name for record in package.manifest.tensors}
     heads = _heads(names, _config(package.root))
@@ -49,10 +46,9 @@ def head_bytes(package: Package, is_draft: bool, num_rows: int | None = None) ->
     if num_rows is None:
         return sum(_record_bytes(record, as_draft) for record in found)
     copied = [record.model_copy(update={"shape": [num_rows, *record.shape[1:]]}) for record in found]
-    is_exact = [record.codec == "keep" or not as_draft for record in found]
     return sum(
-        prod(record.shape) * BYTES_PER_WEIGHT if exact else _record_bytes(record, True)
-        for record, exact in zip(copied, is_exact, strict=True)
+        _record_bytes(record, True) if as_draft and record.codec != "keep" else prod(record.shape) * BYTES_PER_WEIGHT
+        for record in copied
     )
 
 
@@ -60,9 +56,7 @@ def mtp_bytes(package: Package, in_four_bits: bool) -> int:
     """Bytes of the MTP module of a package's model, with the output head, which is the model's."""
     config = describe_file(package.root / "config.json")
     assert config.mtp is not None, "of a level that was loaded"
-    matrices = {
-        config.own_name(r.name): r for r in package.manifest.tensors if len(r.shape) == 2 or r.stack is not None
-    }
+    matrices = {config.own_name(record.name): record for record in _matrices(package)}
     head = matrices.get(head_tensor(config)) or matrices[config.embedding]
     own = [record for name, record in matrices.items() if name is not None and config.mtp.reads(name)]
     head_in_four_bits = in_four_bits and not has_exact_head(package)
@@ -76,6 +70,10 @@ def checkpoint_bytes(folder: Path) -> int:
         matrices = {name: t for name, t in checkpoint.tensors.items() if len(t.shape) == 2 or name in stacks}
         names, config = set(matrices), _config(folder)
         return sum(tensor.num_bytes for name, tensor in matrices.items() if _is_multiplied(name, names, config))
+
+
+def _matrices(package: Package) -> list[TensorRecord]:
+    return [record for record in package.manifest.tensors if len(record.shape) == 2 or record.stack is not None]
 
 
 def _config(folder: Path) -> ModelConfig | None:
@@ -108,17 +106,11 @@ def _is_multiplied(name: str, names: set[str], config: ModelConfig | None) -> bo
 
 
 def _record_bytes(record: TensorRecord, is_draft: bool) -> int:
-    arrays = tensor_arrays(record)
     if record.codec in ("mxfp4", "mxint8") and (is_draft or record.carried is not None):
-        return _sum(arrays)
-    if record.codec != "bsfp":
+        return sum(array.num_bytes for array in tensor_arrays(record))
+    if record.codec != "bsfp" or (record.is_rescaled and not is_draft):  # the latter is rebuilt when it is loaded
         return prod(record.shape) * BYTES_PER_WEIGHT
+    arrays = tensor_arrays(record)
     if is_draft:
-        return _sum(tuple(array for array in arrays if array.name.endswith((".codes", ".scales"))))
-    if record.is_rescaled:  # such a tensor is rebuilt in memory when the package is loaded
-        return prod(record.shape) * BYTES_PER_WEIGHT
-    return _sum(tuple(array for array in arrays if not array.name.endswith(".scales")))
-
-
-def _sum(arrays: tuple[StoredArray, ...]) -> int:
-    return sum(array.num_bytes for array in arrays)
+        return sum(array.num_bytes for array in arrays if array.name.endswith((".codes", ".scales")))
+    return sum(array.num_bytes for array in arrays if not array.name.endswith(".scales"))

@@ -1,29 +1,143 @@
-"""From stored tensors to the weights of a model: 16 bits of a file, 4 bits of a package, experts one by one."""
+"""From stored tensors to the weights of a model: 16 bits of a file, 4 bits of a package, experts one by one.
 
-from collections.abc import Callable, Container, Iterable, Mapping
+Weights stay in the memory-mapped files, and what a package's own levels share is made once, when it is first used.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arrays import F32, U8, U16
+from mxconv.arch.families.registry import describe_file
+from mxconv.arrays import F32, I64, U8, U16
 from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
 from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.codecs.float16 import FORMATS
+from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.weights import ExpertStack, ModelWeights
+from mxconv.engine.weights import DeferredMatrix, ExpertStack, ModelWeights
+from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.manifest import TensorRecord
-from mxconv.package.package import Package
+from mxconv.package.package import Package, open_referenced
 from mxconv.package.stored_matrix import StoredMxfp4
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 NUMPY_MATRICES = Matrices()
+
+
+class OwnWeights:
+    """The weights of the model that a package holds, exact and in 4 bits, made when they are first used.
+
+    `stack` closes a source that the package references.
+    """
+
+    def __init__(self, package: Package, make: Matrices, stack: ExitStack) -> None:
+        self.package = package
+        self._make = make
+        self._stack = stack
+        self._in_four_bits: ModelWeights | None = None
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        """The description of these levels."""
+        return describe_file(self.package.root / "config.json")
+
+    @cached_property
+    def sixteen_bits(self) -> ModelWeights:
+        """The weights of the package's target."""
+        return self._exact(self.package.manifest.tensors)
+
+    def four_bits(self, level: str, with_target: bool) -> ModelWeights:
+        """The 4-bit matrices of a level, with the target's own embedding, vectors and whatever else has no 4 bits.
+
+        Where no level needs all of the target's weights, the others of them are neither opened nor rebuilt.
+
+        Raises:
+            MxconvError: the target's tensors cannot be opened.
+        """
+        if self._in_four_bits is None:
+            exact = self.sixteen_bits if with_target else self._kept(level)
+            config, found = self.config, four_bit_matrices(self.package, self._make, self._heads)
+            drafts = {own: matrix for name, matrix in found.items() if (own := config.own_name(name)) is not None}
+            if config.tie_word_embeddings and config.embedding in drafts:  # the quantized output head
+                drafts.setdefault(head_tensor(config), drafts[config.embedding])
+            for name in config.looked_up:  # stay exact
+                drafts.pop(name, None)
+            stacks = own_stacks(four_bit_stacks(self.package, self._make), config)
+            self._in_four_bits = replace(
+                exact, matrices={**exact.matrices, **drafts}, stacks={**exact.stacks, **stacks}
+            )
+        return self._in_four_bits
+
+    def head_rows(self, whole: Matrix, tokens: I64, in_four_bits: bool) -> Matrix:
+        """The rows of a level's whole output head that belong to some tokens, ascending ids, copied."""
+        config, records = self.config, [r for r in self.package.manifest.tensors if r.name in self._heads]
+        own = next((r for r in records if config.own_name(r.name) == head_tensor(config)), records[0])
+        if in_four_bits and own.codec != "keep" and not has_exact_head(self.package):
+            return four_bit_matrix(self.package, own, self._make, tokens)
+        float_format = FORMATS.get(own.dtype, BF16)  # FP8 represents BF16 weights
+        return self._make.dense(float_format.encode(whole.rows(tokens)), float_format)
+
+    @cached_property
+    def _heads(self) -> frozenset[str]:
+        """Names of the tensors that are the output head: its own, or the embedding that it is tied to."""
+        config = self.config
+        own = {head_tensor(config), config.embedding} if config.tie_word_embeddings else {head_tensor(config)}
+        return frozenset(r.name for r in self.package.manifest.tensors if config.own_name(r.name) in own)
+
+    def _kept(self, level: str) -> ModelWeights:
+        """The exact weights that a 4-bit level needs."""
+        config, records = self.config, self.package.manifest.tensors
+        exact_heads = self._heads if has_exact_head(self.package) else ()
+        needed = [
+            r
+            for r in records
+            if r.codec == "keep" or config.own_name(r.name) in config.looked_up or r.name in exact_heads
+        ]
+        try:
+            return self._exact(needed)
+        except MxconvError as error:
+            if self.package.has_target:
+                raise
+            raise PackageError(
+                f"{error} Level {level} needs it too: its embedding, its norms and other tensors that are "
+                "not in 4 bits are there alone."
+            ) from error
+
+    def _exact(self, records: Sequence[TensorRecord]) -> ModelWeights:
+        """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""
+        found: Mapping[str, SourceTensor] = self.package.arrays
+        if not self.package.has_target:
+            found = self._stack.enter_context(open_referenced(self.package)).tensors
+        tensors = {r.name: found[r.name] for r in records if r.name in found}
+        config = self.config
+        weights = dense_weights(tensors, config, self._make)
+        made = dict(weights.matrices)
+        for record in records:
+            own = config.own_name(record.name)
+            if own is None:
+                continue
+            if record.scaled is None and (record.codec != "bsfp" or record.stack is not None):
+                continue
+            make = partial(self._rebuilt, record, found)
+            # passes may never read those of an expert, nor those of an MTP module
+            may_wait = config.is_expert(own) or (config.mtp is not None and config.mtp.has(own))
+            rows, columns = record.shape
+            made[own] = DeferredMatrix((rows, columns), make) if may_wait else make()
+        stacks = own_stacks(exact_stacks(self.package, self._make), config)
+        return tied(replace(weights, matrices=made, stacks={**weights.stacks, **stacks}), config)
+
+    def _rebuilt(self, record: TensorRecord, found: Mapping[str, SourceTensor]) -> Matrix:
+        if record.scaled is None:
+            return exact_matrix(self.package, record, self._make)
+        return self._make.fp8(self.package.fp8(record, found))
 
 
 def dense_weights(
@@ -58,10 +172,7 @@ def dense_weights(
 def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -> dict[str, Matrix]:
     """The matrices of a package's 4-bit level, by the names of the tensors; its output head may have 8 bits.
 
-    Args:
-        package: open.
-        make: its matrices.
-        heads: names of tensors that are output heads: they are missing where the level multiplies their exact weights.
+    Output heads, the tensors of these names, are missing where the level multiplies their exact weights.
     """
     matrices = [record for record in package.manifest.tensors if record.codec != "keep" and record.stack is None]
     is_exact = has_exact_head(package)

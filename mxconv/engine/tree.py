@@ -16,16 +16,12 @@ MOST_ROWS = 64  # of a tree: a row's path is a word of 64 bits to the native pas
 class Tree:
     """A tree of the rows of a pass.
 
-    Args:
-        parents: of each row, an earlier row, or -1 for what lies before all of them.
-        num_cached: rows, the first ones, that were evaluated in passes before and are the last that the cache holds.
-
     Raises:
         ModelError: no rows to evaluate, more than 64 that are no chain, or a parent that is not an earlier row.
     """
 
-    parents: Sequence[int]
-    num_cached: int = 0
+    parents: Sequence[int]  # of each row, an earlier row, or -1 for what lies before all of them
+    num_cached: int = 0  # rows, the first ones, evaluated in passes before, which are the last that the cache holds
 
     def __post_init__(self) -> None:
         for row, parent in enumerate(self.parents):

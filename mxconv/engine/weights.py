@@ -62,20 +62,16 @@ class ExpertStack:
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """What a loader hands to a decoder.
+    """What a loader hands to a decoder, by the names of tensors.
 
-    Args:
-        matrices: the two-dimensional tensors under their names in the checkpoint. `lm_head.weight` is always among
-            them: with tied embeddings it is the same tensor, though perhaps in another format.
-        vectors: norms and biases, float32.
-        stacks: tensors of three dimensions, a matrix an expert.
-        arrays: those of three dimensions that are no stacks of matrices: the taps of convolutions, float32.
+    `lm_head.weight` is always among the matrices: with tied embeddings it is the same tensor, though perhaps in another
+    format.
     """
 
     matrices: Mapping[str, Matrix]
-    vectors: Mapping[str, F32]
-    stacks: Mapping[str, ExpertStack] = field(default_factory=dict)
-    arrays: Mapping[str, F32] = field(default_factory=dict)
+    vectors: Mapping[str, F32]  # norms and biases
+    stacks: Mapping[str, ExpertStack] = field(default_factory=dict)  # tensors of three dimensions, a matrix an expert
+    arrays: Mapping[str, F32] = field(default_factory=dict)  # others of three dimensions: the taps of convolutions
 
 
 @dataclass(frozen=True)
@@ -93,17 +89,11 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class WeightedNorm:
-    """A norm over the last axis.
-
-    Args:
-        parts: what it is.
-        weight: (n,) float32, its offset added.
-        bias: (n,) float32, or None.
-    """
+    """A norm over the last axis."""
 
     parts: Norm
-    weight: F32
-    bias: F32 | None
+    weight: F32  # (n,), its offset added
+    bias: F32 | None  # (n,)
 
     def __call__(self, x: F32) -> F32:
         """(..., n) float32, each row by itself."""
@@ -126,17 +116,11 @@ class WeightedPart:
 
 @dataclass(frozen=True)
 class CheckedWeights:
-    """Weights that are taken by name and required shape; methods raise ModelError where one is missing or differs.
-
-    Args:
-        weights: all tensors.
-        model: names them in messages.
-        prefix: of the names that are given.
-    """
+    """Weights that are taken by name and required shape; methods raise ModelError where one is missing or differs."""
 
     weights: ModelWeights
-    model: str
-    prefix: str = ""
+    model: str  # names it in messages
+    prefix: str = ""  # of the names that are given
 
     def under(self, prefix: str) -> "CheckedWeights":
         """The same tensors, for parts whose names lack a prefix."""

@@ -10,9 +10,8 @@ from mxconv.arrays import F32
 from mxconv.errors import MxconvError
 from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.speculation.decoding import Decoding
 from mxconv.speculation.generation import Step
-from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.hierarchy import Decoding, Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 
 

@@ -56,19 +56,12 @@ class Prices:
 
 @dataclass
 class DraftEstimate:
-    """What is known of a draft.
+    """What is known of a draft."""
 
-    Args:
-        share: the expected price of a token (of a tree: a depth of a model, a node of a look-up) in plain passes.
-        reads: the expected price of reading a token that it has missed, in those of the level; 0 if it need not.
-        grows: it is asked for trees.
-        by_depth: it is a model, which evaluates a depth of its tree in a pass.
-    """
-
-    share: float
-    reads: float
-    grows: bool
-    by_depth: bool
+    share: float  # the expected price of a token (of a model's tree a depth, of a look-up's a node), in plain passes
+    reads: float  # the expected price of reading a token that it has missed, in those of the level; 0 if it need not
+    grows: bool  # it is asked for trees
+    by_depth: bool  # it is a model, which evaluates a depth of its tree in a pass
     unit: RowPrices = field(default_factory=RowPrices)  # seconds of all texts that share it, by their number
     starts: Chance = field(default_factory=lambda: Chance(1.0, weight=2.0))  # it proposes something
     goes_on: Chance = field(default_factory=lambda: Chance(0.8, weight=2.0))  # it proposes a further token
@@ -141,8 +134,7 @@ class AdaptivePace:
         num_drafts: the number of drafts to choose from.
         sets_floors: whether to tell drafts when to stop, instead of their own confidence thresholds.
         growers: the drafts that grow trees, and whether each is a model.
-        reads: the expected price of a pass of models among the drafts, in passes of the level; 0 for those that share
-            its cache.
+        reads: the expected price of a pass of models among the drafts, in passes of the level; 0 with a shared cache.
         most_nodes: the most nodes of a tree; 0 means chains alone.
     """
 
@@ -154,12 +146,12 @@ class AdaptivePace:
         reads: Mapping[int, float] | None = None,
         most_nodes: int = MOST_NODES,
     ) -> None:
-        self.growers = growers if growers and most_nodes else {}
+        grown = growers if growers and most_nodes else {}
         self.drafts: list[DraftEstimate] = []
         for draft in range(num_drafts):
             share, by_depth = (reads or {}).get(draft), (growers or {}).get(draft, True)
             expected = (share or USUAL_SHARE) if by_depth else 0.0
-            self.drafts.append(DraftEstimate(expected, share or 0.0, draft in self.growers, by_depth))
+            self.drafts.append(DraftEstimate(expected, share or 0.0, draft in grown, by_depth))
         self._sets_floors, self._most_nodes = sets_floors, most_nodes
         self._prices, self._credit, self._last_pass = RowPrices(), FIRST_CREDIT, 0  # the last two are the root's
         self._root = self  # the pace that this one was copied from, for a text
@@ -167,6 +159,7 @@ class AdaptivePace:
         self._rest, self._rests_at, self._missed = 0, ALONE, [0] * num_drafts  # tokens that each draft has not read
 
     def of_text(self) -> Self:
+        """A pace for one of several texts that share what they learn."""
         made = copy.copy(self)
         made._missed, made._rest = [0] * len(self.drafts), 0
         return made

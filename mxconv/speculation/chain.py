@@ -1,7 +1,8 @@
 """From loaded levels to levels that decode: fresh caches for a run, each level linked to the cheaper ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
+from itertools import pairwise
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
@@ -12,27 +13,21 @@ from mxconv.drafts.kinds import is_look_up, kind_of
 from mxconv.drafts.passes import AT_ONCE, Passes
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.reader_kind import ReaderKind
-from mxconv.drafts.readers.feature_draft import FeatureReader
 from mxconv.drafts.readers.reader import Reader
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.speculation.adaptive_pace import USUAL_SHARE, AdaptivePace
 from mxconv.speculation.level import Level
-from mxconv.speculation.merged import Merged, Retrieving
+from mxconv.speculation.merged import Merged
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.through_text import ThroughText
 
 
 class Silent:
-    """Proposes nothing.
-
-    Args:
-        statistics: of the level that it stands for.
-    """
+    """A draft that proposes nothing and learns nothing, with the statistics of the level that it represents."""
 
     def __init__(self, statistics: LevelStatistics) -> None:
         self.statistics = statistics
@@ -46,7 +41,7 @@ class Silent:
         return Proposal([], parents=[])
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """It learns nothing."""
+        pass
 
 
 def num_models(levels: Sequence[LoadedLevel]) -> int:
@@ -59,12 +54,8 @@ def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
 
     Look-ups at the end are one draft.
     """
-    drafts = levels[consumer + 1 : num_models(levels) + 1]
-    return {
-        number: not is_look_up(draft.record)
-        for number, draft in enumerate(drafts)
-        if _speak_alike(levels[consumer], draft)
-    }
+    drafts = enumerate(levels[consumer + 1 : num_models(levels) + 1])
+    return {number: not is_look_up(draft.record) for number, draft in drafts if _speak_alike(levels[consumer], draft)}
 
 
 def reads(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, float]:
@@ -73,16 +64,12 @@ def reads(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, float]:
     Of another model by its weights, of a 4-bit copy the usual share. It is 0 for those that share a cache: what the
     level has read they need not read.
     """
-    level, drafts = levels[consumer].decoder, levels[consumer + 1 : num_models(levels)]
-    shares = {}
-    for number, draft in enumerate(drafts):
+    level, shares = levels[consumer].decoder, {}
+    for number, draft in enumerate(levels[consumer + 1 : num_models(levels)]):
         if level is not None and draft.decoder is not None:
-            if draft.shares_cache:
-                shares[number] = 0.0
-            elif draft.record.kind == "model":
+            shares[number] = 0.0 if draft.shares_cache else USUAL_SHARE
+            if draft.record.kind == "model" and not draft.shares_cache:
                 shares[number] = _num_weights(draft.decoder) / _num_weights(level)
-            else:
-                shares[number] = USUAL_SHARE
     return shares
 
 
@@ -113,36 +100,28 @@ class Chain:
     """
 
     def __init__(self, levels: Sequence[LoadedLevel], paces: Sequence[Pace], confidence: Sequence[float]) -> None:
-        for index, level in enumerate(levels):
-            if level.decoder is None and index < len(levels) - 1 and levels[index + 1].decoder is not None:
-                what, order = (
-                    ("a look-up", "look-ups last")
-                    if level.reader is None
-                    else (
-                        "no model that can be read or asked",
-                        "it after the models",
-                    )
-                )
+        for level, below in pairwise(levels):
+            if level.decoder is None and below.decoder is not None:
+                what, order = "a look-up", "look-ups last"
+                if level.reader is not None:
+                    what, order = "no model that can be read or asked", "it after the models"
                 raise ModelError(
-                    f"hierarchy: level {level.name} is {what}, and {levels[index + 1].name} is below it; "
+                    f"hierarchy: level {level.name} is {what}, and {below.name} is below it; "
                     f"only a model can use a draft. Put {order}."
                 )
-        if levels[0].decoder is None:
+        target = levels[0].decoder
+        if target is None:
             raise ModelError(f"hierarchy: {levels[0].name} is no model; the first level must be one. Name the target.")
-        self._levels = levels
-        self._paces = paces
-        self._confidence = confidence
+        self._levels, self._paces, self._confidence = levels, paces, confidence
         self._proposers = {index: self._proposer(index) for index, each in enumerate(levels) if is_look_up(each.record)}
         for index, level in enumerate(levels):
             is_asked_alone = index > 0 and not (index <= len(paces) and isinstance(paces[index - 1], AdaptivePace))
             if level.reader is not None and is_asked_alone and not self._can_read(index - 1, level.reader, index):
-                above, size = levels[index - 1], level.reader.sizes.hidden_size
                 raise ModelError(
-                    f"hierarchy: level {level.name} reads hidden states of {size} numbers of the "
-                    f"target's tokens, and {above.name} above it has none; with lengths that are given it asks nobody "
-                    f"else. Put it after the level that it reads, or use --num-draft-tokens auto."
+                    f"hierarchy: level {level.name} reads hidden states of {level.reader.sizes.hidden_size} numbers of the "
+                    f"target's tokens, and {levels[index - 1].name} above it has none; with lengths that are given it "
+                    f"asks nobody else. Put it after the level that it reads, or use --num-draft-tokens auto."
                 )
-        target = levels[0].decoder
         self._variants = {
             index: variants
             for index, each in enumerate(levels)
@@ -152,68 +131,47 @@ class Chain:
 
     def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance, passes: Passes = AT_ONCE) -> Level:
         """The target, linked with all levels below, for one text; several may be decoded side by side."""
-        assert self._levels[0].decoder is not None
         for each in statistics:
             each.clock = lambda: passes.meter().seconds
+        assert self._levels[0].decoder is not None
         session = _session(passes, self._levels[0].decoder)
         drafts: list[Draft] = []  # below the level at hand, the next one first
-        look_ups: list[TreeDraft] = []  # at the end, which are one draft to the models
         for index in reversed(range(len(self._levels))):
-            drafts.insert(0, self._make(index, session, statistics[index], acceptance, drafts, look_ups))
-            if index == num_models(self._levels):
-                look_ups = [draft for draft in drafts if isinstance(draft, TreeDraft)]
-                drafts = [Merged(look_ups)] if len(drafts) > 1 else drafts
+            if proposer := self._proposers.get(index):
+                made: Draft = proposer(statistics[index], acceptance)
+            elif self._levels[index].decoder is None:
+                made = Silent(statistics[index])  # it reads hidden states, of which level is not known yet
+            else:
+                made = self._level(index, session, statistics[index], acceptance, drafts)
+            drafts.insert(0, made)
+            if index == num_models(self._levels) and len(drafts) > 1:  # look-ups, one draft to the models
+                drafts = [Merged([draft for draft in drafts if isinstance(draft, TreeDraft)])]
         target = drafts[0]
         assert isinstance(target, Level)
         return target
 
-    def cached_decoders(self) -> list[Decoder]:
-        """The models that have caches of their own."""
-        return [
-            level.decoder
-            for index, level in enumerate(self._levels)
-            if level.decoder is not None and not (index and level.shares_cache)
-        ]
-
-    def reader_caches(self) -> list[KVCache]:
-        """Empty ones, as every text has them; what SPIRe drafts keep does not grow with the text and is left out."""
-        return [level.reader.new_cache() for level in self._levels if isinstance(level.reader, FeatureReader)]
-
-    def _make(
-        self,
-        index: int,
-        session: Session,
-        statistics: LevelStatistics,
-        acceptance: Acceptance,
-        below: list[Draft],
-        look_ups: Sequence[TreeDraft],
+    def _level(
+        self, index: int, session: Session, statistics: LevelStatistics, acceptance: Acceptance, below: list[Draft]
     ) -> Draft:
         loaded = self._levels[index]
-        confidence = self._confidence[index - 1] if index else 0.0
-        if proposer := self._proposers.get(index):
-            return proposer(statistics, acceptance)
-        if loaded.reader is not None:
-            return Silent(statistics)  # until it is known whom it reads
         assert loaded.decoder is not None
         shares = index > 0 and loaded.shares_cache
         pace = self._paces[index].of_text() if index < len(self._paces) else FixedPace(1)
-        usable = below if isinstance(pace, AdaptivePace) else below[:1]
         own = session if shares or index == 0 else _session(session.passes, loaded.decoder)
         if acceptance.penalties is not None and not _speak_alike(self._levels[0], loaded):
             acceptance = copy(acceptance)
             acceptance.penalties = None  # they are of other tokens
-        heard = [
-            self._heard_by(index, index + 1 + number, draft, own, acceptance) for number, draft in enumerate(usable)
-        ]
+        usable = enumerate(below if isinstance(pace, AdaptivePace) else below[:1], index + 1)
+        drafts = [self._usable(index, number, draft, own, acceptance) for number, draft in usable]
         level = Level(
             decoder=loaded.decoder,
             session=own,
             shares_session=shares,
             vocab_size=self._common_vocab_size(index),
-            confidence=confidence,
+            confidence=self._confidence[index - 1] if index else 0.0,
             acceptance=acceptance,
             statistics=statistics,
-            drafts=_retrieving(heard, pace.growers, look_ups) if isinstance(pace, AdaptivePace) else heard,
+            drafts=drafts,
             pace=pace,
             sharpness=self._sharpness[index],
         )
@@ -227,7 +185,7 @@ class Chain:
         assert isinstance(kind, LookUpKind)
         return kind.proposer(loaded, self._speaker(index).vocab_size, self._confidence[index - 1])
 
-    def _heard_by(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
+    def _usable(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
         """A draft as a level with perhaps another tokenizer asks it, or as it reads that level."""
         loaded = self._levels[index]
         if loaded.reader is not None and self._can_read(consumer, loaded.reader, index):
@@ -268,13 +226,3 @@ class Chain:
 
 def _session(passes: Passes, decoder: Decoder) -> Session:
     return Session(passes.new_cache(decoder), passes)
-
-
-def _retrieving(drafts: Sequence[Draft], growers: Mapping[int, bool], look_ups: Sequence[TreeDraft]) -> Sequence[Draft]:
-    """The drafts of a level, its models' trees with what its look-ups retrieve, where these grow trees for it."""
-    if all(growers.values()):
-        return drafts
-    return [
-        Retrieving(draft, look_ups) if growers.get(number) and isinstance(draft, TreeDraft) else draft
-        for number, draft in enumerate(drafts)
-    ]

@@ -51,15 +51,12 @@ def continuations(
         for _ in range(num_new_tokens):
             sequences = [SequenceRows(ids, caches[row], None, 1) for row, ids in fed.items()]
             logits = [made[0] for made in decoder.forward_forest(sequences)]
-            if sampling is None:
-                tokens = [int(token) for token in greedy(np.array(logits))]
-            else:
-                shares = [distribution(made, sampling).cumsum() for made in logits]
-                tokens = [
-                    min(int(share.searchsorted(draws[row].random() * share[-1], side="right")), len(share) - 1)
-                    for row, share in zip(fed, shares, strict=True)
-                ]
-            chosen = dict(zip(fed, tokens, strict=True))
+            chosen = dict(zip(fed, map(int, greedy(np.array(logits))), strict=True))
+            if sampling is not None:
+                for row, made in zip(fed, logits, strict=True):
+                    sums = distribution(made, sampling).cumsum()
+                    place = sums.searchsorted(draws[row].random() * sums[-1], side="right")
+                    chosen[row] = min(int(place), len(sums) - 1)
             for row, token in chosen.items():
                 texts[row] = [*texts[row], token]
             fed = {row: [token] for row, token in chosen.items() if token not in ends}

@@ -15,7 +15,7 @@ class Step:
     tokens: list[int]
     logits: F32  # (len(tokens), vocab_size): the model's own, before penalties
     distributions: list[F64]  # as Verdict has them
-    guessed_by: Sequence[str | None] = ()  # of each token whose guess it was; None: nobody's, this level said it itself
+    guessed_by: Sequence[str | None] = ()  # of each token whose guess it was; None: the level chose it without one
 
     def until(self, stop_tokens: Collection[int]) -> "Step":
         """The tokens up to and with the first of some; without logits of others."""

@@ -15,18 +15,52 @@ from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
 from mxconv.drafts.kind import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LoadedLevel
 from mxconv.drafts.passes import AT_ONCE, Passes
+from mxconv.drafts.readers.feature_draft import FeatureReader
 from mxconv.drafts.statistics import LevelStatistics, Trace
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace
 from mxconv.speculation.chain import Chain, growers, num_models, reads
-from mxconv.speculation.decoding import Decoding
-from mxconv.speculation.generation import Generation
+from mxconv.speculation.generation import Ending, Generation, Step
+from mxconv.speculation.level import Level
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.selection import GREEDY, Selection
 
 Number = TypeVar("Number", int, float)
+
+
+class Decoding:
+    """Rounds of a target, with its drafts, after a context, until a text has `max_length` tokens or a stop token."""
+
+    def __init__(
+        self, target: Level, context: Sequence[int], max_length: int, stop_tokens: Collection[int], trace: Trace
+    ) -> None:
+        self.target = target
+        self.context = list(context)
+        self.ending: Ending | None = None
+        self._max_length = min(max_length, target.decoder.config.max_position_embeddings + 1)
+        self._stop_tokens = stop_tokens
+        self._trace = trace
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the target has not evaluated the context but for the last token."""
+        return len(self.target.session.tokens) < len(self.context) - 1
+
+    def round(self) -> Step:
+        """One more: its tokens, up to and with the first that ends the text."""
+        self._trace.begin_round()
+        # the context goes through the target alone: a shared cache must hold its own keys and values
+        step = self.target.step(self.context, 1 if self.is_prompt else self._max_length - len(self.context))
+        self._trace.end_round()
+        step = step.until(self._stop_tokens)
+        self.context += step.tokens
+        if self.context[-1] in self._stop_tokens:
+            self.ending = "stop"
+        elif len(self.context) >= self._max_length:
+            self.ending = "length"
+        return step
 
 
 class Hierarchy:
@@ -58,17 +92,15 @@ class Hierarchy:
         if not levels:
             raise ModelError("hierarchy: 0 levels; at least a target is required.")
         self.levels = list(levels)
-        drafts = self.levels[1:]
-        defaults = [level.record.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS for level in drafts]
-        thresholds = [
-            DEFAULT_CONFIDENCE if level.record.confidence is None else level.record.confidence for level in drafts
-        ]
+        records = [level.record for level in self.levels[1:]]
+        lengths = [record.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS for record in records]
+        thresholds = [DEFAULT_CONFIDENCE if record.confidence is None else record.confidence for record in records]
         self.adaptive = num_draft_tokens == "auto"
         given = None if num_draft_tokens == "auto" else num_draft_tokens
-        self.num_draft_tokens = _one_each("--num-draft-tokens", given, defaults)
+        self.num_draft_tokens = _one_each("--num-draft-tokens", given, lengths)
         self.confidence = _one_each("--confidence", confidence, thresholds)
         num_nodes = {"auto": None, "chain": 0}[tree] if isinstance(tree, str) else tree
-        num_choices = min(num_models(self.levels), len(drafts))  # look-ups at the end are one: the first one's length
+        num_choices = min(num_models(self.levels), len(records))  # look-ups at the end are one: the first one's length
         self.paces: list[Pace] = [
             AdaptivePace(
                 num_choices - index,
@@ -132,28 +164,9 @@ class Hierarchy:
         """
         self.check(len(prompt), max_new_tokens)
         selection.penalties.check(self.vocab_size)
-        return self._tokens(prompt, max_new_tokens, stop_tokens, selection, generation)
-
-    def _tokens(
-        self,
-        prompt: Sequence[int],
-        max_new_tokens: int,
-        stop_tokens: Collection[int],
-        selection: Selection,
-        generation: Generation,
-    ) -> Iterator[tuple[int, F32]]:
         rule = selection.acceptance(len(prompt))
         decoding = self.decoding(prompt, len(prompt) + max_new_tokens, stop_tokens, rule, generation)
-        while decoding.ending is None:
-            begin = time.perf_counter()
-            step = decoding.round()
-            generation.seconds += time.perf_counter() - begin
-            if not generation.token_ids:
-                generation.prompt_seconds = generation.seconds
-            for token, logits in zip(step.tokens, step.logits, strict=True):
-                generation.token_ids.append(token)
-                yield token, logits
-        generation.ending = decoding.ending
+        return _tokens(decoding, generation)
 
     def decoding(
         self,
@@ -164,46 +177,57 @@ class Hierarchy:
         generation: Generation,
         passes: Passes = AT_ONCE,
     ) -> Decoding:
-        """A text whose rounds somebody else asks for, and who keeps its tokens; any number may be under way.
+        """A text for a caller who asks for its rounds and keeps its tokens; any number may be under way.
 
-        Args:
-            context: all tokens so far, that of which nothing is in a cache.
-            max_length: tokens at which it ends.
-            stop_tokens: ids that end it.
-            acceptance: the rule by which its tokens are chosen.
-            generation: whose trace it fills.
-            passes: where its rows are evaluated.
+        It continues `context`, all tokens so far, and fills the trace of `generation`; `passes` evaluate its rows.
         """
         target = self._chain.link(generation.trace.statistics, acceptance, passes)
         return Decoding(target, context, max_length, stop_tokens, generation.trace)
 
     @property
+    def target(self) -> Decoder:
+        """The first level's model."""
+        assert self.levels[0].decoder is not None
+        return self.levels[0].decoder
+
+    @property
     def vocab_size(self) -> int:
         """The size of the target's vocabulary."""
-        assert self.levels[0].decoder is not None
-        return self.levels[0].decoder.config.vocab_size
+        return self.target.config.vocab_size
 
     def cached_decoders(self) -> list[Decoder]:
         """The models that have caches of their own: the target, and each that shares no other's."""
-        return self._chain.cached_decoders()
+        own = [level for index, level in enumerate(self.levels) if not (index and level.shares_cache)]
+        return [level.decoder for level in own if level.decoder is not None]
 
     def reader_caches(self) -> list[KVCache]:
-        """Empty ones, as every text has them beside: of what drafts from a model's hidden states."""
-        return self._chain.reader_caches()
+        """Empty caches as every text has them of drafts that read hidden states, but for those of a constant size."""
+        return [level.reader.new_cache() for level in self.levels if isinstance(level.reader, FeatureReader)]
 
     def check(self, num_tokens: int, max_new_tokens: int) -> None:
         """Raises ModelError for a prompt of no tokens, or of more than the target's positions, or for no new ones."""
         if num_tokens == 0:
             raise ModelError("prompt: 0 tokens; at least one is required. Give a text.")
-        target = self.levels[0].decoder
-        assert target is not None
-        limit = target.config.max_position_embeddings
+        limit = self.target.config.max_position_embeddings
         if num_tokens > limit:
             raise ModelError(
                 f"prompt: {num_tokens} tokens; the target has {limit} positions (max_position_embeddings). Shorten it."
             )
         if max_new_tokens < 1:
             raise ModelError(f"max_new_tokens: {max_new_tokens}; at least 1 is required.")
+
+
+def _tokens(decoding: Decoding, generation: Generation) -> Iterator[tuple[int, F32]]:
+    while decoding.ending is None:
+        begin = time.perf_counter()
+        step = decoding.round()
+        generation.seconds += time.perf_counter() - begin
+        if not generation.token_ids:
+            generation.prompt_seconds = generation.seconds
+        for token, logits in zip(step.tokens, step.logits, strict=True):
+            generation.token_ids.append(token)
+            yield token, logits
+    generation.ending = decoding.ending
 
 
 def _one_each(flag: str, given: Sequence[Number] | None, defaults: list[Number]) -> list[Number]:

@@ -12,7 +12,6 @@ from math import prod
 from mxconv.arrays import F32, F64
 from mxconv.drafts.acceptance import Acceptance
 from mxconv.drafts.guesses import Sharpened, Sharpness, top_probability
-from mxconv.drafts.passes import Load, Meter
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics, RoundTree
@@ -20,38 +19,25 @@ from mxconv.drafts.trees import Evaluate, grow_by_passes, with_runners_up
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.speculation.generation import Step
-from mxconv.speculation.pace import Choice, Outcome, Pace
+from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
 
 
 @dataclass(frozen=True)
 class Level:
-    """A model with its cache and, where it has some, its drafts.
-
-    Args:
-        decoder: the model.
-        session: its cache; where it shares the target's, that very session.
-        shares_session: whether it does, and must leave it as it was found.
-        vocab_size: ids that every level above has too; those beyond are padding and are never chosen.
-        confidence: as a draft, it stops after the first token whose distribution has no probability as high.
-        acceptance: the rule of the run.
-        statistics: what it did.
-        drafts: the cheaper levels it may ask, the next one first.
-        pace: how many tokens it asks of which.
-        sharpness: of its guesses, as a draft.
-    """
+    """A model with its cache and, where it has some, its drafts."""
 
     decoder: Decoder
-    session: Session
-    shares_session: bool
-    vocab_size: int
-    confidence: float
-    acceptance: Acceptance
+    session: Session  # its cache; where it shares the target's, that very session
+    shares_session: bool  # whether it does, and must leave it as it was found
+    vocab_size: int  # ids that every level above has too; those beyond are padding and are never chosen
+    confidence: float  # as a draft, it stops after the first token whose distribution has no probability as high
+    acceptance: Acceptance  # the rule of the run
     statistics: LevelStatistics
-    drafts: Sequence[Draft]
-    pace: Pace
-    sharpness: Sharpness = field(default_factory=Sharpness)
+    drafts: Sequence[Draft]  # the cheaper levels it may ask, the next one first
+    pace: Pace  # how many tokens it asks of which
+    sharpness: Sharpness = field(default_factory=Sharpness)  # of its guesses, as a draft
 
     def with_decoder(self, decoder: Decoder) -> "Level":
         """The same level with another decoder."""
@@ -64,113 +50,87 @@ class Level:
             context: all tokens so far, at least one.
             max_tokens: the most tokens to return, at least one.
         """
-        room = self.decoder.config.max_position_embeddings - len(context)
-        limit = min(max_tokens - 1, room)
+        limit = min(max_tokens - 1, self.decoder.config.max_position_embeddings - len(context))
         meter, load = self.session.passes.meter, self.session.passes.load(self.decoder)
-        choice = self.pace.choose(limit, load) if self.drafts and limit > 0 else Choice(0, 0)
+        choice = self.pace.choose(limit, load) if self.drafts and limit > 0 else PLAIN
         begin = meter()
         proposal = self._proposal(context, choice) if choice.num_tokens else Proposal([])
         proposed = meter()
         step, num_evaluated = self._verify(context, proposal)
-        if self.drafts:
-            self._account(choice, proposal, step, num_evaluated, proposed - begin, meter() - proposed, load)
-        name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
-        if self.statistics.trees is not None:
-            self.statistics.trees.append(
-                RoundTree(name, proposal.tokens, proposal.links, proposal.probabilities, step.tokens)
-            )
-        return replace(step, guessed_by=[*self._guessers(choice, proposal, step.tokens), None])
-
-    def _account(
-        self,
-        choice: Choice,
-        proposal: Proposal,
-        step: Step,
-        num_evaluated: int,
-        drafting: Meter,
-        verifying: Meter,
-        load: Load,
-    ) -> None:
-        """Tell the draft that was asked, and pace, what became of a round, and what it took."""
-        num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
-        if choice.num_tokens:
+        drafting, verifying = proposed - begin, meter() - proposed
+        num_accepted = len(step.tokens) - 1
+        name: str | None = None
+        guessers: list[str | None] = []  # of each accepted token
+        if choice.num_tokens and proposal.joint is not None:
+            proposal.joint.count(choice.num_tokens, proposal, step.tokens)
+            name, guessers = proposal.joint.name, proposal.joint.guessers(step.tokens)
+        elif choice.num_tokens:
             draft = self.drafts[choice.draft]
-            if proposal.joint is not None:
-                proposal.joint.count(choice.num_tokens, proposal, step.tokens)
-            else:
-                draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
-                if isinstance(draft, Sharpened):
-                    draft.sharpness.learn(proposal, step.tokens)
-        outcome = Outcome(
-            num_nodes,
-            num_accepted,
-            num_evaluated,
-            drafting.seconds,
-            verifying.seconds,
-            proposal.chances,
-            proposal.depth,
-            load,
-            verifying.joint(load),
-            drafting.sharers(load),
-        )
-        self.pace.learn(choice, outcome)
-
-    def _guessers(self, choice: Choice, proposal: Proposal, tokens: Sequence[int]) -> list[str | None]:
-        """The name of the level that proposed each token but the last."""
-        if not choice.num_tokens:
-            return []
-        if proposal.joint is not None:
-            return proposal.joint.guessers(tokens)
-        return [self.drafts[choice.draft].statistics.name] * (len(tokens) - 1)
+            draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
+            name, guessers = draft.statistics.name, [draft.statistics.name] * num_accepted
+            if isinstance(draft, Sharpened):
+                draft.sharpness.learn(proposal, step.tokens)
+        if self.drafts:
+            outcome = Outcome(
+                len(proposal.tokens),
+                num_accepted,
+                num_evaluated,
+                drafting.seconds,
+                verifying.seconds,
+                proposal.chances,
+                proposal.depth,
+                load,
+                verifying.joint(load),
+                drafting.sharers(load),
+            )
+            self.pace.learn(choice, outcome)
+        if self.statistics.trees is not None:
+            tree = RoundTree(name, proposal.tokens, proposal.links, proposal.probabilities, step.tokens)
+            self.statistics.trees.append(tree)
+        return replace(step, guessed_by=[*guessers, None])
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""
-        with self._lent(context):
-            return self._drafted(context, num_tokens, floor)
-
-    def _drafted(self, context: Sequence[int], num_tokens: int, floor: float | None) -> Proposal:
         tokens: list[int] = []
         distributions: list[F64] = []
         probabilities: list[float] = []
-        for token, logits, drawn_from in self._own_tokens(context, num_tokens):
-            tokens.append(token)
-            distributions += drawn_from
-            probabilities.append(top_probability(logits))
-            if not (probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor):
-                break
+        with self._borrowed(context):
+            for token, logits, drawn_from in self._own_tokens(context, num_tokens):
+                tokens.append(token)
+                distributions += drawn_from
+                probabilities.append(top_probability(logits))
+                if not (probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor):
+                    break
         return Proposal(tokens, distributions, probabilities)
 
     def grow(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
         """A pass a depth over all that may go on; with a draft of its own, what it says with its runners-up."""
-        with self._lent(context):
-            return self._grown(context, min(most_depth, self._most_tokens(context)), floors, floor)
 
-    def _grown(self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None) -> Proposal:
         def goes_on(chance: float, own_chance: float) -> bool:
             return own_chance >= self.confidence if floor is None else chance >= floor
 
+        most_depth, sharpness = min(most_depth, self._most_tokens(context)), self.sharpness.value
         if not floors or most_depth < 1:
             return Proposal([], parents=[])
-        if self.drafts:
-            said = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
-            return with_runners_up(said, len(context), self.acceptance, self.sharpness.value, floors, goes_on)
-        evaluate: Evaluate = self._pass
-        first = self._pass(self._missing(context))[0]
-        if self.acceptance.penalties is not None:
-            first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
-        proposal, kept = grow_by_passes(
-            first, len(context), evaluate, self.acceptance, self.sharpness.value, most_depth, floors, goes_on
-        )
-        self.session.keep(len(context), kept)
-        return proposal
+        with self._borrowed(context):
+            if self.drafts:
+                chosen = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
+                return with_runners_up(chosen, len(context), self.acceptance, sharpness, floors, goes_on)
+            evaluate: Evaluate = self._pass
+            first = self._pass(self._missing(context))[0]
+            if self.acceptance.penalties is not None:
+                first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
+            proposal, kept = grow_by_passes(
+                first, len(context), evaluate, self.acceptance, sharpness, most_depth, floors, goes_on
+            )
+            self.session.keep(len(context), kept)
+            return proposal
 
     def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
-        """What this level says after a context, round by round, with its logits and what it was drawn from.
-
-        The logits are those that chose, penalties included.
-        """
+        """Each token that it chooses after a context, the logits that chose it, penalties included, and what it was
+        drawn from."""
         penalties = self.acceptance.penalties
         tokens: list[int] = []
         while len(tokens) < min(num_tokens, self._most_tokens(context)):
@@ -196,7 +156,7 @@ class Level:
             num_logits = len(tokens) if tree is not None else 1
             return self.session.feed(self.decoder, tokens, num_logits, tree)[:, : self.vocab_size]
 
-    def _lent(self, context: Sequence[int]) -> AbstractContextManager[None]:
+    def _borrowed(self, context: Sequence[int]) -> AbstractContextManager[None]:
         """In a cache that they share, what a draft writes is not the target's: afterwards it is as it was."""
         return self.session.borrow(context) if self.shares_session else nullcontext()
 
@@ -217,7 +177,7 @@ class Level:
         """Evaluate the context's last token and the proposed ones; the first disagreement ends the round.
 
         Returns:
-            The step, and how many tokens the forward pass took in.
+            The step, and how many tokens the pass evaluated.
         """
         missing = self._missing(context)
         with self.statistics.forward():
@@ -240,8 +200,3 @@ class Level:
             self.session.feed(self.decoder, missing[:num_before], 1)
         missing = missing[num_before:]
         return self.session.feed(self.decoder, [*missing, *proposal.tokens], num_rows, proposal.rows(len(missing)))
-
-
-def _name(draft: Draft, proposal: Proposal) -> str:
-    """The name of the draft, or of all drafts, whose proposal it is."""
-    return draft.statistics.name if proposal.joint is None else proposal.joint.name

@@ -1,11 +1,10 @@
 """Several drafts as one: their trees laid over each other, so that what they have in common is evaluated once."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mxconv.arrays import F32
-from mxconv.drafts.guesses import Sharpened
 from mxconv.drafts.proposal import Proposal, TreeDraft
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
@@ -30,10 +29,8 @@ def merge(proposals: Sequence[Proposal], floors: Sequence[float]) -> Proposal:
 
     Args:
         proposals: trees with their nodes' probabilities, below the same context.
-        floors: as `TreeDraft.grow` has them.
-
-    Returns:
-        The nodes whose path is probable enough, the likeliest first.
+        floors: as `TreeDraft.grow` takes them; the result has the nodes whose path is probable enough, the likeliest
+            first.
 
     Source:
         RASD: Retrieval-Augmented Speculative Decoding (arXiv 2503.03434), fusion of trees by their prefixes; nodes are
@@ -47,29 +44,25 @@ def merge(proposals: Sequence[Proposal], floors: Sequence[float]) -> Proposal:
             above = nodes[parent + 1]
             above.chances[token] = max(above.chances.get(token, 0.0), chance)
             nodes.append(above.children.setdefault(token, _Node()))
-    return grow_best_first(root, _continuations, sum(len(each.tokens) for each in proposals), floors)
 
+    def continuations(node: _Node) -> list[tuple[int, float, _Node]]:
+        return [(token, chance, node.children[token]) for token, chance in node.chances.items()]
 
-def _continuations(node: _Node) -> Iterator[tuple[int, float, _Node]]:
-    for token, chance in node.chances.items():
-        yield token, chance, node.children[token]
+    return grow_best_first(root, continuations, sum(len(each.tokens) for each in proposals), floors)
 
 
 class Merged:
     """Drafts side by side: one tree of them all, or the chain of the first that has something to say.
 
-    Each counts for itself. A chain counts for the draft that said it. A tree counts for each with the nodes that it
-    said: those of them on the accepted path are accepted, so that a token that two proposed counts for both. The time
-    of each is its own; that of merging is nobody's.
-
-    Args:
-        drafts: at least one.
+    A chain counts for the draft that proposed it. A tree counts for each with its own nodes: those of them on the
+    accepted path are accepted, so that a token that two proposed counts for both. The time of each is its own; that of
+    merging counts for none.
     """
 
     def __init__(self, drafts: Sequence[TreeDraft]) -> None:
         self.drafts = drafts
-        self._speaker = drafts[0]  # of the last chain
-        self._said: list[Proposal] = []  # their last trees
+        self._speaker = drafts[0]  # that proposed the last chain
+        self._grown: list[Proposal] = []  # their last trees
 
     @property
     def name(self) -> str:
@@ -94,46 +87,24 @@ class Merged:
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
         """The likeliest nodes of all drafts' trees."""
-        return self._merge([draft.grow(context, most_depth, floors, floor) for draft in self.drafts], floors)
-
-    def _merge(self, said: list[Proposal], floors: Sequence[float]) -> Proposal:
-        self._said = said
-        return replace(merge(said, floors), joint=self)
+        self._grown = [draft.grow(context, most_depth, floors, floor) for draft in self.drafts]
+        return replace(merge(self._grown, floors), joint=self)
 
     def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """Count for each draft what became of the last tree, or of as much of it as was judged.
-
-        Args:
-            num_asked: the depth that was asked for.
-            proposal: the tree.
-            tokens: that the level above chose: of the accepted path, and one more.
-        """
+        """Count for each draft what became of the last tree, as `JointDraft` has it."""
         judged = set(_paths(proposal))
         accepted = {tuple(tokens[:length]) for length in range(1, len(tokens))}
-        for draft, own in zip(self.drafts, self._said, strict=True):
+        for draft, own in zip(self.drafts, self._grown, strict=True):
             paths = judged.intersection(_paths(own))
             counts = Counter(map(len, paths))
             widths = [counts[depth] for depth in range(1, len(counts) + 1)]
             draft.statistics.count(num_asked, len(widths), len(paths & accepted), widths)
 
     def guessers(self, tokens: Sequence[int]) -> list[str | None]:
-        """The draft that proposed each accepted token of the last tree, the first of several.
-
-        Args:
-            tokens: as `count` takes them; the last is the level's own.
-        """
-        said = [set(_paths(own)) for own in self._said]
-        return [
-            next(
-                (
-                    draft.statistics.name
-                    for draft, paths in zip(self.drafts, said, strict=True)
-                    if tuple(tokens[:length]) in paths
-                ),
-                None,
-            )
-            for length in range(1, len(tokens))
-        ]
+        """The draft that proposed each accepted token of the last tree, the first of several."""
+        named = [(draft.statistics.name, set(_paths(own))) for draft, own in zip(self.drafts, self._grown, strict=True)]
+        accepted = [tuple(tokens[:length]) for length in range(1, len(tokens))]
+        return [next((name for name, paths in named if path in paths), None) for path in accepted]
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         for draft in self.drafts:
@@ -147,39 +118,3 @@ def _paths(proposal: Proposal) -> list[Path]:
     for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
     return paths
-
-
-class Retrieving(Merged):
-    """A model whose trees take in those of look-ups, where their paths are likelier than its own.
-
-    A tree that was drawn from the model's distributions is left alone: accepted against them it brings more tokens than
-    as certain ones. The level that asks tells look-ups itself what it verified, since it asks them alone too.
-
-    Args:
-        model: the draft.
-        look_ups: at least one.
-
-    Source:
-        RASD: Retrieval-Augmented Speculative Decoding (arXiv 2503.03434), fusion of the retrieved and the drafted tree.
-    """
-
-    def __init__(self, model: TreeDraft, look_ups: Sequence[TreeDraft]) -> None:
-        super().__init__([model, *look_ups])
-        self.model = model
-
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        own = self.model.grow(context, most_depth, floors, floor)
-        if own.distributions:
-            self._said = [own, *(Proposal([], parents=[]) for _ in self.drafts[1:])]
-            return replace(own, joint=self)
-        return self._merge([own, *(draft.grow(context, most_depth, floors) for draft in self.drafts[1:])], floors)
-
-    def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
-        super().count(num_asked, proposal, tokens)
-        if isinstance(self.model, Sharpened):
-            self.model.sharpness.learn(self._said[0], tokens)
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        self.model.observe(context, proposal, logits)

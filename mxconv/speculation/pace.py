@@ -9,19 +9,12 @@ from mxconv.drafts.passes import ALONE, JointPass, Load
 
 @dataclass(frozen=True)
 class Choice:
-    """Ask the level's draft number `draft` for `num_tokens` tokens; 0 tokens mean plain decoding.
+    """Ask a draft for a number of tokens; 0 tokens mean plain decoding."""
 
-    Args:
-        draft: the number of the draft, the next level being 0.
-        num_tokens: the most tokens of a path.
-        floor: as `Draft.propose` takes it: the draft stops when its proposal becomes less probable.
-        floors: as `TreeDraft.grow` takes them; with any, the draft is asked for a tree.
-    """
-
-    draft: int
-    num_tokens: int
-    floor: float | None = None
-    floors: Sequence[float] = ()
+    draft: int  # its number, the next level being 0
+    num_tokens: int  # the most tokens of a path
+    floor: float | None = None  # as `Draft.propose` takes it: it stops when its proposal becomes less probable
+    floors: Sequence[float] = ()  # as `TreeDraft.grow` takes them; with any, the draft is asked for a tree
 
 
 PLAIN = Choice(0, 0)
@@ -29,45 +22,29 @@ PLAIN = Choice(0, 0)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a round.
+    """The result of a round."""
 
-    Args:
-        num_proposed: tokens that the draft proposed; of a tree, all nodes.
-        num_accepted: those of them that were accepted.
-        num_evaluated: tokens that the level's pass took in.
-        draft_seconds: the time until the draft had proposed.
-        level_seconds: the time of the level's own pass and judgement.
-        probabilities: of the proposed tokens in the draft's opinion, as `Proposal.chances` has them.
-        depth: tokens of the longest path that was proposed.
-        load: what the level's pass carried.
-        joint: the level's pass, where other texts had rows in it; the seconds above are then this text's shares.
-        draft_sharers: how many texts shared the draft's passes, on average.
-    """
-
-    num_proposed: int
+    num_proposed: int  # tokens that the draft proposed; of a tree, all nodes
     num_accepted: int
-    num_evaluated: int
-    draft_seconds: float
-    level_seconds: float
-    probabilities: Sequence[float] = ()
-    depth: int = 0
-    load: Load = ALONE
-    joint: JointPass | None = None
-    draft_sharers: float = 1.0
+    num_evaluated: int  # tokens that the level's pass evaluated
+    draft_seconds: float  # until the draft had proposed
+    level_seconds: float  # of the level's own pass and judgement
+    probabilities: Sequence[float] = ()  # of the proposed tokens by the draft, as `Proposal.chances` has them
+    depth: int = 0  # tokens of the longest path that was proposed
+    load: Load = ALONE  # what the level's pass carried
+    joint: JointPass | None = None  # the level's pass, if shared with other texts; the seconds are then shares of it
+    draft_sharers: float = 1.0  # how many texts shared the draft's passes, on average
 
 
 class Pace(Protocol):
-    def of_text(self) -> "Pace":
-        """A pace for one text among several that are decoded side by side; they share what they learn."""
-        ...
+    """Chooses a draft and at most `limit` tokens, at least one, in every round, and learns from it.
 
-    def choose(self, limit: int, load: Load = ALONE) -> Choice:
-        """Choose a draft and at most `limit` tokens (at least one)."""
-        ...
+    `of_text` gives the pace of one text among several that are decoded side by side; they share what they learn.
+    """
 
-    def learn(self, choice: Choice, outcome: Outcome) -> None:
-        """Learn from a round."""
-        ...
+    def of_text(self) -> "Pace": ...
+    def choose(self, limit: int, load: Load = ALONE) -> Choice: ...
+    def learn(self, choice: Choice, outcome: Outcome) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,14 @@ def _prompt_of(members: Mapping[str, Any], chat: bool, name: str) -> Prompt:
     if "prompt" in members:
         found["prompt"] = _text(members["prompt"], f"{name}: prompt")
     if "messages" in members:
-        found["messages"] = _messages(members["messages"], name)
+        found["messages"] = messages = members["messages"]
+        if not isinstance(messages, list):
+            required = "a list of objects with role and content is required"
+            raise ModelError(f"{name}: messages is {quote(messages)}; {required}.")
+        try:
+            plain_messages(messages)
+        except ModelError as error:
+            raise ModelError(f"{name}: {error}") from error
     if "turns" in members:
         turns = members["turns"]
         if not isinstance(turns, list) or not turns:
@@ -90,14 +97,4 @@ def _prompt_of(members: Mapping[str, Any], chat: bool, name: str) -> Prompt:
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ModelError(f"{name} is {quote(value)}; some text is required.")
-    return value
-
-
-def _messages(value: object, name: str) -> list[Message]:
-    if not isinstance(value, list):
-        raise ModelError(f"{name}: messages is {quote(value)}; a list of objects with role and content is required.")
-    try:
-        plain_messages(value)
-    except ModelError as error:
-        raise ModelError(f"{name}: {error}") from error
     return value

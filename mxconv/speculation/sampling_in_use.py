@@ -33,49 +33,28 @@ OF_DRAWS = ("top_k", "top_p", "min_p")  # of no meaning without a temperature
 
 
 class Asked(TypedDict, total=False):
-    """What somebody asks for; what is left out or None is left to the model and the defaults.
+    """What somebody asks for; what is left out or None is left to the model and the defaults."""
 
-    Args:
-        temperature: 0 takes the likeliest token.
-        top_k: tokens to draw from; 0 for all.
-        top_p: share of the tokens to draw from; 1 for all.
-        min_p: least chance of a token, in those of the likeliest; 0 for all.
-        repetition_penalty: see `Penalties`, like the next three.
-        presence_penalty: from -2 to 2, as OpenAI has it.
-        frequency_penalty: likewise.
-        logit_bias: by token id.
-    """
-
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
+    temperature: float | None  # 0 takes the likeliest token
+    top_k: int | None  # tokens to draw from; 0 for all
+    top_p: float | None  # share of the tokens to draw from; 1 for all
+    min_p: float | None  # least chance of a token, in those of the likeliest; 0 for all
+    repetition_penalty: float | None  # see `Penalties`, like the next three
     presence_penalty: float | None
     frequency_penalty: float | None
-    logit_bias: Mapping[int, float] | None
+    logit_bias: Mapping[int, float] | None  # by token id
 
 
 @dataclass(frozen=True)
 class SamplingInUse:
-    """Parameters with where each comes from.
-
-    Args:
-        values: of every parameter of `OFF`.
-        origins: of the same.
-    """
+    """The values of every parameter of `OFF`, and where each comes from."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, Origin]
 
     @classmethod
     def of(cls, asked: Asked, recommended: GenerationConfig, defaults: Mapping[str, Any]) -> "SamplingInUse":
-        """Decide.
-
-        Args:
-            asked: whatever it has wins.
-            recommended: by the model's generation_config.json.
-            defaults: where nobody says anything: `GREEDY_DEFAULTS` or `CHAT_DEFAULTS`.
+        """Decide by a request first, then by the model's generation_config.json, then by defaults.
 
         Raises:
             ModelError: a value outside of its limits.
@@ -96,7 +75,7 @@ class SamplingInUse:
             else:
                 values[name], origins[name] = default, "default"
         made = cls(values, origins)
-        made.selection()  # whatever is wrong is said at once
+        made.selection()  # raises at once where a value is wrong
         return made
 
     def selection(self, seed: int = 0, accept: Literal["coupled", "rejection"] = "coupled") -> Selection:
@@ -113,34 +92,34 @@ class SamplingInUse:
 
     @property
     def members(self) -> dict[str, Any]:
-        """As JSON: the values that had a say, and `from`, the origin of each."""
-        names = [name for name in self.values if self.values["temperature"] or name not in OF_DRAWS]
-        names = [name for name in names if name != "logit_bias" or self.values[name]]
-        shown = {name: self.values[name] for name in names}
-        return {**shown, "from": {name: self.origins[name] for name in names}}
+        """As JSON: the values that matter, and `from`, the origin of each."""
+        is_drawn = bool(self.values["temperature"])
+        shown = {
+            name: value
+            for name, value in self.values.items()
+            if (is_drawn or name not in OF_DRAWS) and (value or name != "logit_bias")
+        }
+        return {**shown, "from": {name: self.origins[name] for name in shown}}
 
     @property
     def told(self) -> str:
-        """One line with what is neither off nor out of play, by origin."""
+        """One line with what is on and matters, by origin."""
+        by_origin: dict[str, list[str]] = {}
         members = self.members
-        named = [name for name in members["from"] if name == "temperature" or members[name] != OFF[name]]
-        origins = dict.fromkeys(self.origins[name] for name in named)
-        parts = [
-            f"{', '.join(_named(name, members[name]) for name in named if self.origins[name] == origin)} ({origin})"
-            for origin in origins
-        ]
-        return "; ".join(parts)
+        for name, origin in members["from"].items():
+            value = members[name]
+            if name == "temperature" and not value:
+                by_origin.setdefault(origin, []).append("greedy")
+            elif name == "logit_bias":
+                by_origin.setdefault(origin, []).append(f"{name} for {len(value)} tokens")
+            elif name == "temperature" or value != OFF[name]:
+                by_origin.setdefault(origin, []).append(f"{name} {value:g}")
+        return "; ".join(f"{', '.join(named)} ({origin})" for origin, named in by_origin.items())
 
     @property
     def is_from_file(self) -> bool:
         """Whether the model's recommendation decides anything."""
-        return any(self.origins[name] == "generation_config.json" for name in self.members["from"])
-
-
-def _named(name: str, value: Any) -> str:
-    if name == "temperature" and not value:
-        return "greedy"
-    return f"{name} for {len(value)} tokens" if name == "logit_bias" else f"{name} {value:g}"
+        return "generation_config.json" in self.members["from"].values()
 
 
 def _pairs(biases: Mapping[int, float]) -> tuple[tuple[int, float], ...]:

@@ -15,22 +15,12 @@ NO_PENALTIES = Penalties()
 
 @dataclass(frozen=True)
 class Selection:
-    """Greedy without `sampling`.
+    """How tokens are chosen. Raises ModelError for a seed of more than 64 bits."""
 
-    Args:
-        sampling: temperature, top-k, top-p and min-p.
-        accept: by which rule drafts are verified when tokens are drawn at random.
-        seed: of all draws, 64 bits.
-        penalties: what is held against tokens before they are chosen, greedily too.
-
-    Raises:
-        ModelError: the seed has more bits.
-    """
-
-    sampling: Sampling | None = None
-    accept: Literal["coupled", "rejection"] = "coupled"
-    seed: int = 0
-    penalties: Penalties = NO_PENALTIES
+    sampling: Sampling | None = None  # greedy without
+    accept: Literal["coupled", "rejection"] = "coupled"  # how drafts are verified when tokens are drawn at random
+    seed: int = 0  # of all draws
+    penalties: Penalties = NO_PENALTIES  # what is held against tokens before they are chosen, greedily too
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
@@ -38,17 +28,16 @@ class Selection:
 
     def acceptance(self, num_prompt_tokens: int = 0) -> Acceptance:
         """The rule, fresh for a run after a prompt of so many tokens."""
-        rule = self._rule()
+        rule: Acceptance
+        if self.sampling is None:
+            rule = GreedyAcceptance()
+        elif self.accept == "coupled":
+            rule = CoupledAcceptance(self.sampling, self.seed)
+        else:
+            rule = RejectionAcceptance(self.sampling, self.seed)
         if not self.penalties.is_neutral:
             rule.penalties = PathPenalties(self.penalties, num_prompt_tokens)
         return rule
-
-    def _rule(self) -> Acceptance:
-        if self.sampling is None:
-            return GreedyAcceptance()
-        if self.accept == "coupled":
-            return CoupledAcceptance(self.sampling, self.seed)
-        return RejectionAcceptance(self.sampling, self.seed)
 
 
 GREEDY = Selection()

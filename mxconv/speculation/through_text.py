@@ -13,7 +13,6 @@ from itertools import takewhile
 from mxconv.arrays import F32
 from mxconv.drafts.proposal import Draft, Proposal
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.speculation.reencoding import Reencoding
 from mxconv.text.text_stream import REPLACEMENT, Transcript
 from mxconv.text.tokenizer import Tokenizer
 
@@ -21,24 +20,71 @@ MAX_DRAFT_TOKENS = 64  # asked of the inner draft at once
 LONGEST_PENDING = 3  # bytes, and so tokens, of a character that is not complete
 LAST_WORD = re.compile(r"\s*\w+\Z")
 WINDOW = 48  # characters of the context that are encoded with what follows
+LONGEST_TAIL = 1024  # characters of a text that are encoded anew each time; after them the tokens are kept
+SHORTEST_TAIL = 256  # a text is seldom taken back further than this
+ANCHOR = 32  # characters in front of a piece of text that are encoded with it
+
+
+class Reencoding:
+    """Texts as a draft reads them: its own first token in front, no last one, no more than it has positions for.
+
+    Only the end of a long text is encoded each time, cut in front of a space. Where a tokenizer would join words over
+    that cut, the tokens differ from those of the whole text; a draft can live with that, and nobody else sees them.
+    Where a text has more than `max_tokens`, its first half is left out.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_tokens: int | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._max_tokens = max_tokens
+        whole, alone = tokenizer.encode("a"), tokenizer.encode("a", add_special_tokens=False)
+        places = range(len(whole) - len(alone) + 1)
+        self._first = whole[: next((place for place in places if whole[place : place + len(alone)] == alone), 0)]
+        self._omitted = ""  # the text in front of what the draft sees
+        self._kept = ""  # text after it whose tokens are known
+        self._tokens: list[int] = []
+
+    def encode(self, text: str) -> list[int]:
+        """The draft's token ids of a text, most often one that begins like the one before."""
+        if not text.startswith(self._omitted + self._kept):
+            self._omitted, self._kept, self._tokens = "", "", []
+        tail = text[len(self._omitted) + len(self._kept) :]
+        if len(tail) > LONGEST_TAIL and (cut := _word_begin(tail, len(tail) - SHORTEST_TAIL)):
+            self._tokens += self._encode_tail(tail[:cut])
+            self._kept += tail[:cut]
+            tail = tail[cut:]
+        tokens = self._first + self._tokens + self._encode_tail(tail)
+        if self._max_tokens is None or len(tokens) <= self._max_tokens or len(text) == len(self._omitted):
+            return tokens
+        return self._shorten(text)
+
+    def _encode_tail(self, tail: str) -> list[int]:
+        anchor = self._kept[-ANCHOR:]
+        return self._tokenizer.encode_from(anchor + tail, len(anchor))
+
+    def _shorten(self, text: str) -> list[int]:
+        """Leave out half of what is visible, so that the next texts fit as they are and a cache stays of use."""
+        begin = len(self._omitted)
+        half = begin + (len(text) - begin + 1) // 2
+        self._omitted, self._kept, self._tokens = text[: text.find(" ", half) + 1 or half], "", []
+        return self.encode(text)
+
+
+def _word_begin(text: str, end: int) -> int:
+    """The last space before `end` between other characters, 0 if there is none."""
+    place = text.rfind(" ", 1, end)
+    while place > 0 and (text[place - 1].isspace() or text[place + 1 : place + 2].isspace()):
+        place = text.rfind(" ", 1, place)
+    return max(place, 0)
 
 
 class ThroughText:
-    """Proposals of a draft with another tokenizer, in the tokens of the level above.
+    """Proposals of a draft with another tokenizer, `inner`, in the tokens of the level above.
 
-    Args:
-        inner: the draft.
-        target_tokenizer: that of the level above.
-        draft_tokenizer: that of `inner`.
-        max_positions: tokens that `inner` can have in a context; the first half of longer ones is left out.
+    The draft can have `max_positions` tokens in a context; the first half of longer ones is left out.
     """
 
     def __init__(
-        self,
-        inner: Draft,
-        target_tokenizer: Tokenizer,
-        draft_tokenizer: Tokenizer,
-        max_positions: int | None = None,
+        self, inner: Draft, target_tokenizer: Tokenizer, draft_tokenizer: Tokenizer, max_positions: int | None = None
     ) -> None:
         self.inner = inner
         self._target_tokenizer = target_tokenizer

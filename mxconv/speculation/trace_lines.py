@@ -3,7 +3,7 @@
 The target's line of a round also has, where the trace records trees:
 
     tree        what was proposed to it, and what became of it: `draft`, `tokens`, `parents`, `probabilities` (empty
-                where the draft tells none), `path` (the accepted nodes), `emitted`; `texts` and `emitted_texts` are
+                where the draft has none), `path` (the accepted nodes), `emitted`; `texts` and `emitted_texts` are
                 labels
     num_tokens  how many of `emitted` the text got: fewer than all where it ends among them, and then `emitted` ends too
     text        what they added to it; a character whose bytes come in several rounds is in the last of them
@@ -24,15 +24,7 @@ from mxconv.text.tokenizer import Tokenizer
 def trace_lines(
     number: int, generation: Generation, prompt_text: str, prompt: Sequence[int], tokenizer: Tokenizer
 ) -> Iterator[dict[str, Any]]:
-    """The lines of one prompt.
-
-    Args:
-        number: of the prompt, from 0.
-        generation: what it became.
-        prompt_text: as it was given.
-        prompt: its token ids.
-        tokenizer: the target's.
-    """
+    """The lines of one prompt, numbered from 0, and what it became."""
     stream = TextStream(tokenizer, (), prompt)
     before: int | None = prompt[-1] if prompt else None
     left = list(generation.token_ids)

@@ -21,36 +21,34 @@ CONFIG_FILE = "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A model's chat template.
+    """A model's chat template."""
 
-    Args:
-        source: Jinja.
-        name: what messages call it.
-        special_tokens: texts that the template may name: bos_token, eos_token and the like.
-    """
-
-    source: str
-    name: str
-    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    source: str  # Jinja
+    name: str  # what messages call it
+    special_tokens: Mapping[str, str] = field(default_factory=dict)  # texts by name: bos_token, eos_token and the like
 
     @classmethod
-    def from_folder(cls, folder: Path, template: str = "default") -> "ChatTemplate":
-        """Read chat_template.jinja, or else `chat_template` in tokenizer_config.json.
-
-        Args:
-            folder: the model's.
-            template: which of several named ones in tokenizer_config.json.
+    def from_folder(cls, folder: Path) -> "ChatTemplate":
+        """Read chat_template.jinja, or else `chat_template` in tokenizer_config.json: of several the default.
 
         Raises:
-            ModelError: there is none, or none of that name, or it is too long or no text.
+            ModelError: there is none, or it is too long or no text.
             CheckpointError: a file cannot be read.
         """
         config = Fields.read(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else Fields({}, str(folder))
         special_tokens = _special_tokens(folder, config)
-        path = folder / TEMPLATE_FILE
-        if template == "default" and path.is_file():
-            return cls(_read(path), str(path), special_tokens)
-        name = f"{folder / CONFIG_FILE}: chat_template"
+        path, name = folder / TEMPLATE_FILE, f"{folder / CONFIG_FILE}: chat_template"
+        if path.is_file():
+            _check_length(str(path), check_regular_file(path))
+            with open_file(path) as file:
+                source = file.read(MAX_TEMPLATE_BYTES)
+            try:
+                return cls(source.decode(), str(path), special_tokens)
+            except UnicodeDecodeError as error:
+                raise ModelError(
+                    f"{path}: byte {error.start} is no UTF-8; text is required. Take the file that belongs to the "
+                    "weights."
+                ) from error
         value = config.values.get("chat_template")
         if value is None:
             raise ModelError(
@@ -58,14 +56,12 @@ class ChatTemplate:
                 "required. Use an instruction-tuned model, or generate without --chat."
             )
         named = {"default": value} if isinstance(value, str) else _named(config, value)
-        if template not in named:
+        if "default" not in named:
             raise ModelError(
-                f"{name}: holds {', '.join(map(repr, named)) or 'none'}; a template {template!r} is required. "
-                "Choose one of those."
+                f"{name}: holds {', '.join(map(repr, named)) or 'none'}; a template 'default' is required. Name one so."
             )
-        if (num_bytes := len(named[template].encode(errors="replace"))) > MAX_TEMPLATE_BYTES:
-            raise _too_long(name, num_bytes)
-        return cls(named[template], name, special_tokens)
+        _check_length(name, len(named["default"].encode(errors="replace")))
+        return cls(named["default"], name, special_tokens)
 
     def render(
         self,
@@ -78,8 +74,7 @@ class ChatTemplate:
         """The conversation as text. It has its special tokens: encode it with add_special_tokens=False.
 
         Args:
-            messages: `role` and `content` each, in order; what roles there are is up to the template. Calls of tools
-                are under `tool_calls`, what an assistant thought under `reasoning_content`.
+            messages: `role` and `content` each, in order, see `plain_messages`; roles are up to the template.
             add_generation_prompt: end with what begins an answer.
             tools: JSON schemas of functions that the model may call.
             variables: further ones that the template knows, such as enable_thinking.
@@ -134,23 +129,12 @@ def encode_prompts(tokenizer: Tokenizer, folder: Path, prompts: Sequence[Prompt]
     return ids
 
 
-def _read(path: Path) -> str:
-    if (num_bytes := check_regular_file(path)) > MAX_TEMPLATE_BYTES:
-        raise _too_long(str(path), num_bytes)
-    with open_file(path) as file:
-        try:
-            return file.read(MAX_TEMPLATE_BYTES).decode()
-        except UnicodeDecodeError as error:
-            raise ModelError(
-                f"{path}: byte {error.start} is no UTF-8; text is required. Take the file that belongs to the weights."
-            ) from error
-
-
-def _too_long(name: str, num_bytes: int) -> ModelError:
-    return ModelError(
-        f"{name}: {num_bytes:,} bytes long; at most {MAX_TEMPLATE_BYTES:,} are read. "
-        "Take the file that belongs to the weights."
-    )
+def _check_length(name: str, num_bytes: int) -> None:
+    if num_bytes > MAX_TEMPLATE_BYTES:
+        raise ModelError(
+            f"{name}: {num_bytes:,} bytes long; at most {MAX_TEMPLATE_BYTES:,} are read. "
+            "Take the file that belongs to the weights."
+        )
 
 
 def _named(config: Fields, value: object) -> dict[str, str]:

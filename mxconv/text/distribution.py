@@ -13,46 +13,30 @@ BLOCK = 64  # logits of which only the greatest is looked at first
 
 @dataclass(frozen=True)
 class Sampling:
-    """How random the next token is.
+    """How random the next token is. Raises ModelError for a value outside of its limits."""
 
-    Args:
-        temperature: divides the logits; above 0, 1 leaves them as they are.
-        top_k: how many of the most likely tokens stay, and all that equal the last of them; 0 keeps every token.
-        top_p: the fewest most likely tokens stay whose probabilities reach this, one at least; 1 keeps every token.
-        min_p: only tokens stay that are at least this many times as likely as the likeliest; 0 keeps every token.
-
-    Raises:
-        ModelError: a value outside of these limits.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    temperature: float = 1.0  # divides the logits; above 0
+    top_k: int = 0  # how many of the most likely tokens stay, and all that equal the last of them; 0 keeps every token
+    top_p: float = 1.0  # the fewest most likely tokens stay whose probabilities reach this, one at least
+    min_p: float = 0.0  # only tokens stay that are at least this many times as likely as the likeliest
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.temperature) and 0 < self.temperature < math.inf):
+        if not (is_number(self.temperature) and 0 < self.temperature < math.inf):
             raise ModelError(
                 f"temperature: {self.temperature!r}; a finite number above 0 is required. "
                 "Decode greedily to always get the most likely token."
             )
         if type(self.top_k) is not int or self.top_k < 0:
             raise ModelError(f"top_k: {self.top_k!r}; a whole number is required, 0 for all tokens. Change it.")
-        if not (_is_number(self.top_p) and 0 <= self.top_p <= 1):
-            raise ModelError(f"top_p: {self.top_p!r}; a number from 0 to 1 is required, 1 for all tokens. Change it.")
-        if not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
-            raise ModelError(f"min_p: {self.min_p!r}; a number from 0 to 1 is required, 0 for all tokens. Change it.")
+        for name, value, off in (("top_p", self.top_p, 1), ("min_p", self.min_p, 0)):
+            if not (is_number(value) and 0 <= value <= 1):
+                raise ModelError(
+                    f"{name}: {value!r}; a number from 0 to 1 is required, {off} for all tokens. Change it."
+                )
 
 
 def greedy(logits: F32) -> I64:
-    """The most likely token of each position; the lowest id among equals.
-
-    Args:
-        logits: (..., vocab_size) float32.
-
-    Returns:
-        (...,) int64 token ids.
-    """
+    """The most likely token of each position, (...,) int64, of (..., vocab_size) logits; the lowest id among equals."""
     token_ids: I64 = logits.argmax(axis=-1)
     return token_ids
 
@@ -141,5 +125,6 @@ def _candidates(logits: F32, largest: np.float32, sampling: Sampling) -> tuple[I
     return kept, float(weights.sum())
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a value is an int or a float; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -28,7 +28,7 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """
     if not messages:
         raise ModelError("messages: 0; at least one is required. Add one of the user.")
-    return [_with_reasoning(_plain_message(message, number)) for number, message in enumerate(messages, 1)]
+    return [_plain_message(message, f"message {number}") for number, message in enumerate(messages, 1)]
 
 
 def num_chat_prompts(prompts: Iterable[Prompt]) -> int:
@@ -53,24 +53,15 @@ def plain_json(value: Any, name: str, depth: int = 0) -> Any:
     raise ModelError(f"{name}: holds a {type(value).__name__}; what JSON can say is required. Convert it.")
 
 
-def _plain_message(message: Message, number: int) -> dict[str, Any]:
-    name = f"message {number}"
-    is_message = isinstance(message, Mapping)
-    if not is_message or not isinstance(message.get("role"), str):
-        raise _lacks(name, message, "role")
-    content = message.get("content")
-    may_be_empty = any(message.get(key) is not None for key in ("tool_calls", *REASONING))
-    is_parts = isinstance(content, list | tuple) and all(isinstance(part, Mapping) for part in content)
-    if not isinstance(content, str) and not is_parts and not (content is None and may_be_empty):
-        raise _lacks(name, message, "content")
+def _plain_message(message: Message, name: str) -> dict[str, Any]:
+    lacking = "role"
+    if isinstance(message, Mapping) and isinstance(message.get("role"), str):
+        content = message.get("content")
+        may_be_empty = any(message.get(key) is not None for key in ("tool_calls", *REASONING))
+        is_parts = isinstance(content, list | tuple) and all(isinstance(part, Mapping) for part in content)
+        lacking = "" if isinstance(content, str) or is_parts or (content is None and may_be_empty) else "content"
+    if lacking:
+        raise ModelError(f"{name}: {quote(message)}; a {lacking} that is text is required. Add it.")
     plain: dict[str, Any] = plain_json(message, name)
-    return plain
-
-
-def _lacks(name: str, message: object, key: str) -> ModelError:
-    return ModelError(f"{name}: {quote(message)}; a {key} that is text is required. Add it.")
-
-
-def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    reasoning = next((message[key] for key in REASONING if message.get(key) is not None), None)
-    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    reasoning = next((plain[key] for key in REASONING if plain.get(key) is not None), None)
+    return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}

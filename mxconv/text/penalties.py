@@ -7,6 +7,7 @@ import numpy as np
 
 from mxconv.arrays import F32, I32, I64
 from mxconv.errors import ModelError
+from mxconv.text.distribution import is_number
 
 LEAST_REPETITION, MOST_REPETITION = 0.001, 1000.0
 MOST_BIAS = 100.0
@@ -16,36 +17,29 @@ MOST_BIAS = 100.0
 class Penalties:
     """Changes of logits by the tokens of the text before them. The defaults change nothing.
 
-    Args:
-        repetition: divides the positive logits of tokens that the prompt or the answer has, and multiplies their
-            negative ones; 1 leaves them as they are.
-        presence: is subtracted from the logits of tokens that the answer has.
-        frequency: is subtracted from them once for every time that the answer has them.
-        logit_bias: tokens, each once, and what is added to their logits, -100 to 100.
-
     Raises:
-        ModelError: a value outside of these limits.
+        ModelError: a value outside of its limits.
 
     Source:
         Repetition: transformers' RepetitionPenaltyLogitsProcessor. The others: OpenAI's interface.
     """
 
-    repetition: float = 1.0
-    presence: float = 0.0
-    frequency: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    repetition: float = 1.0  # divides positive logits of tokens of prompt and answer, multiplies negative ones
+    presence: float = 0.0  # is subtracted from the logits of tokens that the answer has
+    frequency: float = 0.0  # is subtracted from them once for every time that the answer has them
+    logit_bias: tuple[tuple[int, float], ...] = ()  # tokens, each once, and what is added to their logits, -100 to 100
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.repetition) and LEAST_REPETITION <= self.repetition <= MOST_REPETITION):
+        if not (is_number(self.repetition) and LEAST_REPETITION <= self.repetition <= MOST_REPETITION):
             raise ModelError(
                 f"repetition_penalty: {self.repetition!r}; a number from {LEAST_REPETITION} to {MOST_REPETITION:g} is "
                 "required, 1 for none. Change it."
             )
         for name, value in (("presence_penalty", self.presence), ("frequency_penalty", self.frequency)):
-            if not (_is_number(value) and math.isfinite(value)):
+            if not (is_number(value) and math.isfinite(value)):
                 raise ModelError(f"{name}: {value!r}; a finite number is required, 0 for none. Change it.")
         for token, bias in self.logit_bias:
-            if not (_is_number(bias) and abs(bias) <= MOST_BIAS):
+            if not (is_number(bias) and abs(bias) <= MOST_BIAS):
                 raise ModelError(
                     f"logit_bias: {bias!r} for token id {token}; a number from -100 to 100 is required. Change it."
                 )
@@ -66,20 +60,14 @@ class Penalties:
 
 
 def penalized(logits: F32, penalties: Penalties, tokens: I64, num_in_text: I32, num_in_answer: I32) -> F32:
-    """The logits that a token is chosen by.
-
-    A pure function of its arguments, whose order does not matter: first the bias, then repetition, frequency and
-    presence. Tokens that the row does not have are left out.
+    """The logits that a token is chosen by, a new row: first the bias, then repetition, frequency and presence.
 
     Args:
-        logits: (vocab_size,) float32, of the model; they stay as they are.
+        logits: (vocab_size,) float32, of the model.
         penalties: what is held against tokens.
-        tokens: (n,) ids, each once.
+        tokens: (n,) ids, each once, in any order; those that the row does not have are left out.
         num_in_text: (n,) how often prompt and answer have each; 0 for none.
         num_in_answer: (n,) how often the answer has.
-
-    Returns:
-        (vocab_size,) float32.
     """
     row = logits.copy()
     for token, bias in penalties.logit_bias:
@@ -96,7 +84,3 @@ def penalized(logits: F32, penalties: Penalties, tokens: I64, num_in_text: I32, 
     values -= np.float32(penalties.presence) * (num_in_answer > 0).astype(np.float32)
     row[tokens] = values
     return row
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from mxconv.errors import ModelError
 from mxconv.text.tokenizer import Tokenizer
 
-REPLACEMENT = "\ufffd"  # what stands for bytes that make no character, or none yet
+REPLACEMENT = "\ufffd"  # replaces bytes that make no character, or none yet
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in front of which no further token changes the text."""
+    """A place before which no further token changes the text."""
 
     num_tokens: int
     num_characters: int
@@ -21,14 +21,9 @@ class Mark:
 class Transcript:
     """Tokens and their text, decoded as they come, special tokens left out.
 
-    Decoding all tokens for each new one would take quadratic time. Only the last few are decoded, from a place where
-    the text before can no longer change, and together with some before it, since decoders treat the first word
-    specially.
-
-    `text` is what `tokenizer.decode(tokens)` gives; its first `num_certain` characters stay, whatever follows.
-
-    Args:
-        tokenizer: decodes.
+    `text` is what `tokenizer.decode(tokens)` gives; its first `num_certain` characters stay, whatever follows. Decoding
+    all tokens for each new one would take quadratic time. Only the last few are decoded, from a place where the text
+    before can no longer change, and together with some before it, since decoders treat the first word specially.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -124,11 +119,9 @@ class TextStream:
         self.stopped = False
 
     def feed(self, token: int) -> str:
-        """Append a token.
+        """Append a token, and return the text that became certain, often none.
 
-        Returns:
-            The text that became certain, often none. `stopped` tells whether it was the last: tokens fed after a stop
-            string add nothing.
+        `stopped` tells whether it was the last: tokens fed after a stop string add nothing.
         """
         if self.stopped:
             return ""
@@ -156,22 +149,16 @@ class TextStream:
 
     def _find_stop(self, end: int) -> int | None:
         """The beginning of the stop string that is complete first in the text up to `end`; the longest of several."""
-        places = []
-        for stop in self._stop_strings:
-            begin = self._transcript.text.find(stop, self._num_shown, end)
-            if begin >= 0:
-                places.append((begin + len(stop), begin))
+        text, shown = self._transcript.text, self._num_shown
+        found = [(text.find(stop, shown, end), stop) for stop in self._stop_strings]
+        places = [(begin + len(stop), begin) for begin, stop in found if begin >= 0]
         return min(places)[1] if places else None
 
     def _num_held(self, end: int) -> int:
         """Characters at the end of the certain text that may begin a stop string."""
-        held = 0
-        for stop in self._stop_strings:
-            for length in range(min(len(stop) - 1, end - self._num_shown), held, -1):
-                if self._transcript.text.endswith(stop[:length], 0, end):
-                    held = length
-                    break
-        return held
+        text, most = self._transcript.text, end - self._num_shown
+        beginnings = (stop[:length] for stop in self._stop_strings for length in range(1, min(len(stop) - 1, most) + 1))
+        return max((len(each) for each in beginnings if text.endswith(each, 0, end)), default=0)
 
 
 def token_label(tokenizer: Tokenizer, before: int | None, token: int) -> str:
@@ -179,12 +166,8 @@ def token_label(tokenizer: Tokenizer, before: int | None, token: int) -> str:
 
     Decoders drop the space in front of a text's first word, so a token is decoded together with the one before.
     Special tokens have their names; of a character's bytes, one each has its name, `<0xE2>`, where the vocabulary has
-    one, and U+FFFD elsewhere. Labels joined together are therefore not always the text.
-
-    Args:
-        tokenizer: decodes.
-        before: the token before; None at the beginning of a text.
-        token: any number; one that is no token has no label.
+    one, and U+FFFD elsewhere. Labels joined together are therefore not always the text. A number that is no token has
+    no label.
     """
     if tokenizer.is_byte(token):
         return tokenizer.name_of(token)

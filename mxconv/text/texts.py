@@ -35,14 +35,11 @@ def read_documents(paths: Sequence[Path], stage: str, progress: Progress) -> Ite
 
 
 def read_pieces(path: Path, progress: Callable[[int], None]) -> Iterator[DocumentPiece]:
-    """The text of a file, in order.
+    """The text of a regular file, in order.
 
     A line of a .jsonl file is a document: its `text`, or else its `prompt`. Any other file is one document of UTF-8,
-    cut into pieces after the ends of lines, or anywhere where lines are longer than 256 KiB.
-
-    Args:
-        path: a regular file.
-        progress: called with the number of bytes read, and done with, since the last call.
+    cut into pieces after the ends of lines, or anywhere where lines are longer than 256 KiB. `progress` is called with
+    the number of bytes read, and done with, since the last call.
 
     Raises:
         MxconvError: it cannot be read, is not UTF-8, or a line of a .jsonl file has no text.

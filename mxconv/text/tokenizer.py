@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the model's own tokenizer.json, or by what its tokenizer.model stands for."""
+"""Text to token ids and back, by the model's own tokenizer.json, or by its tokenizer.model."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -108,7 +108,7 @@ def test_an_interrupt_keeps_what_there_is(run: Any, package: Path, many: Path, m
 def test_an_interrupt_while_it_decodes_plainly_is_no_difference(
     run: Any, package: Path, many: Path, batch: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mxconv.speculation.decoding import Decoding
+    from mxconv.speculation.hierarchy import Decoding
 
     real = Decoding.round
 

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from tiny_levels import look_up, noisy_copy, self_draft, target_level
+from tiny_levels import noisy_copy, self_draft, target_level
 
 from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance
 from mxconv.drafts.guesses import LEAST, MOST, SHARPNESS, Sharpness
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.merged import Retrieving
 from mxconv.text.distribution import Sampling
 
 CHAIN_AND_SIBLING = Proposal([5, 6, 7, 8], probabilities=[0.75, 0.25, 0.5, 0.25], parents=[-1, -1, 0, 2])
@@ -78,16 +76,3 @@ def test_models_keep_theirs_from_text_to_text(drafts: list[LoadedLevel]) -> None
         values.append([sharpness.value for sharpness in hierarchy._chain._sharpness])
     assert values[0][1] != values[1][1] != values[2][1]
     assert all(value[0] == SHARPNESS for value in values)  # of the target, which drafts for nobody
-
-
-def test_a_model_learns_of_its_own_tree_alone_what_look_ups_added() -> None:
-    levels = [target_level(), noisy_copy(), look_up("stand")]
-    context, chain = [3, 1, 4, 1, 5], Hierarchy(levels, "auto")._chain
-    draft = chain.link([LevelStatistics(level.record.name) for level in levels], GreedyAcceptance()).drafts[0]
-    assert isinstance(draft, Retrieving)
-    tree = draft.grow(context, 1, [0.0] * 40)
-    own = draft.model.grow(context, 1, [0.0] * 40)
-    draft.count(1, tree, [own.tokens[0], 0])
-    expected = Sharpness()
-    expected.learn(own, [own.tokens[0], 0])
-    assert chain._sharpness[1].value == expected.value != SHARPNESS

@@ -15,7 +15,6 @@ from native_models import DRAFTS, TARGETS, convert, dense, values_of, with_forma
 from row_invariance import WIDTHS, assert_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
 
 from mxconv.codecs.float16 import FP16
-from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import ModelWeights
@@ -24,15 +23,9 @@ from mxconv.kernels.matrix import Matrix
 
 NUM_TOKENS = 140  # more than two chunks of attention, and more than two chunks of a prompt
 IMPLEMENTATIONS = native_names()
+ARCHITECTURES = ("mistral, long window", "qwen3, biases and window", "llama, one KV head", "llama, tied")
 THREADS = (1, 2, 3)
-CASES = [
-    ("dense", 1, WIDTHS[1:]),
-    ("dense", 2, (5, NUM_TOKENS)),
-    ("dense", 3, (3, 33)),
-    ("bsfp", 1, (8, 64)),
-    ("bsfp", 2, (3, 33)),
-    ("bsfp", 3, (16, NUM_TOKENS)),
-]
+CASES = [("dense", 1, WIDTHS[1:]), ("dense", 2, (5, NUM_TOKENS)), ("bsfp", 2, (8, 64)), ("bsfp", 3, (16, NUM_TOKENS))]
 
 needs_native = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
 
@@ -41,32 +34,18 @@ def text(seed: int = 3, length: int = NUM_TOKENS) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(0, 96, length)]
 
 
-@needs_native
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_logits_have_the_same_bits_at_every_width_on_any_number_of_threads(
-    native: Callable[..., Decoder], architecture: str, architectures: list[str]
+    native: Callable[..., Decoder], implementation: str
 ) -> None:
-    """Kernels and formats take turns from architecture to architecture."""
-    ids, turn = text(), architectures.index(architecture)
-    implementation = IMPLEMENTATIONS[turn % len(IMPLEMENTATIONS)]
-    float_format = ("BF16", "F16")[turn // len(IMPLEMENTATIONS) % 2]
+    """Architectures and formats take turns from kernel to kernel."""
+    ids, turn = text(), IMPLEMENTATIONS.index(implementation)
+    architecture, float_format = ARCHITECTURES[turn % len(ARCHITECTURES)], ("BF16", "F16")[turn % 2]
     expected = logits_in_steps(native(architecture, float_format, "dense", implementation, 1), ids, [1])
     assert np.isfinite(expected).all()
     for form, num_threads, widths in CASES:  # BSFP holds the same weights: its logits are those of the 16-bit matrices
         decoder = native(architecture, float_format, form, implementation, num_threads)
         assert_invariant(decoder, ids, expected, widths)
-
-
-def test_logits_have_the_same_bits_at_any_width_by_numpy(oracle: Any) -> None:
-    ids = oracle.text(130)
-    whole = logits_in_steps(oracle.decoder, ids, [130])
-    for widths in ([1, 2, 3, 5, 8], [33], [64], [110, 1]):
-        assert_same_bits(logits_in_steps(oracle.decoder, ids, widths), whole, f"cut at {widths}")
-
-
-def test_logits_of_trained_models_have_the_same_bits_at_any_width(shared_oracle: Any) -> None:
-    ids = shared_oracle.text(70)
-    alone = logits_in_steps(shared_oracle.decoder, ids, [1])
-    assert_invariant(shared_oracle.decoder, ids, alone, (3, 16, 64))
 
 
 def assert_same_however_cut(
@@ -83,13 +62,13 @@ def assert_same_however_cut(
 
 @needs_native
 @pytest.mark.parametrize("form", [*TARGETS, *DRAFTS])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_logits_have_the_same_bits_however_a_prompt_is_cut_and_whatever_was_rejected(
-    native: Callable[..., Decoder], architectures: list[str], form: str, data: st.DataObject
+    native: Callable[..., Decoder], form: str, data: st.DataObject
 ) -> None:
     model = (
-        data.draw(st.sampled_from(architectures)),
+        data.draw(st.sampled_from(ARCHITECTURES)),
         data.draw(st.sampled_from(["BF16", "F16"])),
         form,
         data.draw(st.sampled_from(IMPLEMENTATIONS)),
@@ -98,25 +77,11 @@ def test_logits_have_the_same_bits_however_a_prompt_is_cut_and_whatever_was_reje
     assert_same_however_cut(decoder, native(*model, 1), text(data.draw(st.integers(0, 3))), data)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_so_they_have_by_numpy(tiny_oracle: Any, data: st.DataObject) -> None:
     oracle = tiny_oracle(data.draw(st.sampled_from(["llama", "mistral, window", "qwen3"])))
     assert_same_however_cut(oracle.decoder, oracle.decoder, oracle.text(80), data)
-
-
-def test_a_draft_that_shares_the_cache_leaves_no_trace_in_the_targets_logits(tiny_oracle: Any) -> None:
-    target, draft = tiny_oracle("llama"), tiny_oracle("llama, linear scaling")
-    ids = target.text(60)
-    whole = logits_in_steps(target.decoder, ids, [60])
-    cache = KVCache(target.decoder.config)
-    logits = [target.decoder.forward(ids[:20], cache)]
-    for start in range(20, 60, 4):
-        for token in ids[start : start + 4]:
-            draft.decoder.forward([token], cache)
-        cache.truncate(start)
-        logits.append(target.decoder.forward(ids[start : start + 4], cache))
-    assert (np.concatenate(logits) == whole).all()
 
 
 class WidthDependentMatrix:
@@ -133,8 +98,10 @@ class WidthDependentMatrix:
         return sum(products, np.float32(0))
 
 
-@pytest.mark.parametrize("tensor", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])
-@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS[:1]])
+@pytest.mark.parametrize(
+    ("kind", "tensor"),
+    [("numpy", "lm_head.weight"), *((name, "model.layers.1.mlp.up_proj.weight") for name in IMPLEMENTATIONS[:1])],
+)
 def test_the_check_finds_one_matrix_that_depends_on_the_width(
     tiny_oracle: Callable[[str], Any], kind: str, tensor: str
 ) -> None:

@@ -48,8 +48,3 @@ def test_a_rotation_depends_on_its_position_alone() -> None:
     for position in range(5, 65):
         alone = rotary.rotations([position])
         assert all((one[0] == every[position - 5]).all() for one, every in zip(alone, together, strict=True))
-
-
-def test_position_zero_is_not_rotated() -> None:
-    x = np.random.default_rng(0).standard_normal((1, 3, 16), np.float32)
-    assert (rotate(x, *RotaryEmbedding(RopeParameters(10000.0), 16).rotations([0])) == x).all()

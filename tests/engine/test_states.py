@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_models import native_copy, with_format
@@ -17,11 +16,10 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import States
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
-from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.engine import native_names
 
 MODELS = [  # architecture, format, form, threads
     ("llama", "BF16", "dense", 2),
@@ -50,9 +48,10 @@ def assert_same_states(found: np.ndarray, expected: np.ndarray, how: str) -> Non
 
 def states_by_transformers(oracle: Any, ids: list[int]) -> np.ndarray:
     """`hidden_states`, whose last is normed, and what the last layer gives before that."""
-    given: list[torch.Tensor] = []
+    torch = pytest.importorskip("torch")
+    given: list[Any] = []
 
-    def note(layer: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def note(layer: Any, inputs: Any, output: Any) -> None:
         given.append(output[0] if isinstance(output, tuple) else output)
 
     hook = oracle.torch_model.model.layers[-1].register_forward_hook(note)
@@ -62,7 +61,7 @@ def states_by_transformers(oracle: Any, ids: list[int]) -> np.ndarray:
     return np.stack([state.reshape(len(ids), -1).numpy() for state in (*hidden[:-1], given[0], hidden[-1])])
 
 
-def test_states_of_every_architecture_agree_with_transformers(oracle: Any) -> None:
+def test_states_agree_with_transformers(oracle: Any) -> None:
     ids = oracle.text(40)
     found, expected = states_of(oracle.decoder, ids), states_by_transformers(oracle, ids)
     assert found.dtype == np.float32
@@ -81,7 +80,7 @@ def test_native_states_are_those_of_numpy_up_to_float32_sums(oracle: Any, in_tur
 
 
 @pytest.mark.parametrize("implementation", native_names())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_states_have_the_same_bits_however_a_text_is_cut_and_whatever_is_beside_it(
     native: Callable[..., Decoder], implementation: str, data: st.DataObject
@@ -111,23 +110,12 @@ def test_states_have_the_same_bits_however_a_text_is_cut_and_whatever_is_beside_
         assert_same_states(of_tree.values[:, row : row + 1], path[[2, 4], -1:], f"row {row}")
 
 
-def test_the_normed_state_is_what_the_head_multiplies(oracle: Any) -> None:
+def test_the_normed_state_is_what_the_head_multiplies(tiny_oracle: Callable[[str], Any]) -> None:
+    oracle = tiny_oracle("llama")
     states = States(normed_last=True)
     logits = oracle.decoder.forward(oracle.text(9), KVCache(oracle.decoder.config), states=states)
     head = oracle.weights.matrices["lm_head.weight"]
     assert_same_bits(logits, head.multiply(states.values[0]), "logits")
-
-
-@pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])
-def test_a_layer_that_is_skipped_gives_what_it_takes(tiny_oracle: Callable[[str], Any], native: bool) -> None:
-    oracle = tiny_oracle("llama")
-    decoder = oracle.decoder
-    if native:
-        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(num_threads=3)))
-    found = states_of(decoder.variant(Skipped.parse("1", 3)), oracle.text(20))
-    assert_same_bits(found[2], found[1], "skipped")
-    assert (found[1] != found[0]).any()
-    assert (found[3] != found[2]).any()
 
 
 def test_each_pass_gives_an_array_of_its_own_and_a_refused_one_leaves_the_last(
@@ -148,7 +136,7 @@ def test_each_pass_gives_an_array_of_its_own_and_a_refused_one_leaves_the_last(
     assert (first == kept).all()
 
 
-def test_states_that_nobody_can_read_are_errors(tiny_oracle: Callable[[str], Any]) -> None:
+def test_states_that_nobody_can_read_are_errors() -> None:
     for layers, message in (
         ([], "states: none is named; a layer or the normed state is required"),
         ([-1], r"states of layers \[-1\]; ascending numbers from 0 on are required"),
@@ -157,6 +145,3 @@ def test_states_that_nobody_can_read_are_errors(tiny_oracle: Callable[[str], Any
     ):
         with pytest.raises(ModelError, match=f"^{message}"):
             States(layers)
-    decoder = tiny_oracle("llama").decoder
-    with pytest.raises(ModelError, match=r"^llama: the state of layer 4; 0 \(the embedding\) to 3 \(what the last"):
-        decoder.forward([1], KVCache(decoder.config), states=States([4]))

@@ -5,19 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from row_invariance import assert_same_bits
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
-
-
-def test_a_chain_is_the_tree_that_nobody_has_to_name(tiny_oracle: Callable[[str], Any]) -> None:
-    decoder = tiny_oracle("llama").decoder
-    named, unnamed = KVCache(decoder.config), KVCache(decoder.config)
-    assert_same_bits(
-        decoder.forward([3, 1, 4], named, tree=Tree([-1, 0, 1])), decoder.forward([3, 1, 4], unnamed), "chain"
-    )
 
 
 def test_depths_paths_and_masks_say_the_same() -> None:
@@ -29,7 +20,7 @@ def test_depths_paths_and_masks_say_the_same() -> None:
     assert Tree.chain(3).is_chain and not tree.is_chain
 
 
-def test_trees_that_are_none_are_errors(tiny_oracle: Callable[[str], Any]) -> None:
+def test_trees_that_are_none_are_errors() -> None:
     for parents, message in (
         ([], "tree: 0 rows; at least one is required"),
         ([0], "tree: the parent of row 0 is 0; an earlier row, or -1, is required"),
@@ -41,11 +32,6 @@ def test_trees_that_are_none_are_errors(tiny_oracle: Callable[[str], Any]) -> No
     with pytest.raises(ModelError, match=r"^tree: 0 rows that the cache does not hold, of 2; at least one is"):
         Tree([-1, 0], num_cached=2)
     assert Tree.chain(100).depths[-1] == 99  # a prompt
-    decoder = tiny_oracle("llama").decoder
-    with pytest.raises(ModelError, match="a tree of 2 rows; 1, a token each, are required"):
-        decoder.forward([1], KVCache(decoder.config), tree=Tree([-1, 0]))
-    with pytest.raises(ModelError, match="a tree of which 1 rows are evaluated; the 0 that the cache holds at most"):
-        decoder.forward([1], KVCache(decoder.config), tree=Tree([-1, 0], num_cached=1))
 
 
 def test_a_tree_may_be_wider_than_the_positions_that_are_left(tiny_oracle: Callable[[str], Any]) -> None:

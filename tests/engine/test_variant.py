@@ -1,4 +1,7 @@
-"""Variants of a decoder, NumPy and native: against transformers, against each other, and beside their original."""
+"""Variants of a decoder, NumPy and native: against transformers, against each other, and beside their original.
+
+Rows of variants against their paths alone, by every kernel: test_forest.py.
+"""
 
 import copy
 from collections.abc import Callable
@@ -6,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from native_models import (
     DRAFTS,
     assert_rounded_alike,
@@ -16,7 +18,7 @@ from native_models import (
     rounding_nothing,
     with_format,
 )
-from row_invariance import assert_invariant, assert_same_bits
+from row_invariance import assert_same_bits
 
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.engine.cache import KVCache
@@ -30,30 +32,13 @@ from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.kernels.matrix import DenseMatrix
 
 NUM_TOKENS = 100
-SKIPPED = ("a0", "m2", "1", "a0-1+m1-2", "0-1+a2", "m0-2", "0-2")  # of three layers
 ARCHITECTURES = ("llama, biases", "mistral, window", "mistral, long window", "qwen3, biases and window")
+SKIPPED = ("a0", "m2", "1", "a0-1+m1-2", "0-1+a2", "m0-2", "0-2")  # of three layers
 SINK_WINDOWS = (SinkWindow(4, 16), SinkWindow(0, 3), SinkWindow(1, 1), SinkWindow(70, 20))
 IMPLEMENTATIONS = native_names()
+KINDS = ["numpy", *IMPLEMENTATIONS[:1]]
 
 needs_native = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
-
-
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def oracle(request: pytest.FixtureRequest, tiny_oracle: Callable[[str], Any]) -> Any:
-    """Architectures that differ in their layers."""
-    return tiny_oracle(request.param)
-
-
-def kind_for(oracle_name: str) -> str:
-    """NumPy and every implementation take turns, from architecture to architecture."""
-    kinds = ["numpy", *IMPLEMENTATIONS]
-    return kinds[ARCHITECTURES.index(oracle_name) % len(kinds)]
-
-
-@pytest.fixture(params=IMPLEMENTATIONS)
-def matrices(request: pytest.FixtureRequest) -> Matrices:
-    """Every implementation, on two threads."""
-    return Matrices(choose_engine(request.param, 2))
 
 
 def parse(text: str) -> Skipped:
@@ -64,8 +49,13 @@ def logits(decoder: Decoder, ids: list[int]) -> np.ndarray:
     return decoder.forward(ids, KVCache(decoder.config))
 
 
+def matrices_of(turn: int) -> Matrices:
+    """Native implementations take turns; on two threads."""
+    return Matrices(choose_engine(IMPLEMENTATIONS[turn % len(IMPLEMENTATIONS)], 2))
+
+
 def decoder_of(oracle: Any, kind: str) -> Decoder:
-    """By NumPy, or by native kernels on two threads."""
+    """By NumPy, or by native kernels."""
     if kind == "numpy":
         return oracle.decoder
     return native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
@@ -92,6 +82,7 @@ def without(torch_model: Any, skipped: Skipped) -> Any:
 
 def masked(torch_model: Any, sink_window: SinkWindow, own_windows: tuple[int | None, ...]) -> Any:
     """The transformers model, each layer of which gets a mask written down here."""
+    torch = pytest.importorskip("torch")
     changed = copy.deepcopy(torch_model)
     queries, keys = torch.arange(NUM_TOKENS)[:, None], torch.arange(NUM_TOKENS)[None]
     for layer, own_window in zip(changed.model.layers, own_windows, strict=True):
@@ -110,6 +101,7 @@ def masked(torch_model: Any, sink_window: SinkWindow, own_windows: tuple[int | N
 
 
 def assert_as_in_torch(decoder: Decoder, torch_model: Any, ids: list[int]) -> None:
+    torch = pytest.importorskip("torch")
     with torch.no_grad():
         theirs = torch_model(torch.tensor([ids])).logits[0].numpy()
     ours = logits(decoder, ids)
@@ -117,48 +109,43 @@ def assert_as_in_torch(decoder: Decoder, torch_model: Any, ids: list[int]) -> No
     assert (ours.argmax(-1) == theirs.argmax(-1)).all()
 
 
-@pytest.mark.parametrize("text", SKIPPED)
-def test_a_decoder_that_skips_parts_is_the_model_whose_parts_give_nothing(oracle: Any, text: str) -> None:
-    skipped = parse(text)
+@pytest.mark.parametrize("number", range(len(SKIPPED)), ids=SKIPPED)
+def test_a_decoder_that_skips_parts_is_the_model_whose_parts_give_nothing(
+    tiny_oracle: Callable[[str], Any], number: int
+) -> None:
+    oracle, skipped = tiny_oracle(ARCHITECTURES[number % len(ARCHITECTURES)]), parse(SKIPPED[number])
     assert_as_in_torch(oracle.decoder.variant(skipped), without(oracle.torch_model, skipped), oracle.text(NUM_TOKENS))
 
 
-def test_a_decoder_that_skips_a_layer_is_the_model_without_it(tiny_oracle: Callable[[str], Any]) -> None:
-    oracle = tiny_oracle("llama, biases")
-    shorter = copy.deepcopy(oracle.torch_model)
-    del shorter.model.layers[1]
-    shorter.config.num_hidden_layers = 2
-    shorter.config.use_cache = False  # its layers keep their numbers, and a cache would have two
-    assert_as_in_torch(oracle.decoder.variant(parse("1")), shorter, oracle.text(NUM_TOKENS))
-
-
-@pytest.mark.parametrize("sink_window", SINK_WINDOWS, ids=str)
-def test_sparse_attention_is_that_of_the_model_with_such_a_mask(oracle: Any, sink_window: SinkWindow) -> None:
+@pytest.mark.parametrize("turn", [0, 1])
+@pytest.mark.parametrize("number", range(len(SINK_WINDOWS)), ids=map(str, SINK_WINDOWS))
+def test_sparse_attention_is_that_of_the_model_with_such_a_mask(
+    tiny_oracle: Callable[[str], Any], number: int, turn: int
+) -> None:
+    oracle, sink_window = tiny_oracle(ARCHITECTURES[(number + turn) % len(ARCHITECTURES)]), SINK_WINDOWS[number]
     torch_model = masked(oracle.torch_model, sink_window, oracle.decoder.config.windows)
-    ids = oracle.text(NUM_TOKENS)
-    assert_as_in_torch(oracle.decoder.variant(sink_window=sink_window), torch_model, ids)
+    assert_as_in_torch(oracle.decoder.variant(sink_window=sink_window), torch_model, oracle.text(NUM_TOKENS))
 
 
 @needs_native
-def test_native_variants_in_f16_are_those_of_numpy_up_to_float32_sums(oracle: Any) -> None:
-    """Implementations take turns, from architecture to architecture."""
-    turn = ARCHITECTURES.index(oracle.decoder.name) % len(IMPLEMENTATIONS)
-    matrices = Matrices(choose_engine(IMPLEMENTATIONS[turn], 2))
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_native_variants_in_f16_are_those_of_numpy_up_to_float32_sums(
+    tiny_oracle: Callable[[str], Any], architecture: str
+) -> None:
+    oracle = tiny_oracle(architecture)
     weights = with_format(oracle.weights, FP16)
     config, ids = oracle.decoder.config, oracle.text(NUM_TOKENS)
     expected = variants(Decoder(config, weights, "numpy"))
-    for name, found in variants(native_copy(config, weights, matrices)).items():
+    for name, found in variants(native_copy(config, weights, matrices_of(ARCHITECTURES.index(architecture)))).items():
         wanted = logits(expected[name], ids)
         np.testing.assert_allclose(logits(found, ids), wanted, atol=2e-4 * float(np.abs(wanted).max()), err_msg=name)
 
 
 @needs_native
 @pytest.mark.parametrize("form", DRAFTS)
-def test_native_variants_of_drafts_are_near_those_of_numpy(
-    tiny_oracle: Callable[[str], Any], matrices: Matrices, form: str
-) -> None:
+def test_native_variants_of_drafts_are_near_those_of_numpy(tiny_oracle: Callable[[str], Any], form: str) -> None:
     """As of whole drafts: a last bit in a float32 sum may tip a rounding to int8."""
-    oracle = tiny_oracle("qwen3, biases and window")
+    oracle, matrices = tiny_oracle("qwen3, biases and window"), matrices_of(list(DRAFTS).index(form) + 2)
     weights = with_format(oracle.weights, BF16)
     config, ids = oracle.decoder.config, oracle.text(60)
     draft = convert(weights, Matrices(), DRAFTS[form])
@@ -170,12 +157,12 @@ def test_native_variants_of_drafts_are_near_those_of_numpy(
 
 
 @needs_native
-@pytest.mark.parametrize("form", DRAFTS)
+@pytest.mark.parametrize("number", range(max(len(IMPLEMENTATIONS), len(DRAFTS))))
 def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_and_layers(
-    tiny_oracle: Callable[[str], Any], matrices: Matrices, form: str
+    tiny_oracle: Callable[[str], Any], number: int
 ) -> None:
     """The embedding of token 7 makes the MLP of layer 0 overflow; without attention no other position sees it."""
-    oracle = tiny_oracle("llama")
+    oracle, matrices, form = tiny_oracle("llama"), matrices_of(number), list(DRAFTS)[number % len(DRAFTS)]
     weights = with_format(oracle.weights, BF16)
     patterns = weights.matrices["model.embed_tokens.weight"].patterns.copy()
     patterns[7, 11] = BF16.encode(np.array([np.inf], np.float32))[0]
@@ -196,12 +183,12 @@ def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_a
             assert_same_bits(np.delete(mixed, 5, axis=0), expected, "around a row that is not finite")
 
 
-def test_leaving_out_nothing_changes_no_bit(oracle: Any) -> None:
-    decoder = decoder_of(oracle, kind_for(oracle.decoder.name))
-    ids = oracle.text(NUM_TOKENS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_leaving_out_nothing_changes_no_bit(tiny_oracle: Callable[[str], Any], kind: str) -> None:
+    oracle = tiny_oracle("mistral, long window")
+    decoder, ids = decoder_of(oracle, kind), oracle.text(NUM_TOKENS)
     expected = logits(decoder, ids)
     for variant in (
-        decoder.variant(),
         decoder.variant(Skipped()),
         decoder.variant(sink_window=SinkWindow(0, NUM_TOKENS)),
         decoder.variant(sink_window=SinkWindow(NUM_TOKENS - 1, 1)),
@@ -212,22 +199,12 @@ def test_leaving_out_nothing_changes_no_bit(oracle: Any) -> None:
         assert_same_bits(logits(variant, ids), expected, "everything")
 
 
-@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
-def test_rows_of_a_variant_do_not_depend_on_how_many_there_are(tiny_oracle: Callable[[str], Any], kind: str) -> None:
-    oracle = tiny_oracle("qwen3, biases and window")
-    decoder = decoder_of(oracle, kind)
-    ids = oracle.text(NUM_TOKENS)
-    for name, variant in variants(decoder).items():
-        assert_invariant(variant, ids, logits(variant, ids), (7, 1) if name == "both" else (7,))
-
-
-@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_always_did(
     tiny_oracle: Callable[[str], Any], kind: str
 ) -> None:
     oracle = tiny_oracle("llama, biases")
-    target = decoder_of(oracle, kind)
-    ids = oracle.text(NUM_TOKENS)
+    target, ids = decoder_of(oracle, kind), oracle.text(60)
     expected = logits(target, ids)
     for name, draft in variants(target).items():
         cache = KVCache(target.config, 8)
@@ -241,7 +218,7 @@ def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_al
         assert_same_bits(np.concatenate(rows), expected, name)
 
 
-@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_skipped_attention_writes_nothing_to_the_cache(tiny_oracle: Callable[[str], Any], kind: str) -> None:
     oracle = tiny_oracle("llama")
     decoder = decoder_of(oracle, kind)
@@ -253,10 +230,9 @@ def test_skipped_attention_writes_nothing_to_the_cache(tiny_oracle: Callable[[st
         assert array[0, :, :10].all() and array[2, :, :10].all()
 
 
-@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS[:1]])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str], Any], kind: str) -> None:
-    oracle = tiny_oracle("qwen3, biases and window")
-    decoder = decoder_of(oracle, kind)
+    decoder = decoder_of(tiny_oracle("qwen3, biases and window"), kind)
     made = decoder.variant(parse("a1"), name="draft")
     assert type(made) is type(decoder)
     assert (made.name, decoder.name != "draft") == ("draft", True)
@@ -268,20 +244,12 @@ def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str]
     assert [layer.skips_attention for layer in decoder.layers] == [False] * 3
 
 
-def test_layers_that_there_are_not_cannot_be_skipped(tiny_oracle: Callable[[str], Any]) -> None:
-    message = (
-        r"^skipped layers 'm3': layer 3; layers of the model, 0 to 2, are required\. Name layers as its tensors do"
-    )
-    with pytest.raises(ModelError, match=message):
-        tiny_oracle("llama").decoder.variant(Skipped(mlp=frozenset([3])))
-
-
-@needs_native
-@pytest.mark.parametrize("name", ["sink", "window"])
-def test_kernels_refuse_numbers_that_a_sink_window_cannot_have(tiny_oracle: Callable[[str], Any], name: str) -> None:
-    oracle = tiny_oracle("llama")
-    decoder = native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(num_threads=1)))
-    wrong = SinkWindow(1, 1)
-    object.__setattr__(wrong, name, -1)
-    with pytest.raises(ValueError, match="sink and recent must be 0 or more"):
-        decoder.variant(sink_window=wrong)
+def test_a_sink_window_of_numbers_that_make_no_sense_is_refused(tiny_oracle: Callable[[str], Any]) -> None:
+    for sink, window, message in ((-1, 4, "sink: -1 positions; at least 0"), (4, 0, "window: 0 positions; at least 1")):
+        with pytest.raises(ModelError, match=rf"^attention {message} is required\.$"):
+            SinkWindow(sink, window)
+    for name in ("sink", "window") if IMPLEMENTATIONS else ():  # and by kernels
+        wrong = SinkWindow(1, 1)
+        object.__setattr__(wrong, name, -1)
+        with pytest.raises(ValueError, match="sink and recent must be 0 or more"):
+            decoder_of(tiny_oracle("llama"), IMPLEMENTATIONS[0]).variant(sink_window=wrong)

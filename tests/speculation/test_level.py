@@ -1,7 +1,7 @@
 """One level: a round as the verifier, and proposals as the draft."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -113,12 +113,6 @@ def test_a_context_with_a_token_beyond_the_models_rows_is_nothing_to_draft_from(
     assert level().propose([1, VOCAB_SIZE, 2], 4).tokens == []
 
 
-def test_a_token_that_is_right_again_after_a_wrong_one_does_not_count() -> None:
-    truth = TRUTH.token_ids
-    step = level(draft=Says([truth[0], wrong(truth[1]), truth[2]])).step(CONTEXT, 10)
-    assert step.tokens == truth[:2]
-
-
 @pytest.mark.parametrize(("max_tokens", "asked"), [(1, []), (2, [1]), (4, [3]), (5, [4]), (100, [4])])
 def test_a_draft_is_asked_for_no_more_than_can_be_used(max_tokens: int, asked: list[int]) -> None:
     draft = Says(TRUTH.token_ids[:8])
@@ -183,15 +177,6 @@ def test_a_drafts_own_draft_changes_nothing_about_its_proposals_but_the_work() -
 def test_a_draft_proposes_up_to_its_last_position_and_nothing_beyond(length: int, expected: int) -> None:
     drafting = level()
     assert len(drafting.propose([2] * length, 16).tokens) == expected
-
-
-def test_a_draft_in_a_shared_session_takes_its_tokens_back() -> None:
-    drafting = level()
-    shared = replace(drafting, shares_session=True)
-    drafting.session.feed(DECODER, CONTEXT[:-1], 1)
-    shared.propose(CONTEXT, 5)
-    assert drafting.session.tokens == CONTEXT[:-1]
-    assert drafting.session.cache.length == len(CONTEXT) - 1
 
 
 def test_a_draft_with_its_own_session_goes_on_where_the_contexts_agree() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ngram_tables import write_table
-from said_trees import Says, counts
 from tiny_levels import (
     VOCAB_SIZE,
     by_hand,
@@ -24,6 +23,7 @@ from tiny_levels import (
 
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.generation import Generation
@@ -33,6 +33,31 @@ from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))
+
+
+class Says:
+    """A draft that always says the same."""
+
+    def __init__(self, chain: list[int], tree: Proposal | None = None) -> None:
+        self.statistics = LevelStatistics("says")
+        self.chain, self.tree = chain, tree or Proposal([], parents=[])
+        self.seen: list[Proposal] = []
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        return Proposal(self.chain[:num_tokens])
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        return self.tree
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        self.seen.append(proposal)
+
+
+def counts(draft: Says) -> tuple[int, int, int, int]:
+    of = draft.statistics
+    return of.num_asked, of.num_proposed, of.num_accepted, of.num_nodes
 
 
 @st.composite
@@ -76,13 +101,6 @@ def test_floors_leave_the_likeliest(proposals: list[Proposal], floors: list[floa
     count = next((place for place, is_enough in enumerate(enough) if not is_enough), len(enough))
     assert found.chances == pytest.approx(falling[:count])
     assert set(paths_of(found)) <= set(surest(proposals))
-
-
-@given(trees())
-def test_a_tree_with_itself_is_itself(proposal: Proposal) -> None:
-    found = merge([proposal, proposal], [0.0] * 40)
-    assert paths_of(found) == paths_of(proposal)
-    assert found.probabilities == pytest.approx(proposal.probabilities)
 
 
 def test_a_chain_is_that_of_the_first_who_has_something_to_say() -> None:
@@ -140,9 +158,7 @@ def assert_truthful(generation: Generation, is_tree: bool) -> None:
 
 
 @pytest.mark.parametrize("tree", ["chain", 16, "auto"])
-@pytest.mark.parametrize(
-    "kinds", [KINDS[1:3], ("stand", "prompt-lookup"), ("prompt-lookup", "stand"), ("ngram", "token-recycling"), KINDS]
-)
+@pytest.mark.parametrize("kinds", [KINDS[1:3], ("ngram", "token-recycling"), KINDS])
 def test_any_look_ups_together_give_the_targets_tokens_and_logits(
     kinds: Sequence[str], tree: int | Literal["auto", "chain"], tmp_path: Path
 ) -> None:
@@ -157,7 +173,7 @@ def test_any_look_ups_together_give_the_targets_tokens_and_logits(
                 assert_truthful(generation, tree == 16)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.sampled_from(KINDS[:3]), min_size=2, max_size=4, unique=False),
     st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12),
@@ -170,20 +186,3 @@ def test_any_run_of_look_ups_changes_nothing(kinds: list[str], prompt: list[int]
     for selection in (GREEDY, Selection(Sampling(0.7), "coupled", seed)):
         found, _ = speculate(hierarchy, prompt, 20, (), selection)
         assert found == by_hand(decoder_of(levels[0]), prompt, 20, (), selection)
-
-
-def test_rejection_sampling_ends_with_logits_of_the_target() -> None:
-    levels = [target_level(), look_up("stand"), look_up("prompt-lookup")]
-    found, _ = speculate(Hierarchy(levels, [4], [0.0], 16), [1, 2], 30, (), Selection(Sampling(0.8), "rejection", 4))
-    again = by_hand(decoder_of(levels[0]), [1, 2, *found.token_ids[:-1]], 1)
-    assert found.logits[-1] == again.logits[0]
-
-
-def test_more_is_found_together_than_by_either() -> None:
-    rounds = {}
-    for kinds in (("stand",), ("prompt-lookup",), ("stand", "prompt-lookup")):
-        hierarchy = Hierarchy([target_level(), *map(look_up, kinds)], [6], [0.0], 16)  # type: ignore[arg-type]
-        generations = [speculate(hierarchy, prompt, 30)[1] for prompt in PROMPTS]
-        rounds[kinds] = sum(generation.trace.num_rounds for generation in generations)
-    *alone, together = rounds.values()
-    assert together <= min(alone)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_batch import SimulatedBatch, roofline, texts
-from simulated_machine import SimulatedDraft, SimulatedMachine
+from simulated_machine import SimulatedBatch, SimulatedDraft, SimulatedMachine, roofline, texts
 
 from mxconv.drafts.passes import JointPass, Load
 from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace
@@ -44,14 +43,14 @@ USELESS = {
 @pytest.mark.parametrize("case", GOOD)
 def test_drafts_that_pay_are_used_nearly_as_well_as_by_the_best_fixed_choice(case: str) -> None:
     ratios, short = [], []
-    for seed, noise in enumerate((0.0, 0.1, 0.15)):
+    for seed, noise in enumerate((0.0, 0.15)):
         machine = SimulatedMachine(GOOD[case], noise=noise, seed=seed)
         pace = AdaptivePace(len(GOOD[case]))
         machine.run(pace, 500)
         learned = machine.num_tokens, machine.seconds
-        machine.run(pace, 2000)
+        machine.run(pace, 1500)
         ratios.append((machine.num_tokens - learned[0]) / (machine.seconds - learned[1]) / machine.best_rate())
-    for seed in range(12):  # of the first text already most of the gain is had
+    for seed in range(6):  # of the first text already most of the gain is had
         machine = SimulatedMachine(GOOD[case], noise=0.15, seed=seed)
         machine.run(AdaptivePace(len(GOOD[case])), 64)
         short.append(machine.num_tokens / machine.seconds)
@@ -61,7 +60,7 @@ def test_drafts_that_pay_are_used_nearly_as_well_as_by_the_best_fixed_choice(cas
 
 @pytest.mark.parametrize("case", USELESS)
 def test_drafts_that_never_pay_cost_at_most_5_percent(case: str) -> None:
-    for num_tokens, noise, count in ((64, 0.0, 3), (64, 0.15, 12), (1000, 0.15, 2)):
+    for num_tokens, noise, count in ((64, 0.15, 8), (1000, 0.15, 1)):
         taken = []
         for seed in range(count):
             machine = SimulatedMachine(USELESS[case], noise=noise, seed=seed)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -36,23 +37,17 @@ PROMPTS = ["Once", "A b", "the sun is"]
 DRAWN = Selection(Sampling(temperature=0.8), seed=7)
 # what differs most on the way through a package: two towers, fused, turned and shared tensors, experts, states, names
 NAMES = [
-    "gemma2",
     "gemma3, of several towers",
-    "gemma4",
     "phi3",
-    "glm4",
     "gpt2",
     "gpt_neox",
-    "seed_oss",
     "qwen3_moe",
     "gpt_oss",
     "granitemoe",
     "deepseek_v3",
-    "llama4",
     "gemma4, with experts",
     "lfm2",
     "mamba2",
-    "qwen3_5, of several towers",
     "qwen3_next",
 ]
 MTP = {
@@ -116,28 +111,26 @@ def test_what_mtp_modules_draft_changes_no_token_and_no_logit(tmp_path: Path, na
     codec = ("mxfp4", "bsfp")[list(MTP).index(name) % 2]
     manifest = quantize(source, tmp_path / "package", codec=codec, drafts=("mtp",))
     assert [level.kind for level in manifest.levels] == ["target", "self-draft", "mtp"]
-    for levels in (["target", "mtp"], None):
-        with LoadedPackage(tmp_path / "package", levels, num_threads=1) as loaded:
-            drafts = len(loaded.levels) - 1
-            hierarchy = Hierarchy(loaded.levels, [3] * drafts, [0.0] * drafts, 8)
-            assert_nothing_changes(loaded, hierarchy, 6)
-            assert num_proposed(loaded, hierarchy)[-1] > 0
-            assert_nothing_changes(loaded, Hierarchy(loaded.levels, "auto", None, "auto"), 6, DRAWN)
+    levels = ["target", "mtp"] if codec == "mxfp4" else None
+    with LoadedPackage(tmp_path / "package", levels, num_threads=1) as loaded:
+        drafts = len(loaded.levels) - 1
+        hierarchy = Hierarchy(loaded.levels, [3] * drafts, [0.0] * drafts, 8)
+        assert_nothing_changes(loaded, hierarchy, 6)
+        assert num_proposed(loaded, hierarchy)[-1] > 0
+        assert_nothing_changes(loaded, Hierarchy(loaded.levels, "auto", None, "auto"), 6, DRAWN)
 
 
 @pytest.fixture(scope="module")
 def recurrent(family_of: Callable[[str], Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Makes (once) the package of a family with states."""
-    made: dict[str, Path] = {}
 
+    @cache
     def make(name: str) -> Path:
-        if name not in made:
-            folder = tmp_path_factory.mktemp("recurrent")
-            source = copytree(family_of(name).folder, folder / "source")
-            write_tiny_tokenizer(source / "tokenizer.json", 96)
-            quantize(source, folder / "package", codec="bsfp")
-            made[name] = folder / "package"
-        return made[name]
+        folder = tmp_path_factory.mktemp("recurrent")
+        source = copytree(family_of(name).folder, folder / "source")
+        write_tiny_tokenizer(source / "tokenizer.json", 96)
+        quantize(source, folder / "package", codec="bsfp")
+        return folder / "package"
 
     return make
 
@@ -145,13 +138,10 @@ def recurrent(family_of: Callable[[str], Any], tmp_path_factory: pytest.TempPath
 @pytest.mark.parametrize(
     ("name", "drafts", "lengths", "tree", "kernel"),
     [
-        ("lfm2", (), [4], 8, None),
         ("qwen3_5", (), [4], 8, "numpy"),
         ("mamba2", ("layer-skip:m1+2", "stand"), [3, 2, 2], 6, None),
-        ("qwen3_5", ("layer-skip:m1+2", "stand"), [3, 2, 2], 6, None),
         ("qwen3_5", ("streaming,sink=1,window=3",), "auto", "auto", None),
-        ("lfm2", ("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain", "numpy"),
-        ("mamba2", ("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain", None),
+        ("lfm2", ("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain", None),
     ],
 )
 def test_nothing_changes_with_drafts_of_a_target_with_states(
@@ -167,9 +157,8 @@ def test_nothing_changes_with_drafts_of_a_target_with_states(
             assert sum(num_proposed(loaded, hierarchy)) > 0
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5"])
-def test_a_draft_whose_layers_change_studies_on_the_shared_states(recurrent: Callable[[str], Path], name: str) -> None:
-    with LoadedPackage(recurrent(name), ["target"], kernel="numpy", drafts=[parse_draft("swift")]) as loaded:
+def test_a_draft_whose_layers_change_studies_on_the_shared_states(recurrent: Callable[[str], Path]) -> None:
+    with LoadedPackage(recurrent("lfm2"), ["target"], drafts=[parse_draft("swift")]) as loaded:
         assert_nothing_changes(loaded, Hierarchy(loaded.levels, [3], [0.0]), 24, Selection())
 
 
@@ -210,7 +199,7 @@ def test_a_checkpoint_of_carried_experts_decodes_as_in_transformers(carried: tup
         assert_close(decoder.forward(IDS, KVCache(config)), expected)
 
 
-@pytest.mark.parametrize(("codec", "kernels"), [("mxfp4", ("numpy", None)), ("bsfp", (None,))])
+@pytest.mark.parametrize(("codec", "kernels"), [("mxfp4", ("numpy",)), ("bsfp", (None,))])
 def test_a_package_decodes_its_carried_experts_and_drafts_by_them(
     carried: tuple[Path, np.ndarray], tmp_path: Path, codec: str, kernels: tuple[str | None, ...]
 ) -> None:

@@ -23,8 +23,7 @@ from mxconv.codecs.float16 import FP16
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.experts import WeightedMixture
-from mxconv.engine.routing import Router
+from mxconv.engine.experts import Router, WeightedMixture
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights
 from mxconv.errors import ModelError
@@ -36,14 +35,11 @@ checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transf
 
 STACKED = (
     "mixtral",
-    "olmoe",
     "qwen2_moe",
-    "qwen3_moe",
     "granitemoe",
     "granitemoehybrid, with experts",
     "gpt_oss",
     "deepseek_v3",
-    "glm4_moe",
     "qwen3_5_moe",
     "qwen3_next, with experts",
 )
@@ -117,7 +113,7 @@ def _only(stack: ExpertStack, numbers: set[int]) -> ExpertStack:
     return ExpertStack(stack.shape, make)
 
 
-@pytest.mark.parametrize(("name", "codec"), [("qwen3_moe", "bsfp"), ("granitemoe", "mxfp4"), ("granitemoe", "bsfp")])
+@pytest.mark.parametrize(("name", "codec"), [("qwen3_moe", "bsfp"), ("granitemoe", "mxfp4")])
 def test_a_package_opens_the_experts_that_rows_chose_and_no_others(
     family_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, codec: str
 ) -> None:
@@ -164,21 +160,6 @@ def test_experts_under_the_names_of_transformers_in_memory_are_read_alike(family
     assert np.array_equal(logits(tmp_path / "own"), logits(tmp_path / "published"))
 
 
-def test_a_package_of_such_a_checkpoint_decodes_as_the_checkpoint(tmp_path: Path) -> None:
-    model = checkpoints.make_model("mixtral")
-    checkpoints.write_checkpoint(model, tmp_path / "published")
-    model.bfloat16().save_pretrained(tmp_path / "own", save_original_format=False)
-    write_tiny_tokenizer(tmp_path / "own" / "tokenizer.json", model.config.vocab_size)
-    manifest = quantize(tmp_path / "own", tmp_path / "package", codec="bsfp")
-    stacks = {record.name for record in manifest.tensors if record.stack is not None}
-    assert "model.layers.0.mlp.experts.gate_up_proj" in stacks
-    with LoadedPackage(tmp_path / "package", kernel="numpy") as loaded:
-        decoder = loaded.levels[0].decoder
-        assert decoder is not None
-        found = decoder.forward(TOKEN_IDS, KVCache(decoder.config))
-    assert np.array_equal(found, logits(tmp_path / "published"))
-
-
 def routed(logits: np.ndarray, count: int, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
     """What a router makes of given logits, which its matrix, the identity in float16, takes as they are."""
     width = logits.shape[1]
@@ -189,7 +170,7 @@ def routed(logits: np.ndarray, count: int, **changes: Any) -> tuple[np.ndarray, 
     return Router(CheckedWeights(weights, "router"), parts, width)(logits, count)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2**32 - 1), st.data())
 def test_routing_is_what_torch_makes_of_it(num_experts: int, num_rows: int, seed: int, data: st.DataObject) -> None:
     import torch

@@ -1,6 +1,7 @@
 """States on the native decoder: whatever was tried, logits and states are those of tokens decoded one at a time."""
 
 from collections.abc import Callable, Sequence
+from functools import cache as cached
 from typing import Any
 
 import numpy as np
@@ -33,15 +34,11 @@ Native = Callable[..., Decoder]
 @pytest.fixture(scope="module")
 def native(family_of: Callable[[str], Any]) -> Native:
     """Makes (once) a decoder of a kind of state, on a kernel and some threads."""
-    made: dict[tuple[str, str, int], Decoder] = {}
 
-    def make(kind: str, kernel: str = "", num_threads: int = 1) -> Decoder:
-        key = kind, kernel or IMPLEMENTATIONS[0], num_threads
-        if key not in made:
-            family, matrices = family_of(kind), Matrices(choose_engine(key[1], num_threads))
-            made[key] = native_copy(family.config, with_format(family.weights, BF16), matrices, dense)
-            assert type(made[key]).__name__ == "NativeDecoder"
-        return made[key]
+    @cached
+    def make(kind: str, kernel: str = IMPLEMENTATIONS[0], num_threads: int = 1) -> Decoder:
+        family, matrices = family_of(kind), Matrices(choose_engine(kernel, num_threads))
+        return native_copy(family.config, with_format(family.weights, BF16), matrices, dense)
 
     return make
 
@@ -49,9 +46,9 @@ def native(family_of: Callable[[str], Any]) -> Native:
 class Text:
     """A cache, the tokens that it should hold, and the logits after each."""
 
-    def __init__(self, decoder: Decoder, rewinds: bool) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
-        self.cache = KVCache(decoder.config, rewinds=rewinds)
+        self.cache = KVCache(decoder.config)
         self.tokens: list[int] = []
         self.logits: list[np.ndarray] = []
 
@@ -108,13 +105,13 @@ def tokens_of(draw: st.DataObject, count: int) -> list[int]:
     return [int(token) for token in np.random.default_rng(draw.draw(st.integers(0, 99))).integers(0, 96, count)]
 
 
-@settings(max_examples=60, deadline=None)
-@given(data=st.data(), kind=st.sampled_from(KINDS), rewinds=st.booleans(), num_threads=st.sampled_from([1, 2, 3]))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(KINDS), num_threads=st.sampled_from([1, 2, 3]))
 def test_whatever_was_tried_logits_and_states_are_those_of_tokens_one_at_a_time(
-    native: Native, data: st.DataObject, kind: str, rewinds: bool, num_threads: int
+    native: Native, data: st.DataObject, kind: str, num_threads: int
 ) -> None:
     kernel = data.draw(st.sampled_from(IMPLEMENTATIONS))
-    text = Text(native(kind, kernel, num_threads), rewinds)
+    text = Text(native(kind, kernel, num_threads))
     for _ in range(data.draw(st.integers(1, 8))):
         if len(text.tokens) < 170:
             try_something(text, data)
@@ -123,19 +120,16 @@ def test_whatever_was_tried_logits_and_states_are_those_of_tokens_one_at_a_time(
     alone, cache = native(kind, kernel, 1), KVCache(text.decoder.config)
     expected = np.concatenate([alone.forward([token], cache) for token in text.tokens])
     assert_same_bits(np.array(text.logits), expected, kind)
-    assert text.cache.states is not None and cache.states is not None
-    for found, wanted in (
-        (text.cache.states.windows, cache.states.windows),
-        (text.cache.states.memories, cache.states.memories),
-    ):
-        assert found[0].tobytes() == wanted[0].tobytes()  # the running state
+    found, wanted = text.cache.states, cache.states
+    assert found is not None and wanted is not None
+    assert found.windows[0].tobytes() == wanted.windows[0].tobytes()  # the running state
+    assert found.memories[0].tobytes() == wanted.memories[0].tobytes()
 
 
-@pytest.mark.parametrize("kind", ["granitemoehybrid", "qwen3_next"])
 @pytest.mark.parametrize("kernel", IMPLEMENTATIONS)
-def test_rates_of_any_size_are_those_of_numpy(family_of: Callable[[str], Any], kind: str, kernel: str) -> None:
+def test_rates_of_any_size_are_those_of_numpy(family_of: Callable[[str], Any], kernel: str) -> None:
     """softplus(x) is e^x far below zero, and x far above."""
-    family = family_of(kind)
+    family = family_of(("granitemoehybrid", "qwen3_next")[IMPLEMENTATIONS.index(kernel) % 2])
     weights = with_format(family.weights, FP16)
     rates = (np.array([-90, -17, -1, 0.4, 19.9, 20.1, 60], np.float32), np.zeros(7, np.float32))
     extreme = {
