@@ -16,15 +16,10 @@ LONGEST_QUOTE = 80
 
 @dataclass(frozen=True)
 class Fields:
-    """The keys of one JSON object.
+    """The keys of one JSON object."""
 
-    Args:
-        values: the object.
-        name: what errors call it, e.g. "config.json" or "config.json: rope_scaling".
-    """
-
-    values: Mapping[str, Any]
-    name: str
+    values: Mapping[str, Any]  # the object
+    name: str  # what errors call it, e.g. "config.json" or "config.json: rope_scaling"
 
     @classmethod
     def read(cls, path: Path) -> "Fields":

@@ -17,27 +17,17 @@ from mxconv.errors import ModelError
 
 @dataclass(frozen=True)
 class MixerCount:
-    """What the mixer of one layer stores, reads and computes: attention, or a recurrence with a state.
+    """What the mixer of one layer stores, reads and computes: attention, or a recurrence with a state."""
 
-    Args:
-        weights: of its matrices.
-        vectors: of its biases, sinks and norms of its own, and of what a recurrence has beside matrices.
-        kv_values: that one new token reads of a cached position; of latent vectors, which are keys and values at once.
-        multiply_adds: of one new token with one cached position.
-        window: positions that it sees, None is all.
-        state_values: float32 numbers of the state of one sequence, which a pass reads and writes.
-        row_values: float32 numbers that are kept of a row, to rebuild its state when later rows are rejected.
-        state_multiply_adds: of one new token with the state, at any context.
-    """
-
-    weights: int
-    vectors: int
+    weights: int  # of its matrices
+    vectors: int  # of its biases, sinks and norms of its own, and of what a recurrence has beside matrices
+    # that one new token reads of a cached position; of latent vectors, which are keys and values at once
     kv_values: int
-    multiply_adds: int
-    window: int | None = None
-    state_values: int = 0
-    row_values: int = 0
-    state_multiply_adds: int = 0
+    multiply_adds: int  # of one new token with one cached position
+    window: int | None = None  # positions that it sees, None is all
+    state_values: int = 0  # float32 numbers of the state of one sequence, which a pass reads and writes
+    row_values: int = 0  # float32 numbers that are kept of a row, to rebuild its state when later rows are rejected
+    state_multiply_adds: int = 0  # of one new token with the state, at any context
 
     def positions(self, context: float) -> float:
         """Cached positions that a new token attends to."""

@@ -13,34 +13,25 @@ MOST_FACTORS = 4096  # pairs of a head, that a list may speak of
 
 @dataclass(frozen=True)
 class RopeParameters:
-    """How fast each pair rotates.
+    """How fast each pair rotates."""
 
-    Args:
-        theta: pair j of n rotates by theta^(-j / n) radians a position.
-        rope_type: what is done to that. `linear`, `llama3`, `yarn` and `proportional` go by `factor`, `llama3` by the
-            three after it too, `yarn` by the last of them.
-        share: of a head's values that rotate, the first ones.
-        is_interleaved: whether neighbours are pairs, or values half of those that rotate apart.
-        multiplier: of cosines and sines (`attention_factor`).
-        beta_fast, beta_slow: of `yarn`: turns in the original context from which on a pair keeps its speed, and up to
-            which it is divided by `factor`.
-        truncates: whether the pairs that make these turns are rounded outwards.
-        factors: of `longrope`: what each pair's speed is divided by.
-    """
-
-    theta: float
+    theta: float  # pair j of n rotates by theta^(-j / n) radians a position
+    # what is done to that. `linear`, `llama3`, `yarn` and `proportional` go by `factor`, `llama3` by the three after it
+    # too, `yarn` by the last of them
     rope_type: str = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
-    share: float = 1.0
-    is_interleaved: bool = False
-    multiplier: float = 1.0
+    share: float = 1.0  # of a head's values that rotate, the first ones
+    is_interleaved: bool = False  # whether neighbours are pairs, or values half of those that rotate apart
+    multiplier: float = 1.0  # of cosines and sines (`attention_factor`)
+    # beta_fast and beta_slow: of `yarn`: turns in the original context from which on a pair keeps its speed, and up to
+    # which it is divided by `factor`
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    truncates: bool = True
-    factors: tuple[float, ...] = ()
+    truncates: bool = True  # whether the pairs that make these turns are rounded outwards
+    factors: tuple[float, ...] = ()  # of `longrope`: what each pair's speed is divided by
 
     @classmethod
     def from_fields(

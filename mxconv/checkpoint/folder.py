@@ -4,7 +4,6 @@ The same rules serve a local folder and the listing of a Hub repository. safeten
 Hugging Face layout over `consolidated*` copies of the same weights. An index is checked against its shards both ways.
 """
 
-import ntpath
 import os
 import posixpath
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object, stays_inside
 from mxconv.checkpoint.tensor import WeightFile
 from mxconv.errors import CheckpointError
 
@@ -131,23 +130,12 @@ def read_index(path: Path) -> dict[str, str]:
             "Download or export the checkpoint again."
         )
     for name, shard in weight_map.items():
-        if not isinstance(shard, str) or not _stays_inside(shard):
+        if not isinstance(shard, str) or not stays_inside(shard):
             raise CheckpointError(
                 f"{path}: tensor {name!r} is in {shard!r}; a relative path inside the index's folder is required. "
                 "Do not use this checkpoint unless you know who made it."
             )
     return {name: posixpath.normpath(shard) for name, shard in weight_map.items()}
-
-
-def _stays_inside(shard: str) -> bool:
-    """Judged by the text alone, and for every system: no root, no drive, no `..`, no backslash."""
-    return (
-        bool(posixpath.basename(shard))
-        and not shard.startswith("/")
-        and not ntpath.splitdrive(shard)[0]
-        and not any(character in shard for character in "\\\0")
-        and ".." not in shard.split("/")
-    )
 
 
 def resolve_shard(index_path: Path, shard: str) -> Path:

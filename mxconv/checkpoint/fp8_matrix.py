@@ -22,17 +22,11 @@ DEFAULT_BLOCK = 128, 128
 
 @dataclass(frozen=True)
 class Fp8Matrix:
-    """A matrix as formats/fp8.md has it.
+    """A matrix as formats/fp8.md has it."""
 
-    Args:
-        codes: (out_features, in_features) F8_E4M3.
-        scales: one a block.
-        block: its rows and columns.
-    """
-
-    codes: SourceTensor
-    scales: SourceTensor
-    block: tuple[int, int]
+    codes: SourceTensor  # (out_features, in_features) F8_E4M3
+    scales: SourceTensor  # one a block
+    block: tuple[int, int]  # its rows and columns
 
     def __post_init__(self) -> None:
         """Raises CheckpointError where the tensors do not belong together."""

@@ -2,7 +2,9 @@
 
 import errno
 import json
+import ntpath
 import os
+import posixpath
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +30,18 @@ def check_regular_file(path: Path) -> int:
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise CheckpointError(f"{path}: is {kind}; a regular file is required. Check the path.")
     return status.st_size
+
+
+def stays_inside(name: str) -> bool:
+    """Whether a relative path leads to a file in its folder, by its text alone and for every system: no root, no drive,
+    no `..`, no backslash."""
+    return (
+        bool(posixpath.basename(name))
+        and not name.startswith("/")
+        and not ntpath.splitdrive(name)[0]
+        and not any(character in name for character in "\\\0")
+        and ".." not in name.split("/")
+    )
 
 
 @contextmanager

@@ -82,7 +82,7 @@ class Checkpoint:
         for file in self._files:
             file.close()
         if self.snapshot is not None:
-            self.snapshot.close()
+            self.snapshot.folder.cleanup()
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -173,7 +173,7 @@ def _open(
     try:
         for shard, path in paths.items():
             if snapshot is not None:
-                files[shard] = snapshot.open_weights(shard)
+                files[shard] = RangedFile(snapshot.store, shard, path)
             else:
                 files[shard] = LegacyFile(path) if weights.is_legacy else MappedFile(path)
         if index_file is not None and weights.weight_map is not None:

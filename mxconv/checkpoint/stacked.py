@@ -33,15 +33,11 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 @dataclass(frozen=True)
 class StackedExperts:
-    """A stack of matrices.
+    """A stack of matrices."""
 
-    Args:
-        shape: of the tensor, no dimension empty: (experts, out_features, in_features), or the last two exchanged.
-        axes: which of the two it is.
-    """
-
+    # of the tensor, no dimension empty: (experts, out_features, in_features), or the last two exchanged
     shape: tuple[int, int, int]
-    axes: Axes
+    axes: Axes  # which of the two it is
 
     @property
     def num_experts(self) -> int:

@@ -26,14 +26,9 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(frozen=True)
 class Keys:
-    """Sizes of a decoder. Names follow config.json.
+    """Sizes of a decoder. Names follow config.json."""
 
-    Args:
-        fields: the file.
-        eps: of all norms.
-    """
-
-    fields: Fields
+    fields: Fields  # the file
     model_type: str
     hidden_size: int
     num_hidden_layers: int
@@ -42,7 +37,7 @@ class Keys:
     head_dim: int
     vocab_size: int
     max_position_embeddings: int
-    eps: float
+    eps: float  # of all norms
 
     @classmethod
     def read(

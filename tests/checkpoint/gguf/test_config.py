@@ -71,7 +71,7 @@ def test_linear_scaling_and_special_ids_are_taken(tmp_path: Path) -> None:
 
 
 def test_the_factors_of_llama_3_become_its_parameters(tmp_path: Path) -> None:
-    factors = llama3_factors(16, 10000.0, 32.0, 1.0, 4.0, 8192)
+    factors = llama3_factors(16, RopeParameters(10000.0, "llama3", 32.0))
     config = config_of(write_gguf(tmp_path / "a.gguf", tensors() | {"rope_freqs.weight": factors}))
     assert config["rope_scaling"] == {
         "rope_type": "llama3",
@@ -85,9 +85,9 @@ def test_the_factors_of_llama_3_become_its_parameters(tmp_path: Path) -> None:
 def test_factors_divide_frequencies_as_our_own_rope_does() -> None:
     """The model's RoPE agrees with transformers; see tests/engine/test_rope.py."""
     rope = RopeParameters(5e5, "llama3", 8.0, 1.0, 4.0, 8192)
-    divided = frequencies(RopeParameters(5e5), 128) / llama3_factors(128, 5e5, 8.0, 1.0, 4.0, 8192)
+    divided = frequencies(RopeParameters(5e5), 128) / llama3_factors(128, rope)
     np.testing.assert_allclose(divided, frequencies(rope, 128), rtol=1e-6)
-    assert len(np.unique(llama3_factors(128, 5e5, 8.0, 1.0, 4.0, 8192))) > 3
+    assert len(np.unique(llama3_factors(128, rope))) > 3
 
 
 REFUSALS: dict[str, tuple[Change, str]] = {
