@@ -36,11 +36,7 @@ class FileHash(Stream):
         return FileHash, (self.path.absolute(),)
 
     def advance(self) -> bool:
-        """Hash up to 32 MB more; False at the end of the file.
-
-        Raises:
-            CheckpointError: it cannot be read.
-        """
+        """Hash up to 32 MB more; False at the end of the file. Raises CheckpointError where it cannot be read."""
         chunk = bytearray(CHUNK_BYTES)
         window = memoryview(chunk)
         end = self.num_bytes + PIECE_BYTES

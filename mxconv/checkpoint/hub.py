@@ -125,11 +125,7 @@ def is_hub_id(text: str) -> bool:
 
 
 def check_hub_id(text: str) -> None:
-    """Refuse what cannot be a repository.
-
-    Raises:
-        CheckpointError: it has not the form `owner/name`.
-    """
+    """Refuse what cannot be a repository. Raises CheckpointError where it has not the form `owner/name`."""
     if not is_hub_id(text):
         raise CheckpointError(f"{text}: no Hub id; owner/name is required. Check the spelling.")
 

@@ -141,11 +141,7 @@ class Look(NamedTuple):
 
 
 def check_look(path: Path, look: Look) -> None:
-    """Refuse a file that was changed.
-
-    Raises:
-        CheckpointError: its length or time is another.
-    """
+    """Refuse a file that was changed. Raises CheckpointError where its length or time is another."""
     now = Look.at(path)
     if now != look:
         change = f"from {look.num_bytes:,} to {now.num_bytes:,} bytes" if now.num_bytes != look.num_bytes else "in time"

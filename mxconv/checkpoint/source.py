@@ -69,11 +69,7 @@ class Checkpoint:
         return sizes if self.index_file is None else sizes | {self.index_file: self.index_file.stat().st_size}
 
     def check_unchanged(self) -> None:
-        """Refuse weight files that were changed since they were opened.
-
-        Raises:
-            CheckpointError: one was.
-        """
+        """Refuse weight files that were changed since they were opened. Raises CheckpointError where one was."""
         for file in self._files:
             file.check_unchanged()
 

@@ -33,11 +33,7 @@ def _allocated_bytes(status: os.stat_result) -> int:
 
 
 def flush_file(path: Path) -> None:
-    """Wait until a file's bytes are on the disk.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Wait until a file's bytes are on the disk. Raises OSError where the system refuses."""
     with path.open("r+b") as file:  # Windows flushes only what may be written
         os.fsync(file.fileno())
 
@@ -67,11 +63,7 @@ _PLACE = threading.Lock()  # Windows has one position a file, and no call that l
 
 
 def read_at(file: FileIO, num_bytes: int, offset: int) -> bytes:
-    """Up to this many bytes at an offset; none at the end of the file.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Up to this many bytes at an offset; none at the end of the file. Raises OSError where the system refuses."""
     if sys.platform != "win32" and hasattr(os, "pread"):
         return os.pread(file.fileno(), num_bytes, offset)
     with _PLACE:
@@ -80,11 +72,7 @@ def read_at(file: FileIO, num_bytes: int, offset: int) -> bytes:
 
 
 def write_at(file: FileIO, content: bytes | memoryview, offset: int) -> None:
-    """Write all of it at an offset.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Write all of it at an offset. Raises OSError where the system refuses."""
     rest = memoryview(content)
     while rest:
         num_written = _write_some(file, rest, offset)

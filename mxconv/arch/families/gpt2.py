@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.elements import Linear, Mlp
-from mxconv.arch.families.keys import Keys
+from mxconv.arch.families.keys import LAYER_NORM, Keys
 from mxconv.arch.fields import Fields
 
 NAMES = {
@@ -22,7 +22,8 @@ def gpt2(fields: Fields) -> ModelConfig:
             fields.reject(key, "mxconv supports false", "Use a model of that kind.")
     fields = Keys.ignoring(fields, "num_key_value_heads", "head_dim")
     renamed = {NAMES.get(key, key): value for key, value in fields.values.items()}
-    keys = Keys.read(replace(fields, values=renamed), max_positions=1024, eps=1e-5, eps_key="layer_norm_epsilon")
+    fields = replace(fields, values=renamed)
+    keys = Keys.read(fields, max_positions=1024, eps=1e-5, eps_key="layer_norm_epsilon", **LAYER_NORM)
     both = Linear("attn.c_attn", True, is_transposed=True)
     scales = fields.flag("scale_attn_weights", True)
     mixer = keys.attention(
@@ -42,13 +43,13 @@ def gpt2(fields: Fields) -> ModelConfig:
     layer = keys.layer(
         mixer if scales else replace(mixer, scale=1.0),
         mlp,
-        before_mixer=keys.norm("ln_1", kind="layer", has_bias=True),
-        before_mlp=keys.norm("ln_2", kind="layer", has_bias=True),
+        before_mixer=keys.norm("ln_1"),
+        before_mlp=keys.norm("ln_2"),
     )
     return keys.model(
         [layer] * keys.num_hidden_layers,
         is_tied=True,
-        final_norm=keys.norm("ln_f", kind="layer", has_bias=True),
+        final_norm=keys.norm("ln_f"),
         embedding="wte.weight",
         positions="wpe.weight",
         layer_prefix="h",

@@ -2,7 +2,7 @@
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.elements import Linear
-from mxconv.arch.families.keys import Keys
+from mxconv.arch.families.keys import LAYER_NORM, Keys
 from mxconv.arch.fields import Fields
 from mxconv.arch.rope_parameters import RopeParameters
 
@@ -10,24 +10,16 @@ from mxconv.arch.rope_parameters import RopeParameters
 def gpt_neox(fields: Fields) -> ModelConfig:
     """`model_type` gpt_neox; a quarter of each head rotates where `rotary_pct` says nothing else."""
     fields = Keys.ignoring(fields, "num_key_value_heads")
-    keys = Keys.read(fields, max_positions=2048, eps=1e-5, eps_key="layer_norm_eps")
-    rope = _rope(keys)
+    keys = Keys.read(fields, max_positions=2048, eps=1e-5, eps_key="layer_norm_eps", **LAYER_NORM)
     bias = fields.flag("attention_bias", True)
     both = Linear("attention.query_key_value", bias)
-    mixer = keys.attention(
-        rope, query=both, key=both, value=both, fused="heads", output=Linear("attention.dense", bias)
-    )
+    output = Linear("attention.dense", bias)
+    mixer = keys.attention(_rope(keys), query=both, key=both, value=both, fused="heads", output=output)
     mlp = keys.plain_mlp(keys.activation("hidden_act", "gelu"), "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", True)
-    layer = keys.layer(
-        mixer,
-        mlp,
-        before_mixer=keys.norm("input_layernorm", kind="layer", has_bias=True),
-        before_mlp=keys.norm("post_attention_layernorm", kind="layer", has_bias=True),
-        is_parallel=fields.flag("use_parallel_residual", True),
-    )
+    layer = keys.layer(mixer, mlp, is_parallel=fields.flag("use_parallel_residual", True))
     return keys.model(
         [layer] * keys.num_hidden_layers,
-        final_norm=keys.norm("gpt_neox.final_layer_norm", kind="layer", has_bias=True),
+        final_norm=keys.norm("gpt_neox.final_layer_norm"),
         embedding="gpt_neox.embed_in.weight",
         head="embed_out",
         layer_prefix="gpt_neox.layers",

@@ -1,7 +1,7 @@
 """The keys that most families' config.json share, and the parts that follow from them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from mxconv.arch.mixture import Mixture
 from mxconv.arch.rope_parameters import RopeParameters
 
 MOST_LAYERS = 4096  # the deepest published models have a few hundred; sizes in a file are not trusted
+LAYER_NORM: dict[str, Any] = {"kind": "layer", "has_bias": True}  # for `Keys.read`
 SLIDING, FULL = "sliding_attention", "full_attention"
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -38,6 +39,7 @@ class Keys:
     vocab_size: int
     max_position_embeddings: int
     eps: float  # of all norms
+    norm_kind: Mapping[str, Any]  # what all norms of the family have besides, for `Norm`
 
     @classmethod
     def read(
@@ -48,6 +50,7 @@ class Keys:
         eps_key: str = "rms_norm_eps",
         head_dim: int | None = None,
         num_key_value_heads: int | None = None,
+        **norm_kind: Any,
     ) -> "Keys":
         """Read them.
 
@@ -57,6 +60,7 @@ class Keys:
             eps_key: what the family calls the norms' epsilon.
             head_dim: None is the hidden size divided by the heads.
             num_key_value_heads: None is a pair of key and value for each head.
+            norm_kind: what the family's norms are, where they are not RMS norms as Llama has them.
 
         Raises:
             ModelError: a key is missing, ill-typed or impossible.
@@ -79,6 +83,7 @@ class Keys:
             vocab_size=fields.size("vocab_size"),
             max_position_embeddings=fields.size("max_position_embeddings", max_positions),
             eps=fields.number(eps_key, eps),
+            norm_kind=norm_kind,
         )
 
     def rope(self, theta: float = 10000.0, share: float | None = None) -> RopeParameters:
@@ -102,8 +107,8 @@ class Keys:
         return replace(fields, values={key: value for key, value in fields.values.items() if key not in names})
 
     def norm(self, name: str, **changes: Any) -> Norm:
-        """One of the model's norms: an RMS norm where nothing else is said."""
-        return Norm(name, self.eps, **changes)
+        """One of the model's norms."""
+        return Norm(name, self.eps, **{**self.norm_kind, **changes})
 
     def attention(
         self, rope: RopeParameters | None, qkv_bias: bool = False, output_bias: bool = False, **changes: Any
