@@ -170,10 +170,7 @@ def test_older_names_of_keys_and_layers_say_the_same() -> None:
     assert describe_values(older) == describe_values(newer | {"layer_types": kinds})
     named = [
         describe_values(GRANITE | {"layer_types": [a, a, b, a]})
-        for a, b in (
-            ("mamba", "attention"),
-            ("linear_attention", "full_attention"),
-        )
+        for a, b in (("mamba", "attention"), ("linear_attention", "full_attention"))
     ]
     assert named[0] == named[1]
     assert attends(named[0]) == [False, False, True, False]

@@ -170,10 +170,7 @@ def test_a_length_that_lies_is_refused_before_the_header_is_read(tmp_path: Path,
         (b'{"a":{"dtype":"U8","dtype":"I8"}}', "header: the JSON key 'dtype' occurs twice in one object; "),
         (b'{"__metadata__": 5}', "__metadata__ is 5; an object of strings is required. "),
         (b'{"__metadata__": {"a": 5}}', "__metadata__ is {'a': 5}; an object of strings is required. "),
-        (
-            b'{"\\ud800": {}}',
-            r"tensor '\ud800': the name holds half a surrogate pair; names must be Unicode text. ",
-        ),
+        (b'{"\\ud800": {}}', r"tensor '\ud800': the name holds half a surrogate pair; names must be Unicode text. "),
     ],
 )
 def test_a_header_that_is_no_proper_json_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
@@ -224,16 +221,8 @@ def test_an_entry_without_its_fields_is_refused_and_shown_cut_off(tmp_path: Path
 @pytest.mark.parametrize(
     ("second", "content", "message"),
     [
-        (
-            [1, 3],
-            b"abc",
-            "'b': begins at byte {1}, inside tensor 'a', which ends at {2}; tensors must not overlap.",
-        ),
-        (
-            [3, 5],
-            b"abcde",
-            "'b': begins at byte {3}, and tensor 'a' ends at {2}; no bytes may lie between them.",
-        ),
+        ([1, 3], b"abc", "'b': begins at byte {1}, inside tensor 'a', which ends at {2}; tensors must not overlap."),
+        ([3, 5], b"abcde", "'b': begins at byte {3}, and tensor 'a' ends at {2}; no bytes may lie between them."),
         (None, b"abc", "1 bytes follow tensor 'a'; every byte must belong to a tensor."),
     ],
     ids=["overlap", "gap", "rest"],

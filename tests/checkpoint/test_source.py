@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
-from checkpoints import (
-    llama_tensors,
-    write_index,
-    write_raw_safetensors,
-    write_safetensors,
-    write_tiny_llama,
-)
+from checkpoints import llama_tensors, write_index, write_raw_safetensors, write_safetensors, write_tiny_llama
 
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.errors import CheckpointError

@@ -8,10 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from checkpoints import (
-    write_raw_safetensors,
-    write_safetensors,
-)
+from checkpoints import write_raw_safetensors, write_safetensors
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError

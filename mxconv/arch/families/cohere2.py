@@ -19,8 +19,4 @@ def cohere2(fields: Fields) -> ModelConfig:
         near = window if slides else None
         mixer = keys.biased_attention(None if near is None else rope, window=near)
         layers.append(keys.layer(mixer, mlp, before_mixer=norm, before_mlp=norm, is_parallel=True))
-    return keys.model(
-        layers,
-        is_tied=True,
-        logit_multiplier=fields.number("logit_scale", 0.0625),
-    )
+    return keys.model(layers, is_tied=True, logit_multiplier=fields.number("logit_scale", 0.0625))

@@ -104,9 +104,4 @@ def _cap(fields: Fields, key: str, default: float | None) -> float | None:
 
 
 def _model(keys: Keys, layers: list[LayerParts], logit_cap: float | None = None) -> ModelConfig:
-    return keys.model(
-        layers,
-        is_tied=True,
-        embedding_multiplier=math.sqrt(keys.hidden_size),
-        logit_cap=logit_cap,
-    )
+    return keys.model(layers, is_tied=True, embedding_multiplier=math.sqrt(keys.hidden_size), logit_cap=logit_cap)

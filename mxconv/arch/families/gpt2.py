@@ -27,12 +27,7 @@ def gpt2(fields: Fields) -> ModelConfig:
     both = Linear("attn.c_attn", True, is_transposed=True)
     scales = fields.flag("scale_attn_weights", True)
     mixer = keys.attention(
-        None,
-        query=both,
-        key=both,
-        value=both,
-        fused="blocks",
-        output=Linear("attn.c_proj", True, is_transposed=True),
+        None, query=both, key=both, value=both, fused="blocks", output=Linear("attn.c_proj", True, is_transposed=True)
     )
     mlp = Mlp(
         size=fields.size("n_inner", 4 * keys.hidden_size),

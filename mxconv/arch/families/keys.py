@@ -163,10 +163,7 @@ class Keys:
     def layer(self, mixer: Mixer, mlp: Mlp | Mixture | None, **changes: Any) -> LayerParts:
         """A layer with Llama's two norms, each before its part, unless others are given."""
         made = LayerParts(
-            mixer,
-            mlp,
-            before_mixer=self.norm("input_layernorm"),
-            before_mlp=self.norm("post_attention_layernorm"),
+            mixer, mlp, before_mixer=self.norm("input_layernorm"), before_mlp=self.norm("post_attention_layernorm")
         )
         return replace(made, **changes)
 

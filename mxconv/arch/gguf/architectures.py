@@ -126,12 +126,7 @@ GRANITE = Architecture(
     scale=None,
     numbers=frozenset({"embedding_multiplier", "residual_multiplier", "logit_divisor"}),
 )
-QWEN3_5 = Architecture(
-    "qwen35",
-    state="delta_net",
-    is_gated=True,
-    has_sections=True,
-)
+QWEN3_5 = Architecture("qwen35", state="delta_net", is_gated=True, has_sections=True)
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "arcee": Architecture("arcee", pairs="neighbours", activation="relu2", scalings=STANDARD | {"llama3"}),
@@ -214,12 +209,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         shares_expert="plain",
     ),
     "hunyuan_v1_dense": Architecture("hunyuan-dense"),
-    "lfm2": Architecture(
-        "lfm2",
-        biases=frozenset(),
-        fills_hidden=True,
-        state="short_convolution",
-    ),
+    "lfm2": Architecture("lfm2", biases=frozenset(), fills_hidden=True, state="short_convolution"),
     "llama": LLAMA,
     "llama4_text": Architecture(
         "llama4",

@@ -157,9 +157,7 @@ def _byte_level(values: Mapping[str, Any], tokens: list[str], types: list[int], 
         "pre_tokenizer": pre_tokenizer,
         "decoder": byte_level,
         "model": bpe_model(
-            _vocabulary(tokens, types),
-            _listed_merges(values, path),
-            ignore_merges=name in IGNORE_MERGES,
+            _vocabulary(tokens, types), _listed_merges(values, path), ignore_merges=name in IGNORE_MERGES
         ),
     }
 

@@ -125,12 +125,7 @@ _TRAINER = {
     41: "bos_id",
     42: "eos_id",
 }
-_NORMALIZER = {
-    2: "precompiled_charsmap",
-    3: "add_dummy_prefix",
-    4: "remove_extra_whitespaces",
-    5: "escape_whitespaces",
-}
+_NORMALIZER = {2: "precompiled_charsmap", 3: "add_dummy_prefix", 4: "remove_extra_whitespaces", 5: "escape_whitespaces"}
 _NUMBERS = ("model_type", "unk_id", "bos_id", "eos_id")
 
 
