@@ -23,11 +23,7 @@ class Fields:
 
     @classmethod
     def read(cls, path: Path) -> "Fields":
-        """The JSON object in a file.
-
-        Raises:
-            CheckpointError: the file is missing, unreadable, or holds something else.
-        """
+        """The JSON object in a file. Raises CheckpointError where it is missing, or holds something else."""
         return cls(read_json_object(path, unique_keys=False), str(path))
 
     def size(self, key: str, default: int | None = None) -> int:

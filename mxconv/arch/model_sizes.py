@@ -109,11 +109,8 @@ class ModelSizes:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "ModelSizes":
-        """Take the sizes of a model that mxconv runs.
-
-        Raises:
-            ModelError: its mixtures of experts differ, or only some of its MLPs have gates or biases.
-        """
+        """Take the sizes of a model that mxconv runs. Raises ModelError where its mixtures of experts differ, or only
+        some of its MLPs have gates or biases."""
         mlps = [layer.mlp for layer in config.layers if layer.mlp is not None]
         mixtures = [mlp for mlp in mlps if isinstance(mlp, Mixture)]
         dense = [mlp for mlp in mlps if not isinstance(mlp, Mixture)]
@@ -157,19 +154,14 @@ def _num_looked_up(config: ModelConfig) -> int:
 
 
 def _of_mixture(mixture: Mixture, hidden_size: int) -> dict[str, Any]:
-    routing, vectors = mixture.routing, 0
-    for name, length in (
-        (routing.correction, routing.num_experts),
-        (routing.multipliers, routing.num_experts),
-        (routing.input_weights, hidden_size),
-    ):
-        vectors += 0 if name is None else length
+    routing = mixture.routing
+    num_vectors = (routing.correction is not None) + (routing.multipliers is not None)
     return {
         "expert_size": mixture.experts.size,
         "num_experts": routing.num_experts,
         "num_experts_per_token": routing.num_chosen,
         "expert_bias": mixture.experts.has_bias,
-        "router_vectors": vectors,
+        "router_vectors": routing.num_experts * num_vectors + hidden_size * (routing.input_weights is not None),
         "has_shared_gate": mixture.shared_gate is not None,
     }
 

@@ -40,10 +40,8 @@ class RopeParameters:
         """Read config.json, in the old style (rope_theta, rope_scaling) or that of transformers 5 (rope_parameters).
 
         Args:
-            config: the file.
-            max_position_embeddings: of the model.
-            theta: where the file does not say.
-            share: the same, of a family whose heads may rotate in part; None is of one whose heads do not.
+            config: the file; where it does not say, `theta` and `share` count.
+            share: of a family whose heads may rotate in part; None is of one whose heads do not.
 
         Raises:
             ModelError: a scaling that is not supported, or an impossible value.

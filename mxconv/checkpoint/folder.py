@@ -118,11 +118,8 @@ def _listed(names: list[str]) -> str:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Tensor name to shard, as a relative path with forward slashes that stays in the index's folder.
-
-    Raises:
-        CheckpointError: no index, or a shard path that is absolute or climbs out of the folder.
-    """
+    """Tensor name to shard, as a relative path with forward slashes that stays in the index's folder. Raises
+    CheckpointError where it is no index, or a path is absolute or climbs out of the folder."""
     weight_map = read_json_object(path, unique_keys=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(
@@ -139,11 +136,8 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def resolve_shard(index_path: Path, shard: str) -> Path:
-    """Where a shard lies. Its folder must be inside the index's; the file itself may be a symbolic link.
-
-    Raises:
-        CheckpointError: there is no such file, or a linked folder leads outside.
-    """
+    """Where a shard lies. Its folder must be inside the index's; the file itself may be a symbolic link. Raises
+    CheckpointError where there is no such file, or a linked folder leads outside."""
     path = index_path.parent / shard
     if not os.path.lexists(path):
         raise CheckpointError(
@@ -160,12 +154,7 @@ def resolve_shard(index_path: Path, shard: str) -> Path:
 
 
 def check_index(index_path: Path, weight_map: Mapping[str, str], shards: Mapping[str, WeightFile]) -> None:
-    """Compare the index with the shards that it names.
-
-    Args:
-        index_path: for the messages.
-        weight_map: tensor name to shard.
-        shards: every shard of the map, opened.
+    """Compare an index, tensor name to shard, with every shard that it names, opened.
 
     Raises:
         CheckpointError: a tensor is in two shards, or not in the index, or not where the index says.

@@ -58,11 +58,8 @@ class Fp8Matrix:
 
 
 def fp8_matrices(tensors: Mapping[str, SourceTensor], config: Mapping[str, Any] | None) -> dict[str, Fp8Matrix]:
-    """The FP8 matrices among the tensors of a checkpoint that have block scales, by name.
-
-    Raises:
-        CheckpointError: scales have another shape than the matrix and the block imply.
-    """
+    """The FP8 matrices among the tensors of a checkpoint that have block scales, by name. Raises CheckpointError where
+    scales have another shape than the matrix and the block imply."""
     block = _block(config)
     return {
         name: Fp8Matrix(tensor, tensors[name + SCALES], block)

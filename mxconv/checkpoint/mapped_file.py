@@ -87,11 +87,8 @@ class MappedFile(MappedBytes):
 
 
 def as_tensor(raw: U8, entry: TensorEntry, path: Path | str) -> NDArray[np.generic]:
-    """The bytes of a tensor, or of whole rows of its first axis, as the array that they are.
-
-    Raises:
-        CheckpointError: a packed dtype whose last axis ends inside a byte; `path` is named.
-    """
+    """The bytes of a tensor, or of whole rows of its first axis, as the array that they are. Raises CheckpointError,
+    which names `path`, where the last axis of a packed dtype ends inside a byte."""
     dtype, shape = DTYPES[entry.dtype], entry.shape
     if dtype.is_packed:
         row_bits = (shape[-1] if shape else 1) * dtype.num_bits

@@ -36,11 +36,8 @@ def is_store_url(text: str) -> bool:
 
 
 def parse_store_url(text: str) -> tuple[str, str]:
-    """Protocol, and URL without slashes at its end.
-
-    Raises:
-        MxconvError: a protocol that is not read, or no folder after it.
-    """
+    """Protocol, and URL without slashes at its end. Raises MxconvError where the protocol is not read, or no
+    folder comes after it."""
     found = URL.fullmatch(text)
     protocol = found["protocol"] if found else ""
     if protocol == "file":
@@ -66,11 +63,7 @@ _Answer = TypeVar("_Answer")
 @cache
 def open_filesystem(protocol: str) -> Any:
     """The fsspec file system of a protocol. Addresses and keys are the client's own affair: its environment variables
-    and configuration files say them.
-
-    Raises:
-        MxconvError: the package that speaks the protocol is not installed.
-    """
+    and configuration files say them. Raises MxconvError where the package that speaks the protocol is not installed."""
     try:
         fsspec = importlib.import_module("fsspec")
         # a listing that is remembered would hide what others wrote meanwhile

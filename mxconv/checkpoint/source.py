@@ -69,7 +69,7 @@ class Checkpoint:
         return sizes if self.index_file is None else sizes | {self.index_file: self.index_file.stat().st_size}
 
     def check_unchanged(self) -> None:
-        """Refuse weight files that were changed since they were opened. Raises CheckpointError where one was."""
+        """Raises CheckpointError where a weight file was changed since it was opened."""
         for file in self._files:
             file.check_unchanged()
 
@@ -119,11 +119,7 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
 
 
 def check_no_revision(source: str | Path, revision: str | None) -> None:
-    """Refuse a revision of what has none.
-
-    Raises:
-        CheckpointError: a revision is given, of a local path or a URL.
-    """
+    """Raises CheckpointError where a revision is given of a local path or a URL, which have none."""
     if revision is not None:
         kind = "an object store" if is_store_url(str(source)) and not os.path.lexists(source) else "a local path"
         raise CheckpointError(

@@ -36,7 +36,7 @@ class StackedExperts:
     """A stack of matrices."""
 
     # of the tensor, no dimension empty: (experts, out_features, in_features), or the last two exchanged
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     axes: Axes  # which of the two it is
 
     @property
@@ -103,8 +103,8 @@ def stacked_experts(tensors: Mapping[str, Shaped]) -> dict[str, StackedExperts]:
                 continue
             other = name.removesuffix(names.first) + names.second
             if other in tensors and (axes := _axes(tensor.shape, tensors[other].shape, names)):
-                found[name] = StackedExperts(_three(tensor.shape), axes)
-                found[other] = StackedExperts(_three(tensors[other].shape), axes)
+                found[name] = StackedExperts(tensor.shape, axes)
+                found[other] = StackedExperts(tensors[other].shape, axes)
     return found
 
 
@@ -117,8 +117,3 @@ def _axes(first: tuple[int, ...], second: tuple[int, ...], names: ExpertNames) -
     if (a, b) == (d, 2 * c):
         return "in_out"
     return names.axes_without_gates if (a, b) == (d, c) else None
-
-
-def _three(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    num_experts, first, second = shape
-    return num_experts, first, second

@@ -126,11 +126,8 @@ class SourceTensor:
         return self._file.view(self.name)
 
     def rows(self, start: int, stop: int) -> NDArray[np.generic]:
-        """Rows [start, stop) of the first axis, (stop - start, *shape[1:]); nothing else is read.
-
-        Raises:
-            ValueError: the tensor has no axis, or the range is not inside it.
-        """
+        """Rows [start, stop) of the first axis, (stop - start, *shape[1:]); nothing else is read. Raises ValueError
+        where the tensor has no axis, or the range is not inside it."""
         if not self.shape or not 0 <= start <= stop <= self.shape[0]:
             raise ValueError(f"tensor {self.name!r} of shape {self.shape} has no rows [{start}, {stop})")
         return self._file.rows(self.name, start, stop)

@@ -12,11 +12,8 @@ RENAMES_OPEN_FILES = sys.platform != "win32"  # Windows renames no folder in whi
 
 
 def reserve(file: FileIO, num_bytes: int) -> None:
-    """Give a file open for writing this length, and room on the disk; new bytes are zeros.
-
-    Raises:
-        OSError: ENOSPC where there is no room, or another reason of the system.
-    """
+    """Give a file open for writing this length, and room on the disk; new bytes are zeros. Raises OSError, ENOSPC
+    where there is no room."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, num_bytes)
     else:  # macOS makes a file with a hole, which a disk that is full takes
@@ -40,10 +37,7 @@ def flush_file(path: Path) -> None:
 
 def flush_folder(path: Path) -> None:
     """Wait until a folder's names are on the disk; on Windows, which opens no folders, they are in NTFS's own journal.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    Raises OSError where the system refuses."""
     if sys.platform == "win32":
         return
     descriptor = os.open(path, os.O_RDONLY)

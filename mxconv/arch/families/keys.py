@@ -52,11 +52,9 @@ class Keys:
         num_key_value_heads: int | None = None,
         **norm_kind: Any,
     ) -> "Keys":
-        """Read them.
+        """Read them; arguments are what counts where config.json does not say.
 
         Args:
-            fields: config.json.
-            max_positions: where it does not say, as with the others.
             eps_key: what the family calls the norms' epsilon.
             head_dim: None is the hidden size divided by the heads.
             num_key_value_heads: None is a pair of key and value for each head.
@@ -185,13 +183,8 @@ class Keys:
         return self.kinds(SLIDING, default)
 
     def kinds(self, other: str, default: Callable[[int], bool], usual: str = FULL) -> tuple[bool, ...]:
-        """Whether `layer_types` calls each layer `other`; all others are `usual`.
-
-        Args:
-            other: a name.
-            default: of a layer's number, from 0 on, where the file has no list.
-            usual: the other name.
-        """
+        """Whether `layer_types` calls each layer `other`; all others are `usual`. Where the file has no list, `default`
+        says so of a layer's number, from 0 on."""
         kinds = self.fields.values.get("layer_types")
         if kinds is None:
             return tuple(default(layer) for layer in range(self.num_hidden_layers))

@@ -44,11 +44,7 @@ def mtp_layers(keys: Keys, layer: LayerParts) -> Mtp | None:
 
 
 def _num_modules(keys: Keys, default: int, key: str = "num_nextn_predict_layers") -> int:
-    """How many a config.json says that there are; `default` where it does not say.
-
-    Raises:
-        ModelError: it is no number of layers.
-    """
+    """How many a config.json says that there are; `default` where it does not say."""
     count = keys.fields.values.get(key, default) or 0
     if type(count) is not int or not 0 <= count <= MOST_LAYERS:
         keys.fields.reject(key, f"an integer from 0 to {MOST_LAYERS} is required")

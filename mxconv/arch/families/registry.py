@@ -96,11 +96,8 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 
 
 def describe(fields: Fields) -> ModelConfig:
-    """Describe the model of a config.json.
-
-    Raises:
-        ModelError: the family is not known, a key is missing or ill-typed, or asks for what mxconv does not have.
-    """
+    """Describe the model of a config.json. Raises ModelError where the family is not known, or a key is missing,
+    ill-typed, or asks for what mxconv does not have."""
     kind = fields.values.get("model_type")
     if kind in TOWERS:
         text = fields.section("text_config")

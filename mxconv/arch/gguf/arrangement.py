@@ -82,10 +82,7 @@ def shape_of(place: TensorPlace, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def own_shape(parts: Sequence[tuple[tuple[int, ...], TensorPlace]], axes: Axes | None) -> tuple[int, ...]:
     """The checkpoint's, of a tensor whose parts have these shapes in GGUF; `axes` are those of a stack of experts.
-
-    Raises:
-        ValueError: parts of such shapes make no tensor; in words what is required.
-    """
+    Raises ValueError where parts of such shapes make no tensor; in words what is required."""
     shape, first = parts[0]
     if any(0 in found for found, _ in parts):
         raise ValueError("no dimension of 0 is allowed")

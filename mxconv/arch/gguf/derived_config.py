@@ -34,12 +34,7 @@ CLASSES = {  # what comes before ForCausalLM, where it is not the model type wit
 
 
 def derive_config(keys: ReadKeys, factors: Factors, is_tied: bool) -> dict[str, Any]:
-    """The content of config.json.
-
-    Args:
-        keys: the file's, with its tensors.
-        factors: a tensor of rotations, if the file has it.
-        is_tied: whether the embedding is the output head too.
+    """The content of config.json; `factors` gives a tensor of rotations, if the file has it.
 
     Raises:
         CheckpointError: the architecture is another one, or a key is missing, ill-typed or not supported.
@@ -77,11 +72,8 @@ def derive_config(keys: ReadKeys, factors: Factors, is_tied: bool) -> dict[str, 
 
 
 def model_type_of(keys: ReadKeys) -> str:
-    """The model type that comes back; of several with one name in GGUF, the one that the keys tell.
-
-    Raises:
-        CheckpointError: mxconv does not know the architecture.
-    """
+    """The model type that comes back; of several with one name in GGUF, the one that the keys tell. Raises
+    CheckpointError where mxconv does not know the architecture."""
     named = [kind for kind, architecture in ARCHITECTURES.items() if architecture.name == keys.architecture]
     if not named:
         known = ", ".join(dict.fromkeys(architecture.name for architecture in ARCHITECTURES.values()))

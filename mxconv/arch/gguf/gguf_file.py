@@ -40,8 +40,7 @@ class GgufFile(MappedBytes):
         header = read_gguf_header(path)
         self.values: Mapping[str, Any] = header.values
         super().__init__(path, header.num_bytes)
-        layout = derive_layout(header, self._raw, path)
-        self.config, self._own = layout.config, layout.tensors
+        self.config, self._own = derive_layout(header, self._raw, path)
         self.entries = {name: _entry(name, own, own.entry.type.dtype) for name, own in self._own.items()}
         narrow = main_type(header.entries)
         self.entries |= {

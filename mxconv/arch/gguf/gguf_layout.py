@@ -53,16 +53,10 @@ class OwnTensor:
         return next((entry.type.name for entry, _ in self.parts if entry.type.is_rounded), None)
 
 
-@dataclass(frozen=True)
-class GgufLayout:
-    """The content of a file: a configuration, and tensors by their names in a checkpoint."""
+def derive_layout(header: GgufHeader, read: Read, path: Path) -> tuple[dict[str, Any], dict[str, OwnTensor]]:
+    """The configuration of a file whose header was checked, and its tensors by their names in a checkpoint.
 
-    config: dict[str, Any]
-    tensors: Mapping[str, OwnTensor]
-
-
-def derive_layout(header: GgufHeader, read: Read, path: Path) -> GgufLayout:
-    """The configuration and tensors of a file whose header was checked; `read` gives a tensor as it lies there.
+    `read` gives a tensor as it lies in the file.
 
     Raises:
         CheckpointError: the architecture is not known, its keys contradict themselves, or a tensor is missing, too
@@ -93,7 +87,7 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> GgufLayout:
             f"{path}: tensor {others[0]!r} has no place in a {architecture.name} model as the file's keys describe it. "
             f"{REMEDY}"
         )
-    return GgufLayout(config, found)
+    return config, found
 
 
 def _own(

@@ -41,11 +41,8 @@ class ReadKeys:
         return max(sizes)
 
     def sizes(self, key: str, default: int | None = None) -> list[int]:
-        """An integer from 1 on as a list of one, or a list of a number a layer, which may be 0.
-
-        Raises:
-            CheckpointError: the key is missing, or anything else.
-        """
+        """An integer from 1 on as a list of one, or a list of a number a layer, which may be 0. Raises CheckpointError
+        where the key is missing, or something else."""
         value = self.values.get(self._name(key), default)
         if isinstance(value, list):
             if not 0 < len(value) <= MOST_LAYERS or not all(

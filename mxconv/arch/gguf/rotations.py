@@ -123,13 +123,8 @@ def llama3_factors(head_dim: int, rope: RopeParameters) -> F32:
 def rope_section(
     keys: ReadKeys, architecture: Architecture, head_dim: int, rotated: int, theta: float, factors: Factors
 ) -> dict[str, Any] | None:
-    """The scaling of rotations; None is none.
-
-    Args:
-        keys: of the file.
-        architecture: which scalings it has.
-        head_dim: of layers that see all positions; `rotated` of its values rotate, by the base `theta`.
-        factors: a tensor of the file, if it has it.
+    """The scaling of rotations in layers that see all positions, where `rotated` values of a head rotate by the base
+    `theta`; None is none. `factors` gives a tensor of the file, if it has it.
 
     Raises:
         CheckpointError: a scaling that the architecture does not have, or factors of no known one.

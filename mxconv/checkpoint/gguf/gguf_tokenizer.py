@@ -33,14 +33,7 @@ Kind = Callable[[Mapping[str, Any], list[str], list[int], Path], dict[str, Any]]
 
 
 def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
-    """File names and contents: tokenizer.json, tokenizer_config.json, generation_config.json.
-
-    Args:
-        values: the file's keys.
-        path: for messages.
-
-    Returns:
-        Nothing where the file has no vocabulary.
+    """The contents of tokenizer.json, tokenizer_config.json and generation_config.json; none without a vocabulary.
 
     Raises:
         CheckpointError: the vocabulary contradicts itself, or is of a kind that mxconv does not know.
@@ -166,12 +159,8 @@ def _listed_merges(values: Mapping[str, Any], path: Path) -> list[list[str]]:
     merges = values.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(merge, str) and " " in merge[1:] for merge in merges):
         raise CheckpointError(f"{path}: tokenizer.ggml.merges is no list of pairs; one is required. {REMEDY}")
-    return [list(_halves(merge)) for merge in merges]
-
-
-def _halves(merge: str) -> tuple[str, str]:
-    space = merge.index(" ", 1)  # a token may be a space, but not an empty text
-    return merge[:space], merge[space + 1 :]
+    spaces = [merge.index(" ", 1) for merge in merges]  # a token may be a space, but not an empty text
+    return [[merge[:space], merge[space + 1 :]] for merge, space in zip(merges, spaces, strict=True)]
 
 
 def _sentence_piece(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:

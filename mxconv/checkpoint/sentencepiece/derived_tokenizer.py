@@ -63,10 +63,7 @@ _UNREAD: tuple[tuple[Callable[[SentencePieceModel], bool], str, str], ...] = (
 
 
 def derive_tokenizer(folder: Path) -> bytes:
-    """The content of a tokenizer.json.
-
-    Args:
-        folder: with tokenizer.model, and tokenizer_config.json and added_tokens.json where there are any.
+    """The content of a tokenizer.json, of a folder with tokenizer.model.
 
     Raises:
         CheckpointError: the file is damaged, or no library that mxconv uses cuts text exactly as it says.
@@ -186,12 +183,8 @@ def _check(members: dict[str, Any], path: Path) -> None:
 
 
 def added_tokens(model: SentencePieceModel, config: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """The member `added_tokens` of a tokenizer.json, by id.
-
-    Args:
-        model: its control pieces, its unknown one and those that a user defined are such tokens.
-        config: tokenizer_config.json, whose `added_tokens_decoder` has the last word.
-        folder: where an added_tokens.json may lie, of older checkpoints.
+    """The member `added_tokens` of a tokenizer.json, by id: the control pieces, the unknown one and those that a user
+    defined, the added_tokens.json of older checkpoints, and last `added_tokens_decoder` of tokenizer_config.json.
 
     Raises:
         CheckpointError: an id or a text is none.
@@ -230,10 +223,7 @@ def _id(value: object, name: str, text: str) -> int:
 
 def read_tokenizer_json(folder: Path) -> bytes | None:
     """The content of a tokenizer.json, derived where there is only a tokenizer.model; None where there is neither.
-
-    Raises:
-        CheckpointError: the tokenizer.model is damaged, or of a kind that mxconv does not read.
-    """
+    Raises CheckpointError where the tokenizer.model is damaged, or of a kind that mxconv does not read."""
     if (path := folder / TOKENIZER_FILE).is_file():
         check_regular_file(path)
         with open_file(path) as file:
