@@ -69,7 +69,8 @@ class RopeParameters:
             return replace(made, rope_type="default")
         if rope_type == "proportional":
             return replace(made, factor=scaling.number("factor", 1.0, at_least=1))
-        original = scaling.size("original_max_position_embeddings", _original(config, max_position_embeddings))
+        key = "original_max_position_embeddings"
+        original = scaling.size(key, config.size(key, max_position_embeddings))
         if rope_type == "longrope":
             return _longrope(replace(made, original_max_position_embeddings=original), scaling, max_position_embeddings)
         made = replace(made, factor=scaling.number("factor", at_least=1), original_max_position_embeddings=original)
@@ -101,10 +102,6 @@ def _share(scaling: Fields, config: Fields, default: float | None, is_whole: boo
 def _holder(scaling: Fields, config: Fields, key: str) -> Fields:
     """The object that has a key: config.json itself where its section lacks it."""
     return config if scaling.values.get(key) is None else scaling
-
-
-def _original(config: Fields, max_position_embeddings: int) -> int:
-    return config.size("original_max_position_embeddings", max_position_embeddings)
 
 
 def _yarn(made: RopeParameters, scaling: Fields) -> RopeParameters:

@@ -17,16 +17,11 @@ def reserve(file: FileIO, num_bytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, num_bytes)
     else:  # macOS makes a file with a hole, which a disk that is full takes
-        there = _allocated_bytes(os.fstat(file.fileno()))
+        status = os.fstat(file.fileno())
+        there = status.st_size if sys.platform == "win32" else status.st_blocks * 512
         if num_bytes - there > shutil.disk_usage(file.name).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.ftruncate(file.fileno(), num_bytes)
-
-
-def _allocated_bytes(status: os.stat_result) -> int:
-    if sys.platform == "win32":
-        return status.st_size
-    return status.st_blocks * 512
 
 
 def flush_file(path: Path) -> None:
@@ -69,13 +64,10 @@ def write_at(file: FileIO, content: bytes | memoryview, offset: int) -> None:
     """Write all of it at an offset. Raises OSError where the system refuses."""
     rest = memoryview(content)
     while rest:
-        num_written = _write_some(file, rest, offset)
+        if sys.platform != "win32" and hasattr(os, "pwrite"):
+            num_written = os.pwrite(file.fileno(), rest, offset)
+        else:
+            with _PLACE:
+                file.seek(offset)
+                num_written = file.write(rest)
         rest, offset = rest[num_written:], offset + num_written
-
-
-def _write_some(file: FileIO, content: memoryview, offset: int) -> int:
-    if sys.platform != "win32" and hasattr(os, "pwrite"):
-        return os.pwrite(file.fileno(), content, offset)
-    with _PLACE:
-        file.seek(offset)
-        return file.write(content)
