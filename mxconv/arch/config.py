@@ -18,8 +18,8 @@ class ModelConfig:
     hidden_size: int
     vocab_size: int
     max_position_embeddings: int
-    layers: tuple[LayerParts, ...]  # in their order
-    final_norm: Norm  # after them
+    layers: tuple[LayerParts, ...]
+    final_norm: Norm
     tie_word_embeddings: bool  # whether the embedding is the output head too
     embedding: str = "model.embed_tokens.weight"  # the tensor's name
     head: str = "lm_head"  # the module that gives logits
@@ -30,10 +30,8 @@ class ModelConfig:
     logit_cap: float | None = None  # c turns a logit s into c * tanh(s / c)
     layer_inputs: LayerInputs | None = None  # embeddings of the layers' own
     mtp: Mtp | None = None  # where a checkpoint keeps what was trained to predict a token further, if it has such
-    # of a checkpoint that holds more than this decoder: how its tensors' names begin there, and here
-    towers: tuple[tuple[str, str], ...] = ()
-    # words in the names of some checkpoints of the family, and the words for them in others
-    renamed: tuple[tuple[str, str], ...] = ()
+    towers: tuple[tuple[str, str], ...] = ()  # of a checkpoint that holds more: how names begin there, and here
+    renamed: tuple[tuple[str, str], ...] = ()  # words in the names of some checkpoints, and those for them in others
 
     @property
     def num_hidden_layers(self) -> int:

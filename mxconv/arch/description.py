@@ -33,30 +33,26 @@ class Attention:
     num_heads: int  # of queries; heads h * group .. (h + 1) * group - 1 share key-value head h
     num_key_value_heads: int
     head_dim: int
-    query: Linear  # with `key` and `value`; all three name one tensor where they are fused
+    query: Linear  # as `key` and `value`; all three name one tensor where they are fused
     key: Linear
     value: Linear
     output: Linear
     scale: float  # of a query times a key
     rope: RopeParameters | None  # None rotates nothing
     window: int | None = None  # how many positions a token sees, itself included; None is all
-    # how one tensor holds the three: as "blocks", all queries, then keys, then values, or by "heads", a query, a key
-    # and a value a head. None where each has its own
+    # in one tensor: "blocks" are all queries, then keys, then values; "heads" a query, a key and a value a head
     fused: Literal["blocks", "heads"] | None = None
     query_norm: Norm | None = None  # None is none, as of `key_norm` and `value_norm`
     key_norm: Norm | None = None
     value_norm: Norm | None = None
-    # whether queries and keys are normed head by head, or all heads of a row together
-    norm_span: Literal["head", "row"] = "head"
+    norm_span: Literal["head", "row"] = "head"  # of queries and keys, what is normed together
     norms_rotated: bool = False  # whether they are normed after their rotation
     logit_cap: float | None = None  # c turns a score s into c * tanh(s / c)
     temperature: Temperature | None = None
     source: int | None = None  # the layer whose keys and values are read, this one having none of its own
     keys_are_values: bool = False  # whether values are the keys before their norm and rotation
-    # whether windows lie side by side: a token sees what is from the last multiple of `window` on
-    is_chunked: bool = False
-    # a tensor (num_heads,) of scores that take a share of attention and give nothing; None is none
-    sinks: str | None = None
+    is_chunked: bool = False  # whether windows lie side by side: a token sees from the last multiple of `window` on
+    sinks: str | None = None  # a tensor (num_heads,) of scores that take a share of attention and give nothing
     clip: float | None = None  # queries and keys after their norms, and values, are kept within this; None keeps all
     # whether the query's tensor has a gate beside each query, (2 * head_dim) rows a head; its sigmoid multiplies what
     # the head gives
@@ -78,7 +74,7 @@ class LatentAttention:
     plain_size: int  # numbers of a query that do not rotate
     rotated_size: int  # and of those that do
     value_size: int  # of what a head gives
-    query_rank: int  # how many; the hidden size without `query_down`
+    query_rank: int  # numbers that `query` takes in; the hidden size without `query_down`
     query_down: Linear | None  # to fewer numbers, (query_rank, hidden_size), before `query_norm`; None for none
     query_norm: Norm | None
     query: Linear  # (num_heads * (plain_size + rotated_size), query_rank)
@@ -163,18 +159,15 @@ class Mtp:
         45895, llama.cpp for Qwen since its pull request 24025.
     """
 
-    # how the names of a module's tensors begin, and no others: of each module that the checkpoint has. The first one
-    # runs, chained with itself
-    modules: tuple[str, ...]
-    layer: LayerParts  # its parts
-    layer_prefix: str  # of their tensors
-    embedding_norm: Norm  # of the embedding
-    state_norm: Norm  # of the state
+    modules: tuple[str, ...]  # how the names of each module's tensors begin; the first one runs, chained with itself
+    layer: LayerParts
+    layer_prefix: str
+    embedding_norm: Norm
+    state_norm: Norm
     projection: Linear  # (hidden_size, 2 * hidden_size)
     final_norm: Norm  # after the layer
     state_first: bool = False  # whether the projection takes in the state before the embedding
-    # tensors of a module, as their names end, that repeat the model's embedding or head and are not read
-    copies: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()  # ends of names of tensors that repeat the embedding or head, and are not read
 
     def has(self, tensor: str) -> bool:
         """Whether a tensor is of one of the modules."""

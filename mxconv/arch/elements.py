@@ -36,5 +36,4 @@ class Mlp:
     up: Linear
     down: Linear
     gate: Linear | None = None  # None for none
-    # whether one tensor, which `gate` and `up` both name, holds the gate's rows and then the others
-    fused: bool = False
+    fused: bool = False  # whether one tensor, which `gate` and `up` both name, holds the gate's rows, then the others

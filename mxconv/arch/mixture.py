@@ -53,11 +53,9 @@ class Experts:
     activation: Activation  # of the gates
     apart: tuple[str, str, str] | None  # names of gate, up and down of one expert, with `{}` for its number
     stacked: tuple[str, str]  # names of gate and up in one, and of down
-    # whether in the first of these rows of gate and up take turns; otherwise all gates come first
-    is_interleaved: bool = False
+    is_interleaved: bool = False  # whether rows of gate and up take turns there; otherwise all gates come first
     has_bias: bool = False  # whether stacks have biases, (num_experts, out_features) under the stack's name and `_bias`
-    # what is made of gates and ups instead of an activation of the one times the other
-    clamped: ClampedGate | None = None
+    clamped: ClampedGate | None = None  # instead of the activation of gates, times ups
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,8 @@ class GatedDeltaNet:
     gate: Linear  # (values, hidden_size), of what is given
     beta: Linear  # (num_value_heads, hidden_size), as is `decay`
     decay: Linear
-    # decay_bias and decay_log: the tensors (num_value_heads,): g = -exp(decay_log) * softplus(decay + decay_bias)
-    decay_bias: str
-    decay_log: str
+    decay_bias: str  # a tensor (num_value_heads,), as is `decay_log`
+    decay_log: str  # g = -exp(decay_log) * softplus(decay + decay_bias)
     norm: Norm  # of each value head, before the gate
     output: Linear  # (hidden_size, values)
     # two tensors hold the four, key head by key head: `queries_keys_values` and `gate` name one, `beta` and `decay` the

@@ -23,6 +23,7 @@ QKV = frozenset({"attn_q", "attn_k", "attn_v", "attn_qkv"})
 OUTPUT = frozenset({"attn_output"})
 MLP = frozenset({"ffn_gate", "ffn_up", "ffn_down"})
 EVERY = QKV | OUTPUT | MLP
+STANDARD = frozenset({"default", "linear", "yarn"})
 
 
 def by_head(config: ModelConfig, mixer: Attention) -> float:
@@ -54,26 +55,21 @@ class Architecture:
     """
 
     name: str  # in `general.architecture`, and before its keys
-    # which values of a head it rotates together: neighbours, or values half of those that rotate apart
-    pairs: Literal["halves", "neighbours"] = "halves"
+    pairs: Literal["halves", "neighbours"] = "halves"  # values of a head that it rotates together
     activation: Activation = "silu"  # of its MLP
     biases: frozenset[str] = QKV  # the modules of a layer that may have one, besides norms
     needs_biases: bool = False  # whether all of them must
-    # the kinds of scaled rotations that it has; `llama3`, `longrope` and `proportional` are tensors
-    scalings: frozenset[str] = frozenset({"default", "linear", "yarn"})
+    scalings: frozenset[str] = STANDARD  # of rotations; `llama3`, `longrope` and `proportional` are tensors
     needs_factors: bool = False  # whether it asks for the tensor of factors in any case
     has_betas: bool = False  # whether it reads YaRN's two, or has 32 and 1
-    # whether layers see windows; without them all see everything, whatever the model was trained with
-    windows: bool = False
-    # how layers with a window rotate: as the others, as they without their scaling, or by a base of their own without
-    # scaling
+    windows: bool = False  # whether layers see windows, or everything whatever the model was trained with
+    # how layers with a window rotate: as the others, so without scaling, or by a base of their own without scaling
     near_rope: Literal["same", "unscaled", "own"] = "same"
     rotates: Rotates = every_layer  # which layers rotate
     scale: Scale | None = by_head  # of scores; None is read from a key
     numbers: frozenset[str] = frozenset()  # the numbers of a description that it reads from keys, see `written_keys.py`
     grows_embedding: bool = False  # whether embeddings are multiplied by the root of their size
-    # whether the output head must be a tensor of its own, may be, or always is the embedding
-    head: Literal["own", "optional", "embedding"] = "optional"
+    head: Literal["own", "optional", "embedding"] = "optional"  # must be a tensor of its own, may be, or never is
     fills_hidden: bool = False  # whether its heads must make hidden_size
     shares_keys: bool = True  # whether several heads may have one key
     has_temperature: bool = False  # whether queries may grow with their position
@@ -82,24 +78,18 @@ class Architecture:
     # say more, after layers without experts; "sigmoids" are Llama 4's, which multiply what experts take in; None has no
     # experts
     experts: Literal["plain", "normalized", "keyed", "sigmoids"] | None = None
-    # whether every row goes through one more, "gated" by a number of its own or not; None has none
-    shares_expert: Literal["gated", "plain"] | None = None
+    shares_expert: Literal["gated", "plain"] | None = None  # one more for every row, gated by a number or not
     state: State | None = None  # the kind of its mixers that have a state; every layer that does not attend must be one
     is_gated: bool = False  # whether each query has a gate beside it, of what its head gives
-    # whether an MLP's gates are a tensor of their own, also where the checkpoint has them in one
-    parts_gates: bool = False
+    parts_gates: bool = False  # whether an MLP's gates are a tensor of their own, whatever the checkpoint has
     has_sections: bool = False  # whether pairs rotate by three positions in turn, of which a text's are equal
     is_chunked: bool = False  # whether windows lie side by side, of its own length whatever a file says
     temperature: Temperature | None = None  # of the layers that do not rotate, its own whatever a file says
     has_sinks: bool = False  # whether each head of queries has one
-    # what is made of gates and ups of experts, its own; biases of experts and routers go with it
-    clamped: ClampedGate | None = None
+    clamped: ClampedGate | None = None  # of experts, its own; biases of experts and routers go with it
     rounds_yarn: bool = False  # whether it rounds where YaRN begins and ends, which the model does not; a note says so
     needs_experts: bool = False  # whether there must be some
     stacks: Axes = "out_in"  # of experts that the checkpoint has stacked, which axes a matrix has there
-
-
-STANDARD = frozenset({"default", "linear", "yarn"})
 
 
 def _gemma_scale(depth_of_27b: int) -> Scale:
