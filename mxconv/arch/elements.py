@@ -37,3 +37,15 @@ class Mlp:
     down: Linear
     gate: Linear | None = None  # None for none
     fused: bool = False  # whether one tensor, which `gate` and `up` both name, holds the gate's rows, then the others
+
+
+@dataclass(frozen=True)
+class ClampedGate:
+    """Gates g and ups u become (u + 1) * g * sigmoid(slope * g), g at most `limit` and u within it.
+
+    Source:
+        The gpt-oss release of OpenAI.
+    """
+
+    slope: float
+    limit: float

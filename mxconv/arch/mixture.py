@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from mxconv.arch.elements import Activation, Linear, Mlp, Norm
+from mxconv.arch.elements import Activation, ClampedGate, Linear, Mlp, Norm
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,6 @@ class Routing:
     norm: Norm | None = None  # of what the router takes in; None is none
     input_weights: str | None = None  # a tensor (hidden_size,) by which that is multiplied, and `input_multiplier`
     input_multiplier: float = 1.0
-
-
-@dataclass(frozen=True)
-class ClampedGate:
-    """Gates g and ups u become (u + 1) * g * sigmoid(slope * g), g at most `limit` and u within it.
-
-    Source:
-        The gpt-oss release of OpenAI.
-    """
-
-    slope: float
-    limit: float
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import Literal
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, Temperature
-from mxconv.arch.elements import Activation
-from mxconv.arch.mixture import ClampedGate
+from mxconv.arch.elements import Activation, ClampedGate
 from mxconv.checkpoint.stacked import Axes
 
 Scale = Callable[[ModelConfig, Attention], float]
