@@ -214,10 +214,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "intermediate_size": 80,
         "num_local_experts": 6,
         "num_experts_per_tok": 3,
-        "embedding_multiplier": 3.0,
-        "attention_multiplier": 0.17,
-        "residual_multiplier": 0.4,
-        "logits_scaling": 2.5,
+        **GRANITE,
     },
     "gpt_oss": {
         "model_type": "gpt_oss",

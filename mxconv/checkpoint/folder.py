@@ -39,9 +39,9 @@ class Weights:
     """The weight files of one checkpoint, as paths relative to its folder."""
 
     shards: tuple[str, ...]
-    weight_map: dict[str, str] | None  # tensor name to shard; None for a single file
-    index: str | None
-    is_legacy: bool
+    weight_map: dict[str, str] | None = None  # tensor name to shard; None for a single file
+    index: str | None = None
+    is_legacy: bool = False
 
 
 def companions(names: Iterable[str]) -> list[str]:
@@ -73,12 +73,12 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
         if SINGLE_FILE not in names or SINGLE_FILE in indexed.shards:
             return indexed
     if SINGLE_FILE in names:
-        return _from_file(SINGLE_FILE)
+        return Weights((SINGLE_FILE,))
     files = _without_consolidated(name for name in names if name.endswith(".safetensors"))
     if len(indexes) == 1:
         return _from_index(root, indexes[0], is_legacy=False)
     if len(files) == 1 and not indexes:
-        return _from_file(files[0])
+        return Weights((files[0],))
     if files:
         found = f"{len(indexes)} indexes" if indexes else "no index"
         raise CheckpointError(
@@ -88,17 +88,13 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
     if LEGACY_INDEX_FILE in names and LEGACY_FILE not in names:
         return _from_index(root, LEGACY_INDEX_FILE, is_legacy=True)
     if LEGACY_FILE in names:
-        return _from_file(LEGACY_FILE, is_legacy=True)
+        return Weights((LEGACY_FILE,), is_legacy=True)
     found = f"holds no weights, only {_listed(sorted(names))}" if names else "is empty"
     raise CheckpointError(
         f"{label}: {found}; {SINGLE_FILE}, shards with an index, or {LEGACY_FILE} is required. "
         "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
         ".pth and .onnx are not read."
     )
-
-
-def _from_file(name: str, *, is_legacy: bool = False) -> Weights:
-    return Weights((name,), None, None, is_legacy)
 
 
 def _from_index(root: Path, index: str, *, is_legacy: bool) -> Weights:

@@ -135,10 +135,7 @@ class StoreSnapshot:
 
 
 def fetch_store_snapshot(url: str) -> StoreSnapshot:
-    """Get what says which files are the weights, and what goes along with them.
-
-    Args:
-        url: of a folder with a model in the Hugging Face layout.
+    """Get what says which files are the weights, and what goes along with them, of a folder in the Hugging Face layout.
 
     Raises:
         MxconvError: no such folder, nobody answers, or it holds no safetensors.
@@ -152,9 +149,7 @@ def fetch_store_snapshot(url: str) -> StoreSnapshot:
             f"{url}: no such folder, or an empty one; one with a model is required. Check the address."
         )
     top = [name for name in looks if "/" not in name]
-    found = StoreSnapshot(
-        store, tempfile.TemporaryDirectory(prefix="mxconv-"), Weights((), None, None, is_legacy=False)
-    )
+    found = StoreSnapshot(store, tempfile.TemporaryDirectory(prefix="mxconv-"), Weights(()))
     with found.named_errors():
         for name in {*companions(top), *index_names(top)}:
             if looks[name].num_bytes > MAX_JSON_BYTES:

@@ -139,7 +139,7 @@ def _open_file(source: str, path: Path) -> Checkpoint:
             f"{path}: a file that ends in {path.suffix!r}; a model folder, a .safetensors or a .gguf file is required. "
             "Pass the folder that holds config.json and the weights."
         )
-    weights = Weights((path.name,), None, None, is_legacy=path.suffix == ".bin")
+    weights = Weights((path.name,), is_legacy=path.suffix == ".bin")
     return _open(source, None, path.parent, weights, is_single_file=True)
 
 

@@ -87,17 +87,13 @@ class Keys:
     def rope(self, theta: float = 10000.0, share: float | None = None) -> RopeParameters:
         """One set of rotations for all layers, as `RopeParameters.from_fields` reads them."""
         rope = RopeParameters.from_fields(self.fields, self.max_position_embeddings, theta, share)
-        self._check(rope)
-        return rope
-
-    def _check(self, rope: RopeParameters) -> None:
-        """Raises ModelError where nothing rotates, or LongRoPE's factors are not one for each pair that does."""
         if rope.rotary_dim(self.head_dim) == 0:
             self.fields.reject("partial_rotary_factor", f"more, of heads of {self.head_dim} values, is required")
         pairs = (rope.rotary_dim(self.head_dim) + 1) // 2
         if rope.rope_type == "longrope" and len(rope.factors) != pairs:
             section = "rope_scaling" if self.fields.values.get("rope_scaling") else "rope_parameters"
             self.fields.section(section).reject("short_factor", f"{pairs} numbers, one a pair, are required")
+        return rope
 
     @staticmethod
     def ignoring(fields: Fields, *names: str) -> Fields:

@@ -169,8 +169,17 @@ def _sentence_piece(values: Mapping[str, Any], tokens: list[str], types: list[in
         raise CheckpointError(
             f"{path}: tokenizer.ggml.scores is no list of {len(tokens)} numbers; one a token is required. {REMEDY}"
         )
-    merges = _merges(tokens, types, scores, path)
-    return _spaced(values, tokens, types, merges, values.get("tokenizer.ggml.add_space_prefix", True))
+    # merges make normal tokens, by score, and runs of Gemma's spaces among those that a user defined
+    made: dict[int, float] = {TokenType.NORMAL: -inf, TokenType.USER_DEFINED: NO_MERGE_SCORE}
+    ids = {text: token_id for token_id, text in enumerate(tokens) if scores[token_id] > made.get(types[token_id], inf)}
+    for text, token_id in ids.items():
+        if len(text) > MAX_TOKEN_LENGTH:
+            raise CheckpointError(
+                f"{path}: token {token_id} has {len(text):,} characters; at most {MAX_TOKEN_LENGTH} are "
+                f"allowed. {REMEDY}"
+            )
+    prefix = values.get("tokenizer.ggml.add_space_prefix", True)
+    return _spaced(values, tokens, types, merges_by_score(ids, scores), prefix)
 
 
 def _gemma4(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
@@ -198,19 +207,6 @@ def _spaced(
             byte_fallback=TokenType.BYTE in types,
         ),
     }
-
-
-def _merges(tokens: list[str], types: list[int], scores: list[float], path: Path) -> list[list[str]]:
-    """Merges of the normal tokens by score, and of user-defined ones that merges make, as runs of Gemma's spaces."""
-    made: dict[int, float] = {TokenType.NORMAL: -inf, TokenType.USER_DEFINED: NO_MERGE_SCORE}
-    ids = {text: token_id for token_id, text in enumerate(tokens) if scores[token_id] > made.get(types[token_id], inf)}
-    for text, token_id in ids.items():
-        if len(text) > MAX_TOKEN_LENGTH:
-            raise CheckpointError(
-                f"{path}: token {token_id} has {len(text):,} characters; at most {MAX_TOKEN_LENGTH} are "
-                f"allowed. {REMEDY}"
-            )
-    return merges_by_score(ids, scores)
 
 
 def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
