@@ -111,10 +111,10 @@ def derive_tokenizer(folder: Path) -> bytes:
     }
     backend = check_tokenizer(members, path, REMEDY)
     for token in added:
-        if (found := backend.token_to_id(token["content"])) != token["id"]:
+        if (when_read := backend.token_to_id(token["content"])) != token["id"]:
             raise CheckpointError(
                 f"{path.parent}: the added token {token['content'][:80]!r} has id {token['id']}, and "
-                f"{found} when read; ids without gaps after those of {MODEL_FILE} are required. {REMEDY}"
+                f"{when_read} when read; ids without gaps after those of {MODEL_FILE} are required. {REMEDY}"
             )
     return json.dumps(members, ensure_ascii=False, indent=1).encode()
 
