@@ -1,9 +1,7 @@
 """How fast rotary position embeddings rotate, as config.json says it: no arrays, so that a cost needs no NumPy."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mxconv.arch.fields import Fields
 
@@ -46,7 +44,7 @@ class RopeParameters:
         Raises:
             ModelError: a scaling that is not supported, or an impossible value.
         """
-        scaling = config.section("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
+        scaling = scaling_of(config)
         if any(isinstance(value, dict) for value in scaling.values.values()):
             key = scaling.name.rpartition(" ")[2]
             config.reject(key, "one set for all layers is supported", "Use a model without it.")
@@ -88,6 +86,11 @@ class RopeParameters:
         return head_dim if self.rope_type == "proportional" else int(head_dim * self.share)
 
 
+def scaling_of(config: Fields) -> Fields:
+    """The section of config.json about rotations, in the old style or that of transformers 5."""
+    return config.section("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
+
+
 def _share(scaling: Fields, config: Fields, default: float | None, is_whole: bool) -> float:
     key = "partial_rotary_factor"
     holder = _holder(scaling, config, key)
@@ -105,12 +108,10 @@ def _holder(scaling: Fields, config: Fields, key: str) -> Fields:
 
 
 def _yarn(made: RopeParameters, scaling: Fields) -> RopeParameters:
-    values: Mapping[str, Any] = scaling.values
     multiplier = _grown(made.factor, 1.0)
-    if values.get("mscale") and values.get("mscale_all_dim"):
-        multiplier = _grown(made.factor, scaling.number("mscale")) / _grown(
-            made.factor, scaling.number("mscale_all_dim")
-        )
+    if scaling.values.get("mscale") and scaling.values.get("mscale_all_dim"):
+        own, usual = scaling.number("mscale"), scaling.number("mscale_all_dim")
+        multiplier = _grown(made.factor, own) / _grown(made.factor, usual)
     return replace(
         made,
         multiplier=scaling.number("attention_factor", multiplier),

@@ -10,7 +10,7 @@ from mxconv.arch.description import Attention, LayerParts, Mixer
 from mxconv.arch.elements import Activation, Linear, Mlp, Norm
 from mxconv.arch.fields import Fields
 from mxconv.arch.mixture import Mixture
-from mxconv.arch.rope_parameters import RopeParameters
+from mxconv.arch.rope_parameters import RopeParameters, scaling_of
 
 MOST_LAYERS = 4096  # the deepest published models have a few hundred; sizes in a file are not trusted
 LAYER_NORM: dict[str, Any] = {"kind": "layer", "has_bias": True}  # for `Keys.read`
@@ -91,8 +91,7 @@ class Keys:
             self.fields.reject("partial_rotary_factor", f"more, of heads of {self.head_dim} values, is required")
         pairs = (rope.rotary_dim(self.head_dim) + 1) // 2
         if rope.rope_type == "longrope" and len(rope.factors) != pairs:
-            section = "rope_scaling" if self.fields.values.get("rope_scaling") else "rope_parameters"
-            self.fields.section(section).reject("short_factor", f"{pairs} numbers, one a pair, are required")
+            scaling_of(self.fields).reject("short_factor", f"{pairs} numbers, one a pair, are required")
         return rope
 
     @staticmethod
