@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Qwen2Config, Qwen2ForCausalLM
 
 from mxconv.codecs.float16 import BF16
 
@@ -90,12 +84,7 @@ MAMBA2 = {
     "time_step_limit": [0.05, 0.9],
     "chunk_size": 8,
 }
-GRANITE = {
-    "embedding_multiplier": 3.0,
-    "attention_multiplier": 0.17,
-    "residual_multiplier": 0.4,
-    "logits_scaling": 2.5,
-}
+GRANITE = {"embedding_multiplier": 3.0, "attention_multiplier": 0.17, "residual_multiplier": 0.4, "logits_scaling": 2.5}
 GRANITE_HYBRID = {
     "layer_types": LINEAR,
     "num_local_experts": 0,
@@ -180,10 +169,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 128,
         },
     },
-    "granite": {
-        "model_type": "granite",
-        **GRANITE,
-    },
+    "granite": {"model_type": "granite", **GRANITE},
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {"model_type": "olmo3", "sliding_window": 9, "rope_scaling": YARN, "rope_theta": 5000.0},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1], "tie_word_embeddings": False},
@@ -199,11 +185,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere2": {"model_type": "cohere2", "layer_types": SLIDING, "sliding_window": 9, "logit_scale": 0.3},
     "seed_oss": {"model_type": "seed_oss", "head_dim": 16, "attention_out_bias": True},
     "exaone4": {"model_type": "exaone4", "sliding_window": 9, "layer_types": SLIDING},
-    "exaone4, no windows": {
-        "model_type": "exaone4",
-        "sliding_window": None,
-        "layer_types": ["full_attention"] * 4,
-    },
+    "exaone4, no windows": {"model_type": "exaone4", "sliding_window": None, "layer_types": ["full_attention"] * 4},
     "hunyuan_v1_dense": {
         "model_type": "hunyuan_v1_dense",
         "head_dim": 16,
@@ -232,10 +214,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "intermediate_size": 80,
         "num_local_experts": 6,
         "num_experts_per_tok": 3,
-        "embedding_multiplier": 3.0,
-        "attention_multiplier": 0.17,
-        "residual_multiplier": 0.4,
-        "logits_scaling": 2.5,
+        **GRANITE,
     },
     "gpt_oss": {
         "model_type": "gpt_oss",

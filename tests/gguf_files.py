@@ -162,10 +162,7 @@ def raw_gguf(
     num_tensors: int | None = None,
 ) -> bytes:
     head = magic + struct.pack(
-        "<IQQ",
-        version,
-        len(infos) if num_tensors is None else num_tensors,
-        len(keys) if num_keys is None else num_keys,
+        "<IQQ", version, len(infos) if num_tensors is None else num_tensors, len(keys) if num_keys is None else num_keys
     )
     head += b"".join(keys) + b"".join(infos)
     return head + bytes(-len(head) % 32) + payload

@@ -26,45 +26,28 @@ TOKEN = "hf_token_of_the_tests"
 
 
 class HubServer:
-    """Serves model repositories until its `with` block ends.
-
-    Attributes:
-        repositories: id -> branch or tag -> folder; may be changed while it serves.
-        gated: ids whose files (not their listing) need TOKEN and, as on the real Hub, accepted terms.
-        unaccepted: ids whose files nobody gets, since the terms were not accepted.
-        private: ids that do not exist for anyone without TOKEN.
-        forbidden: ids that answer 403.
-        foreign: owners for whom nobody here may create repositories.
-        status: answer every request with this status, when set.
-        failures: (start of "METHOD /path", status): the next such request fails so, once.
-        cut: names of files whose next download breaks off in the middle.
-        stop_after: (name, bytes): the next download of this file waits there for `go_on`, and sets `stopped`.
-        cut_uploads: how many further uploads of large files break off in the middle.
-        listed: names that listings have besides those of the files.
-        on_request: called with "GET /path" before each request is answered.
-        requests: every request so far, "GET /path".
-        ranges: of every download so far that wanted a part, (name, first byte).
-        uploads: what was written; None refuses to be written to.
-    """
+    """Serves model repositories until its `with` block ends."""
 
     def __init__(self, repositories: Mapping[str, Mapping[str, Path]], storage: Path | None = None) -> None:
+        # id -> branch or tag -> folder; may be changed while it serves
         self.repositories = {name: dict(revisions) for name, revisions in repositories.items()}
-        self.gated: set[str] = set()
-        self.unaccepted: set[str] = set()
-        self.private: set[str] = set()
-        self.forbidden: set[str] = set()
-        self.foreign: set[str] = set()
-        self.status: int | None = None
-        self.failures: list[tuple[str, int]] = []
-        self.cut: set[str] = set()
+        self.gated: set[str] = set()  # ids whose files (not their listing) need TOKEN and accepted terms
+        self.unaccepted: set[str] = set()  # ids whose files nobody gets, since the terms were not accepted
+        self.private: set[str] = set()  # ids that do not exist for anyone without TOKEN
+        self.forbidden: set[str] = set()  # ids that answer 403
+        self.foreign: set[str] = set()  # owners for whom nobody here may create repositories
+        self.status: int | None = None  # of every answer, when set
+        self.failures: list[tuple[str, int]] = []  # start of "METHOD /path", and how the next such request fails
+        self.cut: set[str] = set()  # names of files whose next download breaks off in the middle
+        # the next download of this file waits after so many bytes for `go_on`, and sets `stopped`
         self.stop_after: tuple[str, int] | None = None
         self.stopped, self.go_on = threading.Event(), threading.Event()
-        self.cut_uploads = 0
-        self.listed: list[str] = []
-        self.ranges: list[tuple[str, int]] = []
-        self.uploads = None if storage is None else Uploads(storage)
-        self.on_request: Callable[[str], object] = self._ignore
-        self.requests: list[str] = []
+        self.cut_uploads = 0  # how many further uploads of large files break off in the middle
+        self.listed: list[str] = []  # names that listings have besides those of the files
+        self.ranges: list[tuple[str, int]] = []  # name and first byte of every download that wanted a part
+        self.uploads = None if storage is None else Uploads(storage)  # None refuses to be written to
+        self.on_request: Callable[[str], object] = self._ignore  # called with "GET /path" before each answer
+        self.requests: list[str] = []  # every request so far, "GET /path"
         self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
 

@@ -21,22 +21,14 @@ CHUNK_BYTES = 1 << 16
 
 
 class Uploads:
-    """Where uploaded bytes go.
-
-    Attributes:
-        folder: objects by SHA-256, and one folder a commit; None makes the hub read-only.
-        num_bytes_received: of each object, bytes of its content that arrived, retries and broken attempts counted.
-        part_bytes: larger objects are uploaded in parts of this length; None takes them whole.
-        summaries: of every commit so far.
-        created: the body of every request to create a repository.
-    """
+    """Where uploaded bytes go: objects by SHA-256, and one folder a commit."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.num_bytes_received: dict[str, int] = {}
-        self.part_bytes: int | None = None
-        self.summaries: list[str] = []
-        self.created: list[dict[str, Any]] = []
+        self.num_bytes_received: dict[str, int] = {}  # of each object, retries and broken attempts counted
+        self.part_bytes: int | None = None  # larger objects are uploaded in parts of this length
+        self.summaries: list[str] = []  # of every commit so far
+        self.created: list[dict[str, Any]] = []  # the body of every request to create a repository
         self._lock = threading.Lock()
 
     def object(self, oid: str) -> Path:

@@ -12,24 +12,7 @@ from mxconv.arch.state_mixers import StateSizes
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The description of one decoder, whatever its family. Names follow config.json where it has them.
-
-    Args:
-        layers: in their order.
-        final_norm: after them.
-        tie_word_embeddings: whether the embedding is the output head too.
-        embedding: the tensor's name.
-        head: the module that gives logits.
-        layer_prefix: of a layer's tensors, before its number.
-        positions: a learned embedding of each position, the tensor's name; None is none.
-        embedding_multiplier: of the embedding's rows.
-        logit_multiplier: of what the head gives.
-        logit_cap: c turns a logit s into c * tanh(s / c).
-        layer_inputs: embeddings of the layers' own.
-        mtp: where a checkpoint keeps what was trained to predict a token further, if it has such.
-        renamed: words in the names of some checkpoints of the family, and the words for them in others.
-        towers: of a checkpoint that holds more than this decoder: how its tensors' names begin there, and here.
-    """
+    """The description of one decoder, whatever its family. Names follow config.json where it has them."""
 
     model_type: str
     hidden_size: int
@@ -37,18 +20,18 @@ class ModelConfig:
     max_position_embeddings: int
     layers: tuple[LayerParts, ...]
     final_norm: Norm
-    tie_word_embeddings: bool
-    embedding: str = "model.embed_tokens.weight"
-    head: str = "lm_head"
-    layer_prefix: str = "model.layers"
-    positions: str | None = None
-    embedding_multiplier: float = 1.0
-    logit_multiplier: float = 1.0
-    logit_cap: float | None = None
-    layer_inputs: LayerInputs | None = None
-    mtp: Mtp | None = None
-    towers: tuple[tuple[str, str], ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
+    tie_word_embeddings: bool  # whether the embedding is the output head too
+    embedding: str = "model.embed_tokens.weight"  # the tensor's name
+    head: str = "lm_head"  # the module that gives logits
+    layer_prefix: str = "model.layers"  # of a layer's tensors, before its number
+    positions: str | None = None  # a learned embedding of each position, the tensor's name; None is none
+    embedding_multiplier: float = 1.0  # of the embedding's rows
+    logit_multiplier: float = 1.0  # of what the head gives
+    logit_cap: float | None = None  # c turns a logit s into c * tanh(s / c)
+    layer_inputs: LayerInputs | None = None  # embeddings of the layers' own
+    mtp: Mtp | None = None  # where a checkpoint keeps what was trained to predict a token further, if it has such
+    towers: tuple[tuple[str, str], ...] = ()  # of a checkpoint that holds more: how names begin there, and here
+    renamed: tuple[tuple[str, str], ...] = ()  # words in the names of some checkpoints, and those for them in others
 
     @property
     def num_hidden_layers(self) -> int:

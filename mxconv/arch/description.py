@@ -28,52 +28,34 @@ class Temperature:
 
 @dataclass(frozen=True)
 class Attention:
-    """Causal attention of grouped heads.
+    """Causal attention of grouped heads."""
 
-    Args:
-        num_heads: of queries; heads h * group .. (h + 1) * group - 1 share key-value head h.
-        query: with `key` and `value`; all three name one tensor where they are fused.
-        fused: how one tensor holds the three: as "blocks", all queries, then keys, then values, or by "heads", a
-            query, a key and a value a head. None where each has its own.
-        scale: of a query times a key.
-        window: how many positions a token sees, itself included; None is all.
-        is_chunked: whether windows lie side by side: a token sees what is from the last multiple of `window` on.
-        rope: None rotates nothing.
-        query_norm: None is none, as of `key_norm` and `value_norm`.
-        norm_span: whether queries and keys are normed head by head, or all heads of a row together.
-        norms_rotated: whether they are normed after their rotation.
-        logit_cap: c turns a score s into c * tanh(s / c).
-        source: the layer whose keys and values are read, this one having none of its own.
-        keys_are_values: whether values are the keys before their norm and rotation.
-        sinks: a tensor (num_heads,) of scores that take a share of attention and give nothing; None is none.
-        clip: queries and keys after their norms, and values, are kept within this; None keeps all.
-        is_gated: whether the query's tensor has a gate beside each query, (2 * head_dim) rows a head; its sigmoid
-            multiplies what the head gives.
-    """
-
-    num_heads: int
+    num_heads: int  # of queries; heads h * group .. (h + 1) * group - 1 share key-value head h
     num_key_value_heads: int
     head_dim: int
-    query: Linear
+    query: Linear  # as `key` and `value`; all three name one tensor where they are fused
     key: Linear
     value: Linear
     output: Linear
-    scale: float
-    rope: RopeParameters | None
-    window: int | None = None
+    scale: float  # of a query times a key
+    rope: RopeParameters | None  # None rotates nothing
+    window: int | None = None  # how many positions a token sees, itself included; None is all
+    # in one tensor: "blocks" are all queries, then keys, then values; "heads" a query, a key and a value a head
     fused: Literal["blocks", "heads"] | None = None
-    query_norm: Norm | None = None
+    query_norm: Norm | None = None  # None is none, as of `key_norm` and `value_norm`
     key_norm: Norm | None = None
     value_norm: Norm | None = None
-    norm_span: Literal["head", "row"] = "head"
-    norms_rotated: bool = False
-    logit_cap: float | None = None
+    norm_span: Literal["head", "row"] = "head"  # of queries and keys, what is normed together
+    norms_rotated: bool = False  # whether they are normed after their rotation
+    logit_cap: float | None = None  # c turns a score s into c * tanh(s / c)
     temperature: Temperature | None = None
-    source: int | None = None
-    keys_are_values: bool = False
-    is_chunked: bool = False
-    sinks: str | None = None
-    clip: float | None = None
+    source: int | None = None  # the layer whose keys and values are read, this one having none of its own
+    keys_are_values: bool = False  # whether values are the keys before their norm and rotation
+    is_chunked: bool = False  # whether windows lie side by side: a token sees from the last multiple of `window` on
+    sinks: str | None = None  # a tensor (num_heads,) of scores that take a share of attention and give nothing
+    clip: float | None = None  # queries and keys after their norms, and values, are kept within this; None keeps all
+    # whether the query's tensor has a gate beside each query, (2 * head_dim) rows a head; its sigmoid multiplies what
+    # the head gives
     is_gated: bool = False
 
 
@@ -83,38 +65,24 @@ class LatentAttention:
 
     One key for all heads rotates.
 
-    Args:
-        num_heads: of queries; each has as many keys and values.
-        latent_size: of what a cache holds of a position besides the key that rotates.
-        plain_size: numbers of a query that do not rotate.
-        rotated_size: and of those that do.
-        value_size: of what a head gives.
-        query_down: to fewer numbers, (query_rank, hidden_size), before `query_norm`; None for none.
-        query_rank: how many; the hidden size without `query_down`.
-        query: (num_heads * (plain_size + rotated_size), query_rank).
-        down: latent vector and rotated key, (latent_size + rotated_size, hidden_size).
-        latent_norm: of the former.
-        up: a head's keys, then its values, (num_heads * (plain_size + value_size), latent_size).
-        scale: of a query times a key.
-
     Source:
         DeepSeek-V2, arXiv 2405.04434, section 2.1.
     """
 
-    num_heads: int
-    latent_size: int
-    plain_size: int
-    rotated_size: int
-    value_size: int
-    query_rank: int
-    query_down: Linear | None
+    num_heads: int  # of queries; each has as many keys and values
+    latent_size: int  # of what a cache holds of a position besides the key that rotates
+    plain_size: int  # numbers of a query that do not rotate
+    rotated_size: int  # and of those that do
+    value_size: int  # of what a head gives
+    query_rank: int  # numbers that `query` takes in; the hidden size without `query_down`
+    query_down: Linear | None  # to fewer numbers, (query_rank, hidden_size), before `query_norm`; None for none
     query_norm: Norm | None
-    query: Linear
-    down: Linear
-    latent_norm: Norm
-    up: Linear
+    query: Linear  # (num_heads * (plain_size + rotated_size), query_rank)
+    down: Linear  # latent vector and rotated key, (latent_size + rotated_size, hidden_size)
+    latent_norm: Norm  # of the former
+    up: Linear  # a head's keys, then its values, (num_heads * (plain_size + value_size), latent_size)
     output: Linear
-    scale: float
+    scale: float  # of a query times a key
     rope: RopeParameters
     window: int | None = None
     source: int | None = None  # every layer has latent vectors of its own
@@ -136,66 +104,42 @@ Mixer = Attending | Recurrent
 
 @dataclass(frozen=True)
 class LayerInput:
-    """An embedding of the layer's own, gated by the row and added to it after the MLP.
+    """An embedding of the layer's own, gated by the row and added to it after the MLP."""
 
-    Args:
-        size: of the embedding.
-        gate: (size, hidden_size), before an activation.
-        projection: (hidden_size, size).
-        norm: of what is added.
-    """
-
-    size: int
+    size: int  # of the embedding
     activation: Activation
-    gate: Linear
-    projection: Linear
-    norm: Norm
+    gate: Linear  # (size, hidden_size), before an activation
+    projection: Linear  # (hidden_size, size)
+    norm: Norm  # of what is added
 
 
 @dataclass(frozen=True)
 class LayerParts:
-    """A layer. Each norm may be absent: before its part, or after it and before it is added.
-
-    Args:
-        mlp: None is a layer that is a mixer alone.
-        is_parallel: whether the MLP takes in what the mixer does, or what the mixer made of it.
-        residual_multiplier: of what is added.
-        scalar: the tensor of one number by which the row is multiplied at last; None is none.
-    """
+    """A layer. Each norm may be absent: before its part, or after it and before it is added."""
 
     mixer: Mixer
-    mlp: Mlp | Mixture | None
+    mlp: Mlp | Mixture | None  # None is a layer that is a mixer alone
     before_mixer: Norm | None = None
     after_mixer: Norm | None = None
     before_mlp: Norm | None = None
     after_mlp: Norm | None = None
-    is_parallel: bool = False
-    residual_multiplier: float = 1.0
+    is_parallel: bool = False  # whether the MLP takes in what the mixer does, or what the mixer made of it
+    residual_multiplier: float = 1.0  # of what is added
     layer_input: LayerInput | None = None
-    scalar: str | None = None
+    scalar: str | None = None  # the tensor of one number by which the row is multiplied at last; None is none
 
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The source of the layers' own embeddings: a table of the tokens, and the embedding that all layers take.
+    """The source of the layers' own embeddings: a table of the tokens, and the embedding that all layers take."""
 
-    Args:
-        size: of one layer's.
-        table: the tensor (vocabulary, num_layers * size).
-        table_multiplier: of its rows.
-        projection: (num_layers * size, hidden_size), of the row's embedding.
-        projection_multiplier: of what it gives.
-        norm: of each layer's part of that.
-        multiplier: of the sum of the two.
-    """
-
-    size: int
-    table: str
-    table_multiplier: float
-    projection: Linear
-    projection_multiplier: float
-    norm: Norm
-    multiplier: float
+    size: int  # of one layer's
+    table: str  # the tensor (vocabulary, num_layers * size)
+    table_multiplier: float  # of its rows
+    projection: Linear  # (num_layers * size, hidden_size), of the row's embedding
+    projection_multiplier: float  # of what it gives
+    norm: Norm  # of each layer's part of that
+    multiplier: float  # of the sum of the two
 
 
 @dataclass(frozen=True)
@@ -208,18 +152,6 @@ class Mtp:
 
     Every name here is of the whole tensor or module.
 
-    Args:
-        modules: how the names of a module's tensors begin, and no others: of each module that the checkpoint has. The
-            first one runs, chained with itself.
-        layer: its parts.
-        layer_prefix: of their tensors.
-        embedding_norm: of the embedding.
-        state_norm: of the state.
-        projection: (hidden_size, 2 * hidden_size).
-        final_norm: after the layer.
-        state_first: whether the projection takes in the state before the embedding.
-        copies: tensors of a module, as their names end, that repeat the model's embedding or head and are not read.
-
     Source:
         DeepSeek-V3 technical report (arXiv 2412.19437), section 2.2, and README_WEIGHTS.md of its release: embedding
         and head are shared. That the state is read after the final norm, and the module's own after its last norm
@@ -227,15 +159,15 @@ class Mtp:
         45895, llama.cpp for Qwen since its pull request 24025.
     """
 
-    modules: tuple[str, ...]
+    modules: tuple[str, ...]  # how the names of each module's tensors begin; the first one runs, chained with itself
     layer: LayerParts
     layer_prefix: str
     embedding_norm: Norm
     state_norm: Norm
-    projection: Linear
-    final_norm: Norm
-    state_first: bool = False
-    copies: tuple[str, ...] = ()
+    projection: Linear  # (hidden_size, 2 * hidden_size)
+    final_norm: Norm  # after the layer
+    state_first: bool = False  # whether the projection takes in the state before the embedding
+    copies: tuple[str, ...] = ()  # ends of names of tensors that repeat the embedding or head, and are not read
 
     def has(self, tensor: str) -> bool:
         """Whether a tensor is of one of the modules."""

@@ -8,49 +8,44 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm over the last axis, with the tensors `<name>.weight` and `<name>.bias`.
+    """A norm over the last axis, with the tensors `<name>.weight` and `<name>.bias`."""
 
-    Args:
-        name: of the module.
-        eps: added to the mean square, or to the variance.
-        kind: whether the mean is taken away first ("layer"), or not ("rms").
-        offset: added to every weight: 1 where weights are stored as what they differ from one by.
-        has_weight: False multiplies by nothing.
-    """
-
-    name: str
-    eps: float
-    kind: Literal["rms", "layer"] = "rms"
-    offset: float = 0.0
-    has_weight: bool = True
+    name: str  # of the module
+    eps: float  # added to the mean square, or to the variance
+    kind: Literal["rms", "layer"] = "rms"  # whether the mean is taken away first ("layer"), or not ("rms")
+    offset: float = 0.0  # added to every weight: 1 where weights are stored as what they differ from one by
+    has_weight: bool = True  # False multiplies by nothing
     has_bias: bool = False
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A matrix (out_features, in_features), `<name>.weight`, and a bias, `<name>.bias`.
-
-    Args:
-        is_transposed: whether it is stored as (in_features, out_features).
-    """
+    """A matrix (out_features, in_features), `<name>.weight`, and a bias, `<name>.bias`."""
 
     name: str
     has_bias: bool = False
-    is_transposed: bool = False
+    is_transposed: bool = False  # whether it is stored as (in_features, out_features)
 
 
 @dataclass(frozen=True)
 class Mlp:
-    """Two matrices with an activation between them; with a gate, a third whose activation multiplies the first's rows.
-
-    Args:
-        gate: None for none.
-        fused: whether one tensor, which `gate` and `up` both name, holds the gate's rows and then the others.
-    """
+    """Two matrices with an activation between them; a gate is a third, whose activation multiplies what `up` gives."""
 
     size: int
     activation: Activation
     up: Linear
     down: Linear
-    gate: Linear | None = None
-    fused: bool = False
+    gate: Linear | None = None  # None for none
+    fused: bool = False  # whether one tensor, which `gate` and `up` both name, holds the gate's rows, then the others
+
+
+@dataclass(frozen=True)
+class ClampedGate:
+    """Gates g and ups u become (u + 1) * g * sigmoid(slope * g), g at most `limit` and u within it.
+
+    Source:
+        The gpt-oss release of OpenAI.
+    """
+
+    slope: float
+    limit: float

@@ -16,23 +16,14 @@ LONGEST_QUOTE = 80
 
 @dataclass(frozen=True)
 class Fields:
-    """The keys of one JSON object.
+    """The keys of one JSON object."""
 
-    Args:
-        values: the object.
-        name: what errors call it, e.g. "config.json" or "config.json: rope_scaling".
-    """
-
-    values: Mapping[str, Any]
-    name: str
+    values: Mapping[str, Any]  # the object
+    name: str  # what errors call it, e.g. "config.json" or "config.json: rope_scaling"
 
     @classmethod
     def read(cls, path: Path) -> "Fields":
-        """The JSON object in a file.
-
-        Raises:
-            CheckpointError: the file is missing, unreadable, or holds something else.
-        """
+        """The JSON object in a file. Raises CheckpointError where it is missing, or holds something else."""
         return cls(read_json_object(path, unique_keys=False), str(path))
 
     def size(self, key: str, default: int | None = None) -> int:

@@ -17,27 +17,17 @@ from mxconv.errors import ModelError
 
 @dataclass(frozen=True)
 class MixerCount:
-    """What the mixer of one layer stores, reads and computes: attention, or a recurrence with a state.
+    """What the mixer of one layer stores, reads and computes: attention, or a recurrence with a state."""
 
-    Args:
-        weights: of its matrices.
-        vectors: of its biases, sinks and norms of its own, and of what a recurrence has beside matrices.
-        kv_values: that one new token reads of a cached position; of latent vectors, which are keys and values at once.
-        multiply_adds: of one new token with one cached position.
-        window: positions that it sees, None is all.
-        state_values: float32 numbers of the state of one sequence, which a pass reads and writes.
-        row_values: float32 numbers that are kept of a row, to rebuild its state when later rows are rejected.
-        state_multiply_adds: of one new token with the state, at any context.
-    """
-
-    weights: int
-    vectors: int
+    weights: int  # of its matrices
+    vectors: int  # of its biases, sinks and norms of its own, and of what a recurrence has beside matrices
+    # that one new token reads of a cached position; of latent vectors, which are keys and values at once
     kv_values: int
-    multiply_adds: int
-    window: int | None = None
-    state_values: int = 0
-    row_values: int = 0
-    state_multiply_adds: int = 0
+    multiply_adds: int  # of one new token with one cached position
+    window: int | None = None  # positions that it sees, None is all
+    state_values: int = 0  # float32 numbers of the state of one sequence, which a pass reads and writes
+    row_values: int = 0  # float32 numbers that are kept of a row, to rebuild its state when later rows are rejected
+    state_multiply_adds: int = 0  # of one new token with the state, at any context
 
     def positions(self, context: float) -> float:
         """Cached positions that a new token attends to."""
@@ -119,11 +109,8 @@ class ModelSizes:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "ModelSizes":
-        """Take the sizes of a model that mxconv runs.
-
-        Raises:
-            ModelError: its mixtures of experts differ, or only some of its MLPs have gates or biases.
-        """
+        """Take the sizes of a model that mxconv runs. Raises ModelError where its mixtures of experts differ, or only
+        some of its MLPs have gates or biases."""
         mlps = [layer.mlp for layer in config.layers if layer.mlp is not None]
         mixtures = [mlp for mlp in mlps if isinstance(mlp, Mixture)]
         dense = [mlp for mlp in mlps if not isinstance(mlp, Mixture)]
@@ -167,19 +154,14 @@ def _num_looked_up(config: ModelConfig) -> int:
 
 
 def _of_mixture(mixture: Mixture, hidden_size: int) -> dict[str, Any]:
-    routing, vectors = mixture.routing, 0
-    for name, length in (
-        (routing.correction, routing.num_experts),
-        (routing.multipliers, routing.num_experts),
-        (routing.input_weights, hidden_size),
-    ):
-        vectors += 0 if name is None else length
+    routing = mixture.routing
+    num_vectors = (routing.correction is not None) + (routing.multipliers is not None)
     return {
         "expert_size": mixture.experts.size,
         "num_experts": routing.num_experts,
         "num_experts_per_token": routing.num_chosen,
         "expert_bias": mixture.experts.has_bias,
-        "router_vectors": vectors,
+        "router_vectors": routing.num_experts * num_vectors + hidden_size * (routing.input_weights is not None),
         "has_shared_gate": mixture.shared_gate is not None,
     }
 

@@ -1,9 +1,7 @@
 """How fast rotary position embeddings rotate, as config.json says it: no arrays, so that a cost needs no NumPy."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mxconv.arch.fields import Fields
 
@@ -13,34 +11,25 @@ MOST_FACTORS = 4096  # pairs of a head, that a list may speak of
 
 @dataclass(frozen=True)
 class RopeParameters:
-    """How fast each pair rotates.
+    """How fast each pair rotates."""
 
-    Args:
-        theta: pair j of n rotates by theta^(-j / n) radians a position.
-        rope_type: what is done to that. `linear`, `llama3`, `yarn` and `proportional` go by `factor`, `llama3` by the
-            three after it too, `yarn` by the last of them.
-        share: of a head's values that rotate, the first ones.
-        is_interleaved: whether neighbours are pairs, or values half of those that rotate apart.
-        multiplier: of cosines and sines (`attention_factor`).
-        beta_fast, beta_slow: of `yarn`: turns in the original context from which on a pair keeps its speed, and up to
-            which it is divided by `factor`.
-        truncates: whether the pairs that make these turns are rounded outwards.
-        factors: of `longrope`: what each pair's speed is divided by.
-    """
-
-    theta: float
+    theta: float  # pair j of n rotates by theta^(-j / n) radians a position
+    # what is done to that. `linear`, `llama3`, `yarn` and `proportional` go by `factor`, `llama3` by the three after it
+    # too, `yarn` by the last of them
     rope_type: str = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
-    share: float = 1.0
-    is_interleaved: bool = False
-    multiplier: float = 1.0
+    share: float = 1.0  # of a head's values that rotate, the first ones
+    is_interleaved: bool = False  # whether neighbours are pairs, or values half of those that rotate apart
+    multiplier: float = 1.0  # of cosines and sines (`attention_factor`)
+    # beta_fast and beta_slow: of `yarn`: turns in the original context from which on a pair keeps its speed, and up to
+    # which it is divided by `factor`
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    truncates: bool = True
-    factors: tuple[float, ...] = ()
+    truncates: bool = True  # whether the pairs that make these turns are rounded outwards
+    factors: tuple[float, ...] = ()  # of `longrope`: what each pair's speed is divided by
 
     @classmethod
     def from_fields(
@@ -49,15 +38,13 @@ class RopeParameters:
         """Read config.json, in the old style (rope_theta, rope_scaling) or that of transformers 5 (rope_parameters).
 
         Args:
-            config: the file.
-            max_position_embeddings: of the model.
-            theta: where the file does not say.
-            share: the same, of a family whose heads may rotate in part; None is of one whose heads do not.
+            config: the file; where it does not say, `theta` and `share` count.
+            share: of a family whose heads may rotate in part; None is of one whose heads do not.
 
         Raises:
             ModelError: a scaling that is not supported, or an impossible value.
         """
-        scaling = config.section("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
+        scaling = scaling_of(config)
         if any(isinstance(value, dict) for value in scaling.values.values()):
             key = scaling.name.rpartition(" ")[2]
             config.reject(key, "one set for all layers is supported", "Use a model without it.")
@@ -80,7 +67,8 @@ class RopeParameters:
             return replace(made, rope_type="default")
         if rope_type == "proportional":
             return replace(made, factor=scaling.number("factor", 1.0, at_least=1))
-        original = scaling.size("original_max_position_embeddings", _original(config, max_position_embeddings))
+        key = "original_max_position_embeddings"
+        original = scaling.size(key, config.size(key, max_position_embeddings))
         if rope_type == "longrope":
             return _longrope(replace(made, original_max_position_embeddings=original), scaling, max_position_embeddings)
         made = replace(made, factor=scaling.number("factor", at_least=1), original_max_position_embeddings=original)
@@ -96,6 +84,11 @@ class RopeParameters:
     def rotary_dim(self, head_dim: int) -> int:
         """How many of a head's values rotate; where that is odd, its neighbour does too."""
         return head_dim if self.rope_type == "proportional" else int(head_dim * self.share)
+
+
+def scaling_of(config: Fields) -> Fields:
+    """The section of config.json about rotations, in the old style or that of transformers 5."""
+    return config.section("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
 
 
 def _share(scaling: Fields, config: Fields, default: float | None, is_whole: bool) -> float:
@@ -114,17 +107,11 @@ def _holder(scaling: Fields, config: Fields, key: str) -> Fields:
     return config if scaling.values.get(key) is None else scaling
 
 
-def _original(config: Fields, max_position_embeddings: int) -> int:
-    return config.size("original_max_position_embeddings", max_position_embeddings)
-
-
 def _yarn(made: RopeParameters, scaling: Fields) -> RopeParameters:
-    values: Mapping[str, Any] = scaling.values
     multiplier = _grown(made.factor, 1.0)
-    if values.get("mscale") and values.get("mscale_all_dim"):
-        multiplier = _grown(made.factor, scaling.number("mscale")) / _grown(
-            made.factor, scaling.number("mscale_all_dim")
-        )
+    if scaling.values.get("mscale") and scaling.values.get("mscale_all_dim"):
+        own, usual = scaling.number("mscale"), scaling.number("mscale_all_dim")
+        multiplier = _grown(made.factor, own) / _grown(made.factor, usual)
     return replace(
         made,
         multiplier=scaling.number("attention_factor", multiplier),

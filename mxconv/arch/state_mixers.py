@@ -11,19 +11,12 @@ from mxconv.arch.elements import Activation, Linear, Norm
 
 @dataclass(frozen=True)
 class StateSizes:
-    """The sizes of a layer's state, in float32 numbers.
+    """The sizes of a layer's state, in float32 numbers."""
 
-    Args:
-        kernel_size: rows that the convolution sees, its own included.
-        num_channels: of the convolution.
-        num_gates: of a row's input, beside the channels.
-        memory: (heads, rows, columns); (0, 0, 0) is none.
-    """
-
-    kernel_size: int
-    num_channels: int
-    num_gates: int = 0
-    memory: tuple[int, int, int] = (0, 0, 0)
+    kernel_size: int  # rows that the convolution sees, its own included
+    num_channels: int  # of the convolution
+    num_gates: int = 0  # of a row's input, beside the channels
+    memory: tuple[int, int, int] = (0, 0, 0)  # (heads, rows, columns); (0, 0, 0) is none
 
     @property
     def input_size(self) -> int:
@@ -44,19 +37,14 @@ class Convolution:
 class ShortConvolution:
     """A convolution between two gates: of a row B, C, x the output is C * convolution(B * x).
 
-    Args:
-        size: of each of the three.
-        inputs: (3 * size, hidden_size): B, C and x, one after the other.
-        output: (hidden_size, size).
-
     Source:
         LFM2 of Liquid AI, as transformers' lfm2 computes it.
     """
 
-    size: int
+    size: int  # of each of the three
     convolution: Convolution
-    inputs: Linear
-    output: Linear
+    inputs: Linear  # (3 * size, hidden_size): B, C and x, one after the other
+    output: Linear  # (hidden_size, size)
 
     @property
     def state(self) -> StateSizes:
@@ -71,34 +59,25 @@ class GatedDeltaNet:
     head h serves value heads h * group .. (h + 1) * group - 1. Queries, keys and values have gone through the
     convolution and SiLU; queries and keys are divided by their length.
 
-    Args:
-        key_dim: of a key head, as is `value_dim` of a value head.
-        queries_keys_values: (2 * keys + values, hidden_size), one after the other.
-        gate: (values, hidden_size), of what is given.
-        beta: (num_value_heads, hidden_size), as is `decay`.
-        fused: two tensors hold the four, key head by key head: `queries_keys_values` and `gate` name one, `beta` and
-            `decay` the other.
-        decay_bias, decay_log: the tensors (num_value_heads,): g = -exp(decay_log) * softplus(decay + decay_bias).
-        norm: of each value head, before the gate.
-        output: (hidden_size, values).
-
     Source:
         Gated Delta Networks, arXiv 2412.06464, equation 10.
     """
 
     num_key_heads: int
     num_value_heads: int
-    key_dim: int
+    key_dim: int  # of a key head, as is `value_dim` of a value head
     value_dim: int
     convolution: Convolution
-    queries_keys_values: Linear
-    gate: Linear
-    beta: Linear
+    queries_keys_values: Linear  # (2 * keys + values, hidden_size), one after the other
+    gate: Linear  # (values, hidden_size), of what is given
+    beta: Linear  # (num_value_heads, hidden_size), as is `decay`
     decay: Linear
-    decay_bias: str
-    decay_log: str
-    norm: Norm
-    output: Linear
+    decay_bias: str  # a tensor (num_value_heads,), as is `decay_log`
+    decay_log: str  # g = -exp(decay_log) * softplus(decay + decay_bias)
+    norm: Norm  # of each value head, before the gate
+    output: Linear  # (hidden_size, values)
+    # two tensors hold the four, key head by key head: `queries_keys_values` and `gate` name one, `beta` and `decay` the
+    # other
     fused: bool = False
 
     @property
@@ -127,13 +106,6 @@ class Mamba2:
     Of each head, S its memory (head_dim, state_size): S <- exp(dt * A) * S + (dt * x) B'; y = S C + D * x. Group g of B
     and C serves heads g * heads / groups and on. x, B and C have gone through the convolution and its activation.
 
-    Args:
-        inputs: (gate + channels + heads, hidden_size): the gate of what is given, x with B and C, and dt.
-        step_limits: dt = softplus(dt + step_bias) is kept between them.
-        step_bias, decay_log, skip: the tensors (num_heads,) of dt's bias, of A = -exp(decay_log), and D.
-        norm: after the gate, each of `norm_groups` equal parts by itself.
-        output: (hidden_size, num_heads * head_dim).
-
     Source:
         Transformers are SSMs, arXiv 2405.21060, sections 3 and 7.
     """
@@ -144,14 +116,14 @@ class Mamba2:
     num_groups: int
     convolution: Convolution
     activation: Activation
-    inputs: Linear
-    step_bias: str
-    step_limits: tuple[float, float]
+    inputs: Linear  # (gate + channels + heads, hidden_size): the gate of what is given, x with B and C, and dt
+    step_bias: str  # step_bias, decay_log, skip: the tensors (num_heads,) of dt's bias, of A = -exp(decay_log), and D
+    step_limits: tuple[float, float]  # dt = softplus(dt + step_bias) is kept between them
     decay_log: str
     skip: str
-    norm: Norm
+    norm: Norm  # after the gate, each of `norm_groups` equal parts by itself
     norm_groups: int
-    output: Linear
+    output: Linear  # (hidden_size, num_heads * head_dim)
 
     @property
     def size(self) -> int:

@@ -34,17 +34,11 @@ BLOCK_BYTES = BLOCK // 2
 
 @dataclass(frozen=True)
 class CarriedTensor:
-    """One of the two tensors.
+    """One of the two tensors."""
 
-    Args:
-        of: the name that both are of.
-        part: which of the stored arrays it becomes.
-        shape: of the tensor.
-    """
-
-    of: str
-    part: Part
-    shape: tuple[int, ...]
+    of: str  # the name that both are of
+    part: Part  # which of the stored arrays it becomes
+    shape: tuple[int, ...]  # of the tensor
 
     @property
     def stack(self) -> StackedExperts:

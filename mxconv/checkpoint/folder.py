@@ -4,7 +4,6 @@ The same rules serve a local folder and the listing of a Hub repository. safeten
 Hugging Face layout over `consolidated*` copies of the same weights. An index is checked against its shards both ways.
 """
 
-import ntpath
 import os
 import posixpath
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object, stays_inside
 from mxconv.checkpoint.tensor import WeightFile
 from mxconv.errors import CheckpointError
 
@@ -40,9 +39,9 @@ class Weights:
     """The weight files of one checkpoint, as paths relative to its folder."""
 
     shards: tuple[str, ...]
-    weight_map: dict[str, str] | None  # tensor name to shard; None for a single file
-    index: str | None
-    is_legacy: bool
+    weight_map: dict[str, str] | None = None  # tensor name to shard; None for a single file
+    index: str | None = None
+    is_legacy: bool = False
 
 
 def companions(names: Iterable[str]) -> list[str]:
@@ -74,12 +73,12 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
         if SINGLE_FILE not in names or SINGLE_FILE in indexed.shards:
             return indexed
     if SINGLE_FILE in names:
-        return _from_file(SINGLE_FILE)
+        return Weights((SINGLE_FILE,))
     files = _without_consolidated(name for name in names if name.endswith(".safetensors"))
     if len(indexes) == 1:
         return _from_index(root, indexes[0], is_legacy=False)
     if len(files) == 1 and not indexes:
-        return _from_file(files[0])
+        return Weights((files[0],))
     if files:
         found = f"{len(indexes)} indexes" if indexes else "no index"
         raise CheckpointError(
@@ -89,17 +88,13 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
     if LEGACY_INDEX_FILE in names and LEGACY_FILE not in names:
         return _from_index(root, LEGACY_INDEX_FILE, is_legacy=True)
     if LEGACY_FILE in names:
-        return _from_file(LEGACY_FILE, is_legacy=True)
+        return Weights((LEGACY_FILE,), is_legacy=True)
     found = f"holds no weights, only {_listed(sorted(names))}" if names else "is empty"
     raise CheckpointError(
         f"{label}: {found}; {SINGLE_FILE}, shards with an index, or {LEGACY_FILE} is required. "
         "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
         ".pth and .onnx are not read."
     )
-
-
-def _from_file(name: str, *, is_legacy: bool = False) -> Weights:
-    return Weights((name,), None, None, is_legacy)
 
 
 def _from_index(root: Path, index: str, *, is_legacy: bool) -> Weights:
@@ -119,11 +114,8 @@ def _listed(names: list[str]) -> str:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Tensor name to shard, as a relative path with forward slashes that stays in the index's folder.
-
-    Raises:
-        CheckpointError: no index, or a shard path that is absolute or climbs out of the folder.
-    """
+    """Tensor name to shard, as a relative path with forward slashes that stays in the index's folder. Raises
+    CheckpointError where it is no index, or a path is absolute or climbs out of the folder."""
     weight_map = read_json_object(path, unique_keys=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(
@@ -131,7 +123,7 @@ def read_index(path: Path) -> dict[str, str]:
             "Download or export the checkpoint again."
         )
     for name, shard in weight_map.items():
-        if not isinstance(shard, str) or not _stays_inside(shard):
+        if not isinstance(shard, str) or not stays_inside(shard):
             raise CheckpointError(
                 f"{path}: tensor {name!r} is in {shard!r}; a relative path inside the index's folder is required. "
                 "Do not use this checkpoint unless you know who made it."
@@ -139,23 +131,9 @@ def read_index(path: Path) -> dict[str, str]:
     return {name: posixpath.normpath(shard) for name, shard in weight_map.items()}
 
 
-def _stays_inside(shard: str) -> bool:
-    """Judged by the text alone, and for every system: no root, no drive, no `..`, no backslash."""
-    return (
-        bool(posixpath.basename(shard))
-        and not shard.startswith("/")
-        and not ntpath.splitdrive(shard)[0]
-        and not any(character in shard for character in "\\\0")
-        and ".." not in shard.split("/")
-    )
-
-
 def resolve_shard(index_path: Path, shard: str) -> Path:
-    """Where a shard lies. Its folder must be inside the index's; the file itself may be a symbolic link.
-
-    Raises:
-        CheckpointError: there is no such file, or a linked folder leads outside.
-    """
+    """Where a shard lies. Its folder must be inside the index's; the file itself may be a symbolic link. Raises
+    CheckpointError where there is no such file, or a linked folder leads outside."""
     path = index_path.parent / shard
     if not os.path.lexists(path):
         raise CheckpointError(
@@ -172,12 +150,7 @@ def resolve_shard(index_path: Path, shard: str) -> Path:
 
 
 def check_index(index_path: Path, weight_map: Mapping[str, str], shards: Mapping[str, WeightFile]) -> None:
-    """Compare the index with the shards that it names.
-
-    Args:
-        index_path: for the messages.
-        weight_map: tensor name to shard.
-        shards: every shard of the map, opened.
+    """Compare an index, tensor name to shard, with every shard that it names, opened.
 
     Raises:
         CheckpointError: a tensor is in two shards, or not in the index, or not where the index says.

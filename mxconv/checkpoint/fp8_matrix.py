@@ -22,17 +22,11 @@ DEFAULT_BLOCK = 128, 128
 
 @dataclass(frozen=True)
 class Fp8Matrix:
-    """A matrix as formats/fp8.md has it.
+    """A matrix as formats/fp8.md has it."""
 
-    Args:
-        codes: (out_features, in_features) F8_E4M3.
-        scales: one a block.
-        block: its rows and columns.
-    """
-
-    codes: SourceTensor
-    scales: SourceTensor
-    block: tuple[int, int]
+    codes: SourceTensor  # (out_features, in_features) F8_E4M3
+    scales: SourceTensor  # one a block
+    block: tuple[int, int]  # its rows and columns
 
     def __post_init__(self) -> None:
         """Raises CheckpointError where the tensors do not belong together."""
@@ -64,11 +58,8 @@ class Fp8Matrix:
 
 
 def fp8_matrices(tensors: Mapping[str, SourceTensor], config: Mapping[str, Any] | None) -> dict[str, Fp8Matrix]:
-    """The FP8 matrices among the tensors of a checkpoint that have block scales, by name.
-
-    Raises:
-        CheckpointError: scales have another shape than the matrix and the block imply.
-    """
+    """The FP8 matrices among the tensors of a checkpoint that have block scales, by name. Raises CheckpointError where
+    scales have another shape than the matrix and the block imply."""
     block = _block(config)
     return {
         name: Fp8Matrix(tensor, tensors[name + SCALES], block)

@@ -12,18 +12,13 @@ PIECE_BYTES = 1 << 25
 
 
 class FileHash(Stream):
-    """The SHA-256 of a file, computed in pieces."""
+    """The SHA-256 of a regular file, computed in pieces; `advance` is called with the bytes of each once it is hashed.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
 
     def __init__(self, path: Path, advance: Advance = uncounted) -> None:
-        """Look at the file.
-
-        Args:
-            path: a regular file.
-            advance: called with the number of bytes of each chunk once it is hashed.
-
-        Raises:
-            CheckpointError: it cannot be read.
-        """
         self.path, self._advance = path, advance
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
@@ -36,11 +31,7 @@ class FileHash(Stream):
         return FileHash, (self.path.absolute(),)
 
     def advance(self) -> bool:
-        """Hash up to 32 MB more; False at the end of the file.
-
-        Raises:
-            CheckpointError: it cannot be read.
-        """
+        """Hash up to 32 MB more; False at the end of the file. Raises CheckpointError where it cannot be read."""
         chunk = bytearray(CHUNK_BYTES)
         window = memoryview(chunk)
         end = self.num_bytes + PIECE_BYTES

@@ -6,7 +6,6 @@ copy in the cache serves.
 """
 
 import glob
-import ntpath
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mxconv.checkpoint.folder import Weights, choose_weights, companions, index_names
+from mxconv.checkpoint.regular_file import stays_inside
 from mxconv.errors import CheckpointError, MxconvError
 
 
@@ -25,16 +25,8 @@ class HubUnreachableError(CheckpointError):
 
 @contextmanager
 def translated_errors(repo_id: str, revision: str | None, folder: Path | None = None) -> Iterator[None]:
-    """Turn what huggingface_hub and the HTTP library below it raise into errors that say what to do.
-
-    Args:
-        repo_id: what is asked for.
-        revision: branch, tag or commit of it.
-        folder: where files are downloaded to; the Hub cache if None.
-
-    Raises:
-        CheckpointError: instead of whatever the block raised; our own errors pass as they are.
-    """
+    """Turn what huggingface_hub and the HTTP library below it raise into CheckpointErrors that say what to do; our own
+    errors pass as they are. `folder` is where files are downloaded to, None the Hub cache."""
     try:
         yield
     except MxconvError:
@@ -125,21 +117,14 @@ def is_hub_id(text: str) -> bool:
 
 
 def check_hub_id(text: str) -> None:
-    """Refuse what cannot be a repository.
-
-    Raises:
-        CheckpointError: it has not the form `owner/name`.
-    """
+    """Raises CheckpointError where the text has not the form `owner/name`."""
     if not is_hub_id(text):
         raise CheckpointError(f"{text}: no Hub id; owner/name is required. Check the spelling.")
 
 
 def list_repository(repo_id: str, revision: str | None) -> Repository:
-    """Ask the Hub for a repository's commit and file names.
-
-    Args:
-        repo_id: `owner/name`.
-        revision: branch, tag or commit; the default branch when None.
+    """Ask the Hub for the commit and file names of a repository `owner/name`, at a branch, tag or commit, or where None
+    is given at its default branch.
 
     Raises:
         CheckpointError: no such repository or revision, no access, no connection, or a file name that leads astray.
@@ -156,13 +141,9 @@ def list_repository(repo_id: str, revision: str | None) -> Repository:
 
 
 def check_names(repo_id: str, names: Iterable[str]) -> None:
-    """Refuse a listing with names that would lead out of a folder.
-
-    Raises:
-        CheckpointError: one is absolute, or has a drive, `..` or a backslash in it.
-    """
+    """Raises CheckpointError where a name of a listing would lead out of a folder."""
     for name in names:
-        if name.startswith("/") or ntpath.splitdrive(name)[0] or "\\" in name or ".." in name.split("/"):
+        if not stays_inside(name):
             raise CheckpointError(
                 f"{repo_id}: lists a file named {name!r}; a path inside the repository is required. "
                 "Do not use this repository unless you know who made it."
@@ -170,11 +151,8 @@ def check_names(repo_id: str, names: Iterable[str]) -> None:
 
 
 def fetch_files(repo_id: str, names: Iterable[str], revision: str | None) -> Path:
-    """Bring files into the cache, unless they are there; the snapshot's folder, named by the commit.
-
-    Raises:
-        CheckpointError: the download failed.
-    """
+    """Bring files into the cache, unless they are there; the snapshot's folder, named by the commit. Raises
+    CheckpointError where the download failed."""
     from huggingface_hub import snapshot_download
 
     patterns = [glob.escape(name) for name in names]
@@ -221,11 +199,7 @@ def fetch_snapshot(repo_id: str, revision: str | None) -> Snapshot:
     """Download what a conversion needs of a Hub repository, unless it is in the cache already.
 
     Configuration, tokenizer, licence and indexes come first; they tell which weight files to get: safetensors,
-    and .bin only where there are none.
-
-    Args:
-        repo_id: `owner/name`.
-        revision: branch, tag or commit; the default branch when None.
+    and .bin only where there are none. Without a revision it is the default branch.
 
     Raises:
         CheckpointError: no such repository, revision or weights, no access, or no connection and no copy.

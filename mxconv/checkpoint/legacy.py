@@ -43,23 +43,20 @@ SAFE_TORCH = (2, 6)
 class LegacyFile(WeightFile):
     """One .bin file: a pickled dictionary of tensors, mapped into memory where its container allows.
 
-    Entries have no place in the file that a reader could use: `begin` is 0 and `end` the tensor's length.
+    Entries have no place in the file that a reader could use: `begin` is 0 and `end` the tensor's length. Nothing is
+    released: torch owns the map, and the system takes its pages back when it needs them.
+
+    Raises:
+        CheckpointError: torch is missing, or the file is damaged, wants to run code, or holds no tensors.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file.
-
-        Raises:
-            CheckpointError: torch is missing, or the file is damaged, wants to run code, or holds no tensors.
-        """
         self.path = path
-        self._arrays: dict[str, NDArray[np.generic]] = {}
-        entries: dict[str, TensorEntry] = {}
-        for name, tensor in _load(path).items():
-            dtype, array = _as_array(name, tensor, path)
-            entries[name] = TensorEntry(name, dtype, array.shape, 0, array.nbytes)
-            self._arrays[name] = array
-        self.entries: Mapping[str, TensorEntry] = entries
+        found = {name: _as_array(name, tensor, path) for name, tensor in _load(path).items()}
+        self._arrays = {name: array for name, (_, array) in found.items()}
+        self.entries: Mapping[str, TensorEntry] = {
+            name: TensorEntry(name, dtype, array.shape, 0, array.nbytes) for name, (dtype, array) in found.items()
+        }
         self.look = Look.at(path)
         self.remember()
 
@@ -68,17 +65,10 @@ class LegacyFile(WeightFile):
         return len(self._arrays) < len(self.entries)
 
     def view(self, name: str) -> NDArray[np.generic]:
-        """The whole tensor, read-only and uncopied, in the order of its own strides.
-
-        Raises:
-            ValueError: the file was closed.
-        """
+        """The whole tensor, read-only and uncopied, in the order of its own strides."""
         if name in self.entries and name not in self._arrays:
             raise ValueError(f"{self.path}: the checkpoint was closed")
         return self._arrays[name]
-
-    def release(self, rows: NDArray[np.generic]) -> None:
-        """Do nothing: torch owns the map, and the system takes its pages back when it needs them."""
 
     def close(self) -> None:
         self._arrays.clear()

@@ -17,18 +17,14 @@ from mxconv.system.memory import release, will_need
 
 
 class MappedBytes(WeightFile):
-    """A file of a known length, mapped read-only; what containers of tensors have in common.
-
-    Args:
-        path: the file's.
-        num_bytes: its length when its header was read.
+    """A file of the length that its header tells, mapped read-only; what containers of tensors have in common.
 
     Raises:
         CheckpointError: it cannot be read, or has another length by now.
     """
 
     def __init__(self, path: Path, num_bytes: int) -> None:
-        self.path = path
+        self.path, self.num_bytes = path, num_bytes
         with open_file(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if len(self._map) != num_bytes:
@@ -44,17 +40,8 @@ class MappedBytes(WeightFile):
     def is_closed(self) -> bool:
         return self._bytes is None
 
-    @property
-    def num_bytes(self) -> int:
-        """The length of the file."""
-        return len(self._map)
-
     def window(self, begin: int, end: int) -> U8:
-        """Bytes [begin, end) of the file, header included, read-only and uncopied.
-
-        Raises:
-            ValueError: the file was closed.
-        """
+        """Bytes [begin, end) of the file, header included, read-only and uncopied; ValueError once it was closed."""
         if self._bytes is None:
             raise ValueError(f"{self.path}: the checkpoint was closed")
         return self._bytes[begin:end]
@@ -69,6 +56,10 @@ class MappedBytes(WeightFile):
             begin = rows.ctypes.data - self._bytes.ctypes.data
             release(self._map, begin, begin + rows.nbytes)
 
+    def release_rows(self, name: str, start: int, stop: int) -> None:
+        whole = self.view(name)
+        self.release(whole[start:stop] if whole.ndim else whole)
+
     def close(self) -> None:
         """Unmap, or leave that to the last view that is still in use."""
         self._bytes = None
@@ -77,43 +68,27 @@ class MappedBytes(WeightFile):
 
 
 class MappedFile(MappedBytes):
-    """One safetensors file, opened, checked and mapped read-only."""
+    """One safetensors file, opened, checked and mapped read-only.
+
+    Raises:
+        CheckpointError: it cannot be read, or its header is refused.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open and map the file.
-
-        Raises:
-            CheckpointError: it cannot be read, or its header is refused.
-        """
         header = read_header(path)
         self.entries: Mapping[str, TensorEntry] = {entry.name: entry for entry in header.entries}
         self.metadata: Mapping[str, str] = header.metadata
         super().__init__(path, header.num_bytes)
 
     def view(self, name: str) -> NDArray[np.generic]:
-        """The whole tensor, read-only and uncopied.
-
-        Not always aligned: other writers put tensors at any byte.
-
-        Raises:
-            CheckpointError: a packed dtype whose last axis ends inside a byte.
-            ValueError: the file was closed.
-        """
+        """The whole tensor, uncopied, and not always aligned: other writers put tensors at any byte."""
         entry = self.entries[name]
         return as_tensor(self.window(entry.begin, entry.end), entry, self.path)
 
 
 def as_tensor(raw: U8, entry: TensorEntry, path: Path | str) -> NDArray[np.generic]:
-    """Bytes of a file as the tensor that they are, or as some of its rows.
-
-    Args:
-        raw: of the tensor, or of whole rows of its first axis.
-        entry: what the header says of it.
-        path: of the file, for the message.
-
-    Raises:
-        CheckpointError: a packed dtype whose last axis ends inside a byte.
-    """
+    """The bytes of a tensor, or of whole rows of its first axis, as the array that they are. Raises CheckpointError,
+    which names `path`, where the last axis of a packed dtype ends inside a byte."""
     dtype, shape = DTYPES[entry.dtype], entry.shape
     if dtype.is_packed:
         row_bits = (shape[-1] if shape else 1) * dtype.num_bits

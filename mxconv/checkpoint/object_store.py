@@ -8,11 +8,13 @@ import importlib
 import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from mxconv.checkpoint.regular_file import stays_inside
 from mxconv.errors import CheckpointError, MxconvError
 
 URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+.\-]+)://(?P<path>.*)", re.ASCII | re.DOTALL)
@@ -34,11 +36,8 @@ def is_store_url(text: str) -> bool:
 
 
 def parse_store_url(text: str) -> tuple[str, str]:
-    """Protocol, and URL without slashes at its end.
-
-    Raises:
-        MxconvError: a protocol that is not read, or no folder after it.
-    """
+    """Protocol, and URL without slashes at its end. Raises MxconvError where the protocol is not read, or no
+    folder comes after it."""
     found = URL.fullmatch(text)
     protocol = found["protocol"] if found else ""
     if protocol == "file":
@@ -57,18 +56,14 @@ def parse_store_url(text: str) -> tuple[str, str]:
 CONNECT_SECONDS, READ_SECONDS = 10, 60  # a connection that says nothing for so long is given up
 TRIES = 10  # of s3fs, with waits of 0.1 s, and 1.7 times longer each time: 28 s
 WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # before each further try
-LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, TypeError, ValueError)
+LASTING = (PermissionError, IsADirectoryError, NotADirectoryError, TypeError, ValueError)  # trying does not help
 _Answer = TypeVar("_Answer")
 
 
 @cache
 def open_filesystem(protocol: str) -> Any:
     """The fsspec file system of a protocol. Addresses and keys are the client's own affair: its environment variables
-    and configuration files say them.
-
-    Raises:
-        MxconvError: the package that speaks the protocol is not installed.
-    """
+    and configuration files say them. Raises MxconvError where the package that speaks the protocol is not installed."""
     try:
         fsspec = importlib.import_module("fsspec")
         # a listing that is remembered would hide what others wrote meanwhile
@@ -77,24 +72,6 @@ def open_filesystem(protocol: str) -> Any:
         raise MxconvError(
             f"{protocol}://: {error}; a package that speaks it is required. Run `{REQUIRED[protocol]}`."
         ) from error
-
-
-def tried(protocol: str, request: Callable[[], _Answer]) -> _Answer:
-    """Send a request, and again while its failure may pass.
-
-    Raises:
-        Exception: that of the last try, or one that trying does not help: as the client raises it.
-    """
-    for seconds in () if protocol == "s3" else WAITS_SECONDS:  # s3fs tries itself, each part of an upload too
-        try:
-            return request()
-        except LASTING:
-            raise
-        except Exception as error:  # each client has exceptions of its own
-            if is_refused(error):
-                raise
-            time.sleep(seconds)
-    return request()
 
 
 def is_refused(error: Exception) -> bool:
@@ -140,18 +117,17 @@ class ObjectLook(NamedTuple):
 
 
 class Store:
-    """A folder. Sent to another process as its URL; every request may be made in any thread."""
+    """A folder on an object store. Sent to another process as its URL; every request may be made in any thread.
+
+    Args:
+        url: `s3://BUCKET/FOLDER`, or of another protocol; nothing is asked yet.
+        error: what every method raises where its request is refused or nobody answers.
+
+    Raises:
+        MxconvError: no such protocol, or the package that speaks it is not installed.
+    """
 
     def __init__(self, url: str, error: type[MxconvError] = CheckpointError) -> None:
-        """Address it; nothing is asked yet.
-
-        Args:
-            url: `s3://BUCKET/FOLDER`, or of another protocol.
-            error: what is raised where a request fails.
-
-        Raises:
-            MxconvError: no such protocol, or the package that speaks it is not installed.
-        """
         self._protocol, self.url = parse_store_url(url)
         self._error = error
         self._files = open_filesystem(self._protocol)
@@ -168,11 +144,8 @@ class Store:
         return f"{self.url}/{name}" if name else self.url
 
     def looks(self) -> dict[str, ObjectLook]:
-        """All objects in the folder, by names relative to it; none where there is no such folder.
-
-        Raises:
-            MxconvError: it cannot be listed, or a name leads astray.
-        """
+        """All objects in the folder, by names relative to it, none of which may lead out of it; none where there is no
+        such folder."""
         try:
             found = self._ask("", lambda: self._files.find(self.url, detail=True, **self._asking), may_be_absent=True)
         except FileNotFoundError:
@@ -180,18 +153,14 @@ class Store:
         root = self._files._strip_protocol(self.url).rstrip("/") + "/"
         looks = {path.removeprefix(root): _look(info) for path, info in found.items() if not path.endswith("/")}
         for name in looks:
-            if not name or name.startswith("/") or "\\" in name or ".." in name.split("/"):
+            if not stays_inside(name):
                 raise self._error(
                     f"{self.url}: lists an object named {name!r}; a path inside the folder is required. Rename it."
                 )
         return looks
 
     def look(self, name: str) -> ObjectLook | None:
-        """Length and tag of an object; None where there is none.
-
-        Raises:
-            MxconvError: nobody answers, or it may not be read.
-        """
+        """Length and tag of an object; None where there is none."""
         try:
             info = self._ask(name, lambda: self._files.info(self.path(name), **self._asking), may_be_absent=True)
         except FileNotFoundError:
@@ -199,11 +168,7 @@ class Store:
         return _look(info) if info.get("type", "file") == "file" else None
 
     def read(self, name: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end) of an object.
-
-        Raises:
-            MxconvError: they are not there, or cannot be read.
-        """
+        """Bytes [begin, end) of an object, all of which must be there."""
 
         def request() -> bytes:
             found: bytes = self._files.cat_file(self.path(name), start=begin, end=end)
@@ -214,28 +179,16 @@ class Store:
         return b"" if begin == end else self._ask(name, request)
 
     def read_all(self, name: str) -> bytes:
-        """A small object.
-
-        Raises:
-            MxconvError: it is not there, or cannot be read.
-        """
+        """A small object."""
         content: bytes = self._ask(name, lambda: self._files.cat_file(self.path(name)))
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a small object there, in one request.
-
-        Raises:
-            MxconvError: it cannot be written.
-        """
+        """Put a small object there, in one request."""
         self._ask(name, lambda: self._files.pipe_file(self.path(name), content))
 
     def put(self, path: Path, name: str) -> None:
-        """Upload a file; nothing is seen of the object before all of it is there.
-
-        Raises:
-            MxconvError: it cannot be written.
-        """
+        """Upload a file; nothing is seen of the object before all of it is there."""
         options: dict[str, int] = {}
         num_bytes = path.stat().st_size
         if self._protocol == "s3":
@@ -252,41 +205,43 @@ class Store:
                 raise self._missing(name) from error
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; those that are gone do not matter.
-
-        Raises:
-            MxconvError: they cannot be deleted.
-        """
-        paths = [self.path(name) for name in names]
-        if paths:
-            try:
+        """Delete objects; those that are gone do not matter."""
+        if paths := [self.path(name) for name in names]:
+            with suppress(FileNotFoundError):
                 self._ask("", lambda: self._files.rm(paths), may_be_absent=True)
-            except FileNotFoundError:
-                return
 
     def _ask(self, name: str, request: Callable[[], _Answer], may_be_absent: bool = False) -> _Answer:
-        """Send a request, and turn what a client raises into our errors; FileNotFoundError passes where it may be."""
-        try:
-            return tried(self._protocol, request)
-        except MxconvError:
-            raise
-        except FileNotFoundError as error:
-            if may_be_absent:
+        """Send a request, again while its failure may pass, and turn what a client raises into our errors;
+        FileNotFoundError passes where it may be."""
+        # s3fs tries again itself, each part of an upload too
+        waits = iter(() if self._protocol == "s3" else WAITS_SECONDS)
+        while True:
+            try:
+                return request()
+            except MxconvError:
                 raise
-            raise self._missing(name) from error
-        except Exception as error:  # each client has exceptions of its own
-            lines = str(error).strip().splitlines()
-            reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-            where = self.path(name)
-            if is_refused(error):
-                raise self._error(
-                    f"{where}: access is refused ({reason}); keys that may read (and for a package, write) it "
-                    "are required. Set them as the store's own client reads them."
-                ) from error
-            raise self._error(
-                f"{where}: the store gives no good answer ({reason}), tried for half a minute; a connection to "
-                "it is required. Run the same command again: it goes on where it stopped."
-            ) from error
+            except FileNotFoundError as error:
+                if may_be_absent:
+                    raise
+                raise self._missing(name) from error
+            except Exception as error:  # each client has exceptions of its own
+                seconds = next(waits, None)
+                if seconds is None or isinstance(error, LASTING) or is_refused(error):
+                    raise self._failed(name, error) from error
+                time.sleep(seconds)
+
+    def _failed(self, name: str, error: Exception) -> MxconvError:
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+        if is_refused(error):
+            return self._error(
+                f"{self.path(name)}: access is refused ({reason}); keys that may read (and for a package, write) it "
+                "are required. Set them as the store's own client reads them."
+            )
+        return self._error(
+            f"{self.path(name)}: the store gives no good answer ({reason}), tried for half a minute; a connection to "
+            "it is required. Run the same command again: it goes on where it stopped."
+        )
 
     def _missing(self, name: str) -> MxconvError:
         return self._error(

@@ -28,31 +28,24 @@ BLOCK_BYTES = 8 << 20
 
 
 class RangedFile(WeightFile):
-    """One safetensors file, opened and checked."""
+    """One safetensors file of a store, opened and checked. Every method raises CheckpointError where it cannot be read.
+
+    Args:
+        store: the folder.
+        name: of the file there.
+        path: under which a copy of the folder would have it: by this the file is called in manifest and package.
+    """
 
     def __init__(self, store: Store, name: str, path: Path) -> None:
-        """Read the header.
-
-        Args:
-            store: the folder.
-            name: of the file there.
-            path: under which a copy of the folder would have it: by this the file is called in manifest and package.
-
-        Raises:
-            CheckpointError: it is not there, cannot be read, or its header is refused.
-        """
         look = store.look(name)
         if look is None:
             raise CheckpointError(f"{store.path(name)}: no such object; an existing one is required. Upload it.")
         self.store, self.name, self.path, self.look = store, name, path, look
-        self.num_bytes = look.num_bytes
+        self.num_bytes = num_bytes = look.num_bytes
         header = parse_header(
-            self.label,
-            look.num_bytes,
-            lambda begin, length: store.read(name, begin, min(begin + length, self.num_bytes)),
+            self.label, num_bytes, lambda begin, length: store.read(name, begin, min(begin + length, num_bytes))
         )
         self.entries: Mapping[str, TensorEntry] = {entry.name: entry for entry in header.entries}
-        self.metadata: Mapping[str, str] = header.metadata
         self._blocks = threading.local()
         self.remember()
 
@@ -60,35 +53,20 @@ class RangedFile(WeightFile):
     def label(self) -> str:
         return self.store.path(self.name)
 
-    @property
-    def is_closed(self) -> bool:
-        """Never: nothing is kept open."""
-        return False
-
     def view(self, name: str) -> NDArray[np.generic]:
-        """The whole tensor, read-only: all of it is read.
-
-        Raises:
-            CheckpointError: it cannot be read.
-        """
         return self._read(self.entries[name], 0, self.entries[name].num_bytes)
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        """Rows [start, stop) of the first axis, read-only: nothing else is read.
-
-        Raises:
-            CheckpointError: they cannot be read.
-        """
+        """Rows [start, stop) of the first axis, read-only: nothing else is read."""
         entry = self.entries[name]
         row_bytes = entry.num_bytes // max(entry.shape[0], 1)
         return self._read(entry, start * row_bytes, stop * row_bytes)
 
-    def window(self, begin: int, end: int) -> U8:
-        """Bytes [begin, end) of the file, header included, read-only.
+    def _read(self, entry: TensorEntry, begin: int, end: int) -> NDArray[np.generic]:
+        return as_tensor(self.window(entry.begin + begin, entry.begin + end), entry, self.label)
 
-        Raises:
-            CheckpointError: they cannot be read.
-        """
+    def window(self, begin: int, end: int) -> U8:
+        """Bytes [begin, end) of the file, header included, read-only."""
         if begin == end or end - begin >= BLOCK_BYTES:
             return np.frombuffer(self.store.read(self.name, begin, end), np.uint8)
         first, last = begin // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
@@ -98,14 +76,24 @@ class RangedFile(WeightFile):
         window.flags.writeable = False
         return window
 
+    def _block(self, number: int) -> U8:
+        """The last block of this thread, or a new one."""
+        kept: tuple[int, U8] | None = getattr(self._blocks, "last", None)
+        if kept is None or kept[0] != number:
+            begin = number * BLOCK_BYTES
+            content = self.store.read(self.name, begin, min(begin + BLOCK_BYTES, self.num_bytes))
+            self._blocks.last = kept = number, np.frombuffer(content, np.uint8)
+        return kept[1]
+
     def fetch(self, begin: int, end: int) -> None:
         """Do nothing: only disks read ahead."""
 
     def release(self, rows: NDArray[np.generic]) -> None:
         """Do nothing: an array goes with its last user."""
 
-    def release_rows(self, name: str, start: int, stop: int) -> None:
-        """Do nothing, likewise."""
+    def close(self) -> None:
+        """Let the blocks go."""
+        self._blocks = threading.local()
 
     def _place(self) -> tuple[Store, str, Path]:
         return self.store, self.name, self.path
@@ -121,65 +109,33 @@ class RangedFile(WeightFile):
                 "opened; a checkpoint must stay as it is. Wait until it is complete and run again."
             )
 
-    def close(self) -> None:
-        """Let the blocks go."""
-        self._blocks = threading.local()
-
-    def _read(self, entry: TensorEntry, begin: int, end: int) -> NDArray[np.generic]:
-        return as_tensor(self.window(entry.begin + begin, entry.begin + end), entry, self.label)
-
-    def _block(self, number: int) -> U8:
-        """The last one of this thread, or a new one."""
-        kept: tuple[int, U8] | None = getattr(self._blocks, "last", None)
-        if kept is None or kept[0] != number:
-            begin = number * BLOCK_BYTES
-            content = self.store.read(self.name, begin, min(begin + BLOCK_BYTES, self.num_bytes))
-            self._blocks.last = kept = number, np.frombuffer(content, np.uint8)
-        return kept[1]
-
 
 @dataclass(frozen=True)
 class StoreSnapshot:
     """A checkpoint on a store: its small files here, its weights there."""
 
     store: Store
-    folder: "tempfile.TemporaryDirectory[str]"  # of the small files
+    folder: "tempfile.TemporaryDirectory[str]"  # of the small files; it goes with `folder.cleanup()`
     weights: Weights
-
-    def close(self) -> None:
-        """Delete the folder."""
-        self.folder.cleanup()
 
     @property
     def root(self) -> Path:
         return Path(self.folder.name)
-
-    def open_weights(self, shard: str) -> RangedFile:
-        """A weight file.
-
-        Raises:
-            CheckpointError: it is not there, or its header is refused.
-        """
-        return RangedFile(self.store, shard, self.root / shard)
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
         """Have errors in the block name the URLs of files; after an error the folder is deleted."""
         try:
             yield
-        except CheckpointError as error:
-            self.close()
-            raise CheckpointError(str(error).replace(str(self.root), self.store.url)) from error
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.folder.cleanup()
+            if isinstance(error, CheckpointError):
+                raise CheckpointError(str(error).replace(str(self.root), self.store.url)) from error
             raise
 
 
 def fetch_store_snapshot(url: str) -> StoreSnapshot:
-    """Get what says which files are the weights, and what goes along with them.
-
-    Args:
-        url: of a folder with a model in the Hugging Face layout.
+    """Get what says which files are the weights, and what goes along with them, of a folder in the Hugging Face layout.
 
     Raises:
         MxconvError: no such folder, nobody answers, or it holds no safetensors.
@@ -193,9 +149,7 @@ def fetch_store_snapshot(url: str) -> StoreSnapshot:
             f"{url}: no such folder, or an empty one; one with a model is required. Check the address."
         )
     top = [name for name in looks if "/" not in name]
-    found = StoreSnapshot(
-        store, tempfile.TemporaryDirectory(prefix="mxconv-"), Weights((), None, None, is_legacy=False)
-    )
+    found = StoreSnapshot(store, tempfile.TemporaryDirectory(prefix="mxconv-"), Weights(()))
     with found.named_errors():
         for name in {*companions(top), *index_names(top)}:
             if looks[name].num_bytes > MAX_JSON_BYTES:

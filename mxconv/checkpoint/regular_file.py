@@ -2,7 +2,9 @@
 
 import errno
 import json
+import ntpath
 import os
+import posixpath
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +17,8 @@ MAX_JSON_BYTES = 100_000_000  # the index of a model with a million tensors is a
 
 
 def check_regular_file(path: Path) -> int:
-    """The length in bytes of a regular file; symbolic links are followed.
-
-    Raises:
-        CheckpointError: there is no such file, its links form a loop, or it is a folder, a pipe or a device.
-    """
+    """The length in bytes of a regular file; symbolic links are followed. Raises CheckpointError where there is no such
+    file, its links form a loop, or it is a folder, a pipe or a device."""
     try:
         status = os.stat(path)  # noqa: PTH116  Path.stat reports a loop as RuntimeError in some versions
     except OSError as error:
@@ -28,6 +27,18 @@ def check_regular_file(path: Path) -> int:
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise CheckpointError(f"{path}: is {kind}; a regular file is required. Check the path.")
     return status.st_size
+
+
+def stays_inside(name: str) -> bool:
+    """Whether a relative path leads to a file in its folder, by its text alone and for every system: no root, no drive,
+    no `..`, no backslash."""
+    return (
+        bool(posixpath.basename(name))
+        and not name.startswith("/")
+        and not ntpath.splitdrive(name)[0]
+        and not any(character in name for character in "\\\0")
+        and ".." not in name.split("/")
+    )
 
 
 @contextmanager
@@ -55,15 +66,10 @@ def _unreadable(path: Path, error: OSError) -> CheckpointError:
 
 
 def parse_json_object(raw: bytes, label: str, *, unique_keys: bool) -> dict[str, Any]:
-    """Parse one JSON object.
-
-    Args:
-        raw: the text, UTF-8.
-        label: what the errors call it, normally the path of the file.
-        unique_keys: refuse an object, at any depth, that has the same key twice.
+    """Parse one JSON object in UTF-8, which the errors call `label`.
 
     Raises:
-        CheckpointError: it is no UTF-8, no JSON, no object, or has a key twice.
+        CheckpointError: it is no UTF-8, no JSON, no object, or with `unique_keys` has a key twice at any depth.
     """
 
     def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -92,11 +98,8 @@ def parse_json_object(raw: bytes, label: str, *, unique_keys: bool) -> dict[str,
 
 
 def read_json_object(path: Path, *, unique_keys: bool) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Raises:
-        CheckpointError: it cannot be read, is longer than 100 MB, or `parse_json_object` refuses it.
-    """
+    """Read a file that holds one JSON object. Raises CheckpointError where it cannot be read, is longer than 100 MB, or
+    `parse_json_object` refuses it."""
     num_bytes = check_regular_file(path)
     if num_bytes > MAX_JSON_BYTES:
         raise CheckpointError(
@@ -127,11 +130,7 @@ class Look(NamedTuple):
 
 
 def check_look(path: Path, look: Look) -> None:
-    """Refuse a file that was changed.
-
-    Raises:
-        CheckpointError: its length or time is another.
-    """
+    """Raises CheckpointError where the length or time of a file is another."""
     now = Look.at(path)
     if now != look:
         change = f"from {look.num_bytes:,} to {now.num_bytes:,} bytes" if now.num_bytes != look.num_bytes else "in time"

@@ -113,22 +113,17 @@ class SafetensorsHeader:
 
 
 def read_header(path: Path) -> SafetensorsHeader:
-    """Read and check the header of a safetensors file.
-
-    Raises:
-        CheckpointError: the file is truncated or damaged, or its header lies.
-    """
+    """Read and check the header of a safetensors file. Raises CheckpointError where the file is truncated or damaged,
+    or its header lies."""
     num_file_bytes = check_regular_file(path)
     with open_file(path) as file:
         return parse_header(path, num_file_bytes, lambda _, num_bytes: file.read(num_bytes))
 
 
 def parse_header(path: Path | str, num_file_bytes: int, read: Callable[[int, int], bytes]) -> SafetensorsHeader:
-    """Check the header of a safetensors file that lies anywhere.
+    """Check the header of a safetensors file of any place and length.
 
     Args:
-        path: of the file, for the messages.
-        num_file_bytes: its length.
         read: bytes of the file, given their place and number; it is called for one range after another.
 
     Raises:

@@ -69,11 +69,7 @@ class Checkpoint:
         return sizes if self.index_file is None else sizes | {self.index_file: self.index_file.stat().st_size}
 
     def check_unchanged(self) -> None:
-        """Refuse weight files that were changed since they were opened.
-
-        Raises:
-            CheckpointError: one was.
-        """
+        """Raises CheckpointError where a weight file was changed since it was opened."""
         for file in self._files:
             file.check_unchanged()
 
@@ -82,7 +78,7 @@ class Checkpoint:
         for file in self._files:
             file.close()
         if self.snapshot is not None:
-            self.snapshot.close()
+            self.snapshot.folder.cleanup()
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -123,11 +119,7 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
 
 
 def check_no_revision(source: str | Path, revision: str | None) -> None:
-    """Refuse a revision of what has none.
-
-    Raises:
-        CheckpointError: a revision is given, of a local path or a URL.
-    """
+    """Raises CheckpointError where a revision is given of a local path or a URL, which have none."""
     if revision is not None:
         kind = "an object store" if is_store_url(str(source)) and not os.path.lexists(source) else "a local path"
         raise CheckpointError(
@@ -147,7 +139,7 @@ def _open_file(source: str, path: Path) -> Checkpoint:
             f"{path}: a file that ends in {path.suffix!r}; a model folder, a .safetensors or a .gguf file is required. "
             "Pass the folder that holds config.json and the weights."
         )
-    weights = Weights((path.name,), None, None, is_legacy=path.suffix == ".bin")
+    weights = Weights((path.name,), is_legacy=path.suffix == ".bin")
     return _open(source, None, path.parent, weights, is_single_file=True)
 
 
@@ -173,7 +165,7 @@ def _open(
     try:
         for shard, path in paths.items():
             if snapshot is not None:
-                files[shard] = snapshot.open_weights(shard)
+                files[shard] = RangedFile(snapshot.store, shard, path)
             else:
                 files[shard] = LegacyFile(path) if weights.is_legacy else MappedFile(path)
         if index_file is not None and weights.weight_map is not None:

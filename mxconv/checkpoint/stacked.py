@@ -33,15 +33,11 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 @dataclass(frozen=True)
 class StackedExperts:
-    """A stack of matrices.
+    """A stack of matrices."""
 
-    Args:
-        shape: of the tensor, no dimension empty: (experts, out_features, in_features), or the last two exchanged.
-        axes: which of the two it is.
-    """
-
-    shape: tuple[int, int, int]
-    axes: Axes
+    # of the tensor, no dimension empty: (experts, out_features, in_features), or the last two exchanged
+    shape: tuple[int, ...]
+    axes: Axes  # which of the two it is
 
     @property
     def num_experts(self) -> int:
@@ -107,8 +103,8 @@ def stacked_experts(tensors: Mapping[str, Shaped]) -> dict[str, StackedExperts]:
                 continue
             other = name.removesuffix(names.first) + names.second
             if other in tensors and (axes := _axes(tensor.shape, tensors[other].shape, names)):
-                found[name] = StackedExperts(_three(tensor.shape), axes)
-                found[other] = StackedExperts(_three(tensors[other].shape), axes)
+                found[name] = StackedExperts(tensor.shape, axes)
+                found[other] = StackedExperts(tensors[other].shape, axes)
     return found
 
 
@@ -121,8 +117,3 @@ def _axes(first: tuple[int, ...], second: tuple[int, ...], names: ExpertNames) -
     if (a, b) == (d, 2 * c):
         return "in_out"
     return names.axes_without_gates if (a, b) == (d, c) else None
-
-
-def _three(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    num_experts, first, second = shape
-    return num_experts, first, second

@@ -30,8 +30,8 @@ class WeightFile(ABC):
     look: Look | ObjectLook  # when it was opened
 
     @property
-    @abstractmethod
-    def is_closed(self) -> bool: ...
+    def is_closed(self) -> bool:
+        return False
 
     @property
     def label(self) -> Path | str:
@@ -40,20 +40,14 @@ class WeightFile(ABC):
 
     @abstractmethod
     def view(self, name: str) -> NDArray[np.generic]:
-        """The whole tensor, read-only."""
+        """The whole tensor, read-only; ValueError where the file was closed."""
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         """Rows [start, stop) of the first axis, read-only."""
         return self.view(name)[start:stop]
 
-    @abstractmethod
-    def release(self, rows: NDArray[np.generic]) -> None:
-        """Drop the pages under a view of this file from resident memory."""
-
-    def release_rows(self, name: str, start: int, stop: int) -> None:
+    def release_rows(self, name: str, start: int, stop: int) -> None:  # noqa: B027  nothing is held there by default
         """Drop rows [start, stop) of a tensor from resident memory; of one without axes, all of it."""
-        whole = self.view(name)
-        self.release(whole[start:stop] if whole.ndim else whole)
 
     @abstractmethod
     def close(self) -> None:
@@ -86,11 +80,7 @@ _recent: OrderedDict[_Key, WeightFile] = OrderedDict()
 
 
 def _reopen(kind: type[WeightFile], place: tuple[Any, ...], look: Any) -> WeightFile:
-    """The file that was sent.
-
-    Raises:
-        CheckpointError: it is not here, or was changed.
-    """
+    """The file that was sent; CheckpointError where it is not here, or was changed."""
     key = kind, place[-1], look
     file = _open.get(key)
     if file is None or file.is_closed:
@@ -136,11 +126,8 @@ class SourceTensor:
         return self._file.view(self.name)
 
     def rows(self, start: int, stop: int) -> NDArray[np.generic]:
-        """Rows [start, stop) of the first axis, (stop - start, *shape[1:]); nothing else is read.
-
-        Raises:
-            ValueError: the tensor has no axis, or the range is not inside it.
-        """
+        """Rows [start, stop) of the first axis, (stop - start, *shape[1:]); nothing else is read. Raises ValueError
+        where the tensor has no axis, or the range is not inside it."""
         if not self.shape or not 0 <= start <= stop <= self.shape[0]:
             raise ValueError(f"tensor {self.name!r} of shape {self.shape} has no rows [{start}, {stop})")
         return self._file.rows(self.name, start, stop)

@@ -85,11 +85,7 @@ def template(around: list[str | None], ids: Mapping[str, int]) -> dict[str, Any]
 
 
 def check_tokenizer(members: dict[str, Any], path: Path, remedy: str) -> "Tokenizer":
-    """Have the library that will read a tokenizer.json read it.
-
-    Raises:
-        CheckpointError: it refuses.
-    """
+    """Have the library that will read a tokenizer.json read it. Raises CheckpointError where it refuses."""
     from tokenizers import Tokenizer
 
     try:

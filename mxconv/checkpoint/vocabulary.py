@@ -15,17 +15,11 @@ PARTS = ("model", "added_tokens", "normalizer", "pre_tokenizer")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A model's tokens.
+    """A model's tokens."""
 
-    Args:
-        tokenizer: what a tokenizer.json is made of; None where there is none.
-        num_tokens: one more than the largest id; 0 where there is no tokenizer.
-        vocab_size: rows of the model's matrices, padding included; None where config.json names none.
-    """
-
-    tokenizer: list[Any] | None
-    num_tokens: int
-    vocab_size: int | None
+    tokenizer: list[Any] | None  # what a tokenizer.json is made of; None where there is none
+    num_tokens: int  # one more than the largest id; 0 where there is no tokenizer
+    vocab_size: int | None  # rows of the model's matrices, padding included; None where config.json names none
 
     @classmethod
     def of_folder(cls, root: Path, derived: Mapping[str, bytes] | None = None) -> "Vocabulary":

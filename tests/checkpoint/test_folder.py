@@ -4,11 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import (
-    write_index,
-    write_safetensors,
-    write_sharded,
-)
+from checkpoints import write_index, write_safetensors, write_sharded
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError

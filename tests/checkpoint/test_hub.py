@@ -14,7 +14,9 @@ from commands import run_forked
 from hub_server import TOKEN, HubServer, commit_of
 
 CLIENT = """
-import hashlib, json, sys
+import hashlib, json, os, sys
+if "WITHOUT_TORCH" in os.environ:  # whose import takes seconds
+    sys.modules["torch"] = None
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError
 try:
@@ -29,7 +31,6 @@ else:
         "weights": [str(path.relative_to(checkpoint.root)) for path in checkpoint.weight_files],
         "companions": [path.name for path in checkpoint.companion_files],
         "tensors": {name: hashlib.sha256(t.array().tobytes()).hexdigest() for name, t in checkpoint.tensors.items()},
-        "is_legacy": checkpoint.container == ".bin",
     }
 print(json.dumps(result))
 """
@@ -79,7 +80,7 @@ def test_only_the_needed_files_are_downloaded_and_the_commit_is_recorded(hub: Hu
     assert found["id"] == "org/tiny" and found["commit"] == commit_of(folder)
     assert Path(found["root"]).is_relative_to(tmp_path / "cache")
     assert hub.downloads() == NEEDED
-    assert found["weights"] == NEEDED[3:5] and not found["is_legacy"]
+    assert found["weights"] == NEEDED[3:5]
     assert found["companions"] == ["LICENSE", "config.json", "generation_config.json", "tokenizer.json"]
     assert found["tensors"] == fetch(hub, tmp_path / "cache", str(folder))["tensors"]
 
@@ -130,14 +131,14 @@ def test_a_download_that_breaks_off_is_continued(hub: HubServer, tmp_path: Path)
 
 
 def test_a_bin_is_downloaded_only_where_there_are_no_safetensors(hub: HubServer, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="torch reads .bin checkpoints")
     legacy = tmp_path / "legacy"
     legacy.mkdir()
-    torch.save({"a": torch.ones(2)}, legacy / "pytorch_model.bin")
-    torch.save({"a": torch.ones(2)}, legacy / "training_args.bin")
+    for name in ("pytorch_model.bin", "training_args.bin"):
+        (legacy / name).write_bytes(b"PK")
     hub.repositories["org/old"] = {"main": legacy}
-    found = fetch(hub, tmp_path / "cache", "org/old")
-    assert found["is_legacy"] and hub.downloads() == ["pytorch_model.bin"]
+    error = fetch(hub, tmp_path / "cache", "org/old", WITHOUT_TORCH="1")["error"]
+    assert "pytorch_model.bin: a PyTorch .bin checkpoint, and torch is not installed" in error
+    assert hub.downloads() == ["pytorch_model.bin"]
 
 
 def test_a_local_path_wins_over_an_id(hub: HubServer, tmp_path: Path) -> None:
@@ -152,47 +153,49 @@ NO_SUCH_MODEL = (
     "no such local path, and no such model on the Hub or a private one (HTTP {}); an existing path or a model that "
     "you may read is required. Check the spelling; for a private model run `hf auth login` or set HF_TOKEN."
 )
+GATED = (
+    "access is gated (HTTP 401); its terms must be accepted by the account whose token is used. Accept them on the "
+    "model's page, then run `hf auth login` or set HF_TOKEN."
+)
+FORBIDDEN = (
+    "the Hub refuses access (HTTP 403); a token that may read this model is required. Run `hf auth login` or set "
+    "HF_TOKEN to such a token."
+)
+UNKNOWN_TOKEN = (
+    "the Hub does not know the token (HTTP 401); a valid one, or none, is required. Run `hf auth login` again, or "
+    "correct HF_TOKEN."
+)
+NO_REVISION = (
+    "has no revision 'v9' (HTTP 404); a branch, tag or commit is required. Look at the model's page for the names."
+)
 
 
-def test_a_missing_or_private_repository_is_refused(hub: HubServer, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    assert fetch(hub, cache, "org/none") == {"error": f"org/none: {NO_SUCH_MODEL.format(401)}"}
-    assert fetch(hub, cache, "org/none", HF_TOKEN=TOKEN) == {"error": f"org/none: {NO_SUCH_MODEL.format(404)}"}
-    hub.private.add("org/tiny")
-    assert fetch(hub, cache, "org/tiny") == {"error": f"org/tiny: {NO_SUCH_MODEL.format(401)}"}
-    assert "commit" in fetch(hub, cache, "org/tiny", HF_TOKEN=TOKEN)
-
-
-def test_an_unknown_token_is_refused(hub: HubServer, tmp_path: Path) -> None:
-    assert fetch(hub, tmp_path / "cache", "org/tiny", HF_TOKEN="hf_expired") == {
-        "error": "org/tiny: the Hub does not know the token (HTTP 401); a valid one, or none, is required. "
-        "Run `hf auth login` again, or correct HF_TOKEN."
-    }
-
-
-def test_a_gated_repository_says_where_to_accept_its_terms(hub: HubServer, tmp_path: Path) -> None:
-    hub.gated.add("org/tiny")
-    assert fetch(hub, tmp_path / "cache", "org/tiny") == {
-        "error": "org/tiny: access is gated (HTTP 401); its terms must be accepted by the account whose token is used. "
-        "Accept them on the model's page, then run `hf auth login` or set HF_TOKEN."
-    }
+@pytest.mark.parametrize(
+    ("closed", "arguments", "token", "message"),
+    [
+        ("", ["org/none"], "", NO_SUCH_MODEL.format(401)),
+        ("", ["org/none"], TOKEN, NO_SUCH_MODEL.format(404)),
+        ("private", ["org/tiny"], "", NO_SUCH_MODEL.format(401)),
+        ("gated", ["org/tiny"], "", GATED),
+        ("forbidden", ["org/tiny"], TOKEN, FORBIDDEN),
+        ("", ["org/tiny"], "hf_expired", UNKNOWN_TOKEN),
+        ("", ["org/tiny", "v9"], "", NO_REVISION),
+    ],
+)
+def test_what_the_hub_refuses_is_told(
+    hub: HubServer, tmp_path: Path, closed: str, arguments: list[str], token: str, message: str
+) -> None:
+    tokens = {"HF_TOKEN": token} if token else {}
+    if closed:
+        getattr(hub, closed).add("org/tiny")
+    assert fetch(hub, tmp_path / "cache", *arguments, **tokens) == {"error": f"{arguments[0]}: {message}"}
     assert hub.downloads() == []
+
+
+def test_a_token_opens_private_and_gated_repositories(hub: HubServer, tmp_path: Path) -> None:
+    hub.private.add("org/tiny")
+    hub.gated.add("org/tiny")
     assert "commit" in fetch(hub, tmp_path / "cache", "org/tiny", HF_TOKEN=TOKEN)
-
-
-def test_a_token_without_the_right_is_refused(hub: HubServer, tmp_path: Path) -> None:
-    hub.forbidden.add("org/tiny")
-    assert fetch(hub, tmp_path / "cache", "org/tiny", HF_TOKEN=TOKEN) == {
-        "error": "org/tiny: the Hub refuses access (HTTP 403); a token that may read this model is required. "
-        "Run `hf auth login` or set HF_TOKEN to such a token."
-    }
-
-
-def test_a_missing_revision_is_refused(hub: HubServer, tmp_path: Path) -> None:
-    assert fetch(hub, tmp_path / "cache", "org/tiny", "v9") == {
-        "error": "org/tiny: has no revision 'v9' (HTTP 404); a branch, tag or commit is required. "
-        "Look at the model's page for the names."
-    }
 
 
 def test_an_id_that_the_hub_client_refuses_is_refused(hub: HubServer, tmp_path: Path) -> None:

@@ -101,21 +101,19 @@ def test_a_pickle_that_wants_to_run_code_is_refused_and_does_not_run(tmp_path: P
     assert not victim.exists()
 
 
-def test_without_torch_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save(tmp_path / "pytorch_model.bin", {"a": torch.ones(2)})
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert error_of(tmp_path) == (
-        f"{path}: a PyTorch .bin checkpoint, and torch is not installed; torch is required to read it. "
-        "Run: pip install 'mxconv[hf]'"
-    )
-
-
-def test_a_torch_whose_weights_only_is_unsafe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_torch_that_is_safe_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = save(tmp_path / "pytorch_model.bin", {"a": torch.ones(2)})
     monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
     assert error_of(tmp_path) == (
         f"{path}: torch 2.5.1+cpu is installed, whose weights_only can be made to run code (CVE-2025-32434); "
         "2.6 or newer is required for .bin files. Run: pip install 'torch>=2.6'"
+    )
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert error_of(tmp_path) == (
+        f"{path}: a PyTorch .bin checkpoint, and torch is not installed; torch is required to read it. "
+        "Run: pip install 'mxconv[hf]'"
     )
 
 
@@ -159,7 +157,7 @@ def test_damage_raises_our_error_or_gives_tensors(tmp_path: Path, as_zip: bool) 
     path = save(tmp_path / "pytorch_model.bin", {"a": torch.ones(2, 3), "b": torch.ones(3)}, as_zip=as_zip)
     intact = path.read_bytes()
     rng = np.random.default_rng(0)
-    for _ in range(200):
+    for _ in range(60):
         damaged = bytearray(intact)
         damaged[rng.integers(len(intact))] ^= 1 << rng.integers(8)
         path.write_bytes(damaged[: rng.choice([len(intact), rng.integers(len(intact))], p=[0.8, 0.2])])

@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
-from checkpoints import (
-    llama_tensors,
-    write_index,
-    write_raw_safetensors,
-    write_safetensors,
-    write_tiny_llama,
-)
+from checkpoints import llama_tensors, write_index, write_raw_safetensors, write_safetensors, write_tiny_llama
 
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.errors import CheckpointError
@@ -156,15 +150,12 @@ def test_what_is_neither_a_path_nor_an_id_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_refused_with_what_is_there(tmp_path: Path) -> None:
     assert error_of(tmp_path) == (
         f"{tmp_path}: is empty; model.safetensors, shards with an index, or pytorch_model.bin is required. "
         "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
         ".pth and .onnx are not read."
     )
-
-
-def test_a_folder_without_weights_is_refused_with_what_is_there(tmp_path: Path) -> None:
     for i in range(7):
         (tmp_path / f"model-{i}.gguf").touch()
     assert error_of(tmp_path).startswith(
@@ -187,29 +178,24 @@ def test_several_files_without_an_index_are_refused(tmp_path: Path) -> None:
     assert "and 2 indexes; one file or one index is required." in error_of(tmp_path)
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.touch()
-    assert error_of(path) == (
-        f"{path}: a file that ends in '.onnx'; a model folder, a .safetensors or a .gguf file is required. "
-        "Pass the folder that holds config.json and the weights."
-    )
-
-
 def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     os.mkfifo(path)
     message = f"{path}: is no regular file; a regular file is required. Check the path."
-    assert error_of(path) == message
-    assert error_of(tmp_path) == message
+    assert error_of(path) == error_of(tmp_path) == message
 
 
-def test_symbolic_link_loops_are_refused(tmp_path: Path) -> None:
+def test_symbolic_links_that_lead_nowhere_or_in_a_loop_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
+    path.symlink_to(tmp_path / "gone")
+    assert error_of(tmp_path) == (
+        f"{path}: a symbolic link that leads nowhere; a readable file is required. "
+        "Check the path, or download it again."
+    )
+    path.unlink()
     path.symlink_to(path)
     message = f"{path}: its symbolic links form a loop; they must lead to a file. Replace the link by the file itself."
-    assert error_of(path) == message
-    assert error_of(tmp_path) == message
+    assert error_of(path) == error_of(tmp_path) == message
     path.unlink()
     write_safetensors(path, {"a": np.ones(1, np.float16)})
     config = tmp_path / "config.json"
@@ -218,15 +204,6 @@ def test_symbolic_link_loops_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.symlink_to(folder)
     assert "its symbolic links form a loop" in error_of(folder)
-
-
-def test_a_symbolic_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.symlink_to(tmp_path / "gone")
-    assert error_of(tmp_path) == (
-        f"{path}: a symbolic link that leads nowhere; a readable file is required. "
-        "Check the path, or download it again."
-    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -243,46 +220,36 @@ def test_files_and_folders_without_permission_are_refused(tmp_path: Path) -> Non
         folder.chmod(0o700)
 
 
-def test_a_revision_of_a_local_path_is_refused(tmp_path: Path) -> None:
+def test_files_that_hold_no_weights_and_revisions_of_paths_are_refused(tmp_path: Path) -> None:
+    other, empty = tmp_path / "model.onnx", write_raw_safetensors(tmp_path / "a.safetensors", {})
+    other.touch()
+    assert error_of(other) == (
+        f"{other}: a file that ends in '.onnx'; a model folder, a .safetensors or a .gguf file is required. "
+        "Pass the folder that holds config.json and the weights."
+    )
+    assert error_of(empty) == (
+        f"{empty}: its weight files hold no tensors; at least one is required. Export the model again."
+    )
     assert error_of(tmp_path, "main") == (
         f"{tmp_path}: revision 'main' was given for a local path; only Hub repositories have revisions. "
         "Leave --revision out, or give the Hub id."
     )
 
 
-def test_weights_without_tensors_are_refused(tmp_path: Path) -> None:
-    path = write_raw_safetensors(tmp_path / "a.safetensors", {})
-    assert error_of(path) == (
-        f"{path}: its weight files hold no tensors; at least one is required. Export the model again."
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_damaged_config_is_refused_and_an_absurdly_long_one_before_it_is_read(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny")
+    path = folder / "config.json"
+    for text, message in (
         ("{", "no valid JSON in UTF-8 (Expecting property name enclosed in double quotes: line 1 column 2 (char 1))"),
         ("[]", "a JSON list is at the top"),
-    ],
-)
-def test_a_damaged_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    folder = write_tiny_llama(tmp_path / "tiny")
-    (folder / "config.json").write_text(text)
+    ):
+        path.write_text(text)
+        assert error_of(folder) == (f"{path}: {message}; a JSON object is required. Download or export the file again.")
+    os.truncate(path, 1 << 40)
     assert error_of(folder) == (
-        f"{folder / 'config.json'}: {message}; a JSON object is required. Download or export the file again."
-    )
-
-
-def test_a_config_of_absurd_length_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "tiny")
-    os.truncate(folder / "config.json", 1 << 40)
-    assert error_of(folder) == (
-        f"{folder / 'config.json'}: 1,099,511,627,776 bytes long; at most 100,000,000 bytes of JSON are read. "
+        f"{path}: 1,099,511,627,776 bytes long; at most 100,000,000 bytes of JSON are read. "
         "Check that it is the file its name says."
     )
-
-
-def test_a_config_that_python_and_transformers_accept_is_accepted(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "tiny")
-    (folder / "config.json").write_text('{"a": 1, "a": 2, "limit": Infinity}')
+    path.write_text('{"a": 1, "a": 2, "limit": Infinity}')  # which Python and transformers accept
     with open_checkpoint(folder) as checkpoint:
         assert checkpoint.config == {"a": 2, "limit": float("inf")}

@@ -83,7 +83,7 @@ def test_a_folder_without_tokenizer_or_config_has_no_tokens_and_no_size(tmp_path
         assert Vocabulary.of_folder(tmp_path).vocab_size is None
 
 
-@pytest.mark.parametrize("value", ["1", None, 1.5, -1, True, [1]])
+@pytest.mark.parametrize("value", ["1", None, 1.5, -1, True])
 def test_a_token_id_that_is_no_number_is_refused(tmp_path: Path, value: Any) -> None:
     root = folder(tmp_path / "m", entries={"a": 0, "b": value})
     with pytest.raises(CheckpointError) as caught:
@@ -96,16 +96,13 @@ def test_a_token_id_that_is_no_number_is_refused(tmp_path: Path, value: Any) -> 
         Vocabulary.of_folder(added)
 
 
-@pytest.mark.parametrize("changes", [{"model": 5}, {"model": None}, {"added_tokens": 7}, {"added_tokens": [3, "x"]}])
+@pytest.mark.parametrize(
+    "changes", [{"model": 5}, {"model": {"vocab": 5}}, {"added_tokens": 7}, {"added_tokens": [3, "x"]}]
+)
 def test_parts_of_other_types_hold_no_tokens(tmp_path: Path, changes: dict[str, Any]) -> None:
     """What is wrong with them the tokenizer's own loader says."""
     root = folder(tmp_path / "m", **changes)
     assert Vocabulary.of_folder(root).num_tokens == (0 if "model" in changes else 3)
-
-
-@pytest.mark.parametrize("entries", [5, "abc", False])
-def test_a_vocabulary_that_is_none_holds_no_tokens(tmp_path: Path, entries: Any) -> None:
-    assert Vocabulary.of_folder(folder(tmp_path / "m", entries=entries)).num_tokens == 0
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])

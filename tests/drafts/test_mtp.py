@@ -34,7 +34,7 @@ def described(values: Mapping[str, Any], layout: str) -> ModelConfig:
     if layout == "nextn":
         return replace(config, mtp=layouts.nextn(keys, config.layers[0]))
     if layout == "beside":
-        return replace(config, mtp=layouts.beside(keys, keys.norm, config.layers[0]))
+        return replace(config, mtp=layouts.beside(keys, config.layers[0]))
     return config
 
 

@@ -10,7 +10,7 @@ from mxconv.arch.families.expert_keys import first_dense, grouped_routing, mlps,
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.families.mtp_modules import nextn
 from mxconv.arch.fields import Fields
-from mxconv.arch.rope_parameters import RopeParameters
+from mxconv.arch.rope_parameters import RopeParameters, scaling_of
 
 LATENT_EPS = 1e-6  # of the norms inside attention, whatever rms_norm_eps says
 
@@ -53,7 +53,7 @@ def _mixer(keys: Keys, rope: RopeParameters, rotated: int) -> LatentAttention:
 
 def _grown(fields: Fields, rope: RopeParameters) -> float:
     """The factor of queries and keys with stretched rotations (`mscale_all_dim`)."""
-    section = fields.section("rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters")
+    section = scaling_of(fields)
     if rope.rope_type == "default" or rope.factor <= 1 or not section.values.get("mscale_all_dim"):
         return 1.0
     return 0.1 * section.number("mscale_all_dim") * math.log(rope.factor) + 1.0

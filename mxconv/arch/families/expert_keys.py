@@ -19,7 +19,6 @@ def routing(
     """How rows choose: as many experts as `chosen_key` says, of those that there are.
 
     Args:
-        fields: the file.
         name: of the router.
         experts_keys: what transformers calls the number of experts in this family, an alias first, since that wins.
 
@@ -60,12 +59,7 @@ def experts(
     names: tuple[str, str, str] | None = ("gate_proj", "up_proj", "down_proj"),
     **changes: Any,
 ) -> Experts:
-    """Experts of a size with Qwen's names, unless others are given.
-
-    Args:
-        prefix: of the experts.
-        names: of one's gate, up and down; None where they are always stacked.
-    """
+    """Experts of a size with Qwen's names, unless others are given; names are None where they are always stacked."""
     gate, up, down = (f"{prefix}.{{}}.{name}" for name in names or ("", "", ""))
     stacked = f"{prefix}.gate_up_proj", f"{prefix}.down_proj"
     return replace(Experts(size, activation, (gate, up, down) if names else None, stacked), **changes)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LayerParts
-from mxconv.arch.elements import Mlp, Norm
+from mxconv.arch.elements import Mlp
 from mxconv.arch.families.keys import FULL, SLIDING, Keys
 from mxconv.arch.fields import Fields
 from mxconv.arch.rope_parameters import RopeParameters
@@ -24,13 +24,7 @@ def gemma(fields: Fields) -> ModelConfig:
     keys = _keys(fields)
     fields.choice("hidden_act", ("gelu", "gelu_pytorch_tanh"), default="gelu_pytorch_tanh")
     mixer = keys.biased_attention(keys.rope())
-    layer = keys.layer(
-        mixer,
-        keys.gated_mlp("gelu_tanh"),
-        before_mixer=_norm(keys, "input_layernorm"),
-        before_mlp=_norm(keys, "post_attention_layernorm"),
-    )
-    return _model(keys, [layer] * keys.num_hidden_layers)
+    return _model(keys, [keys.layer(mixer, keys.gated_mlp("gelu_tanh"))] * keys.num_hidden_layers)
 
 
 def gemma2(fields: Fields) -> ModelConfig:
@@ -51,7 +45,7 @@ def gemma3(fields: Fields) -> ModelConfig:
     fields = replace(fields, values={**GEMMA3_SIZES, **fields.values})
     keys = _keys(fields)
     window = keys.window(4096)
-    norms = keys.head_norms(offset=1.0)
+    norms = keys.head_norms()
     near, far = (rope_of(keys, kind, theta) for kind, theta in ((SLIDING, 10000.0), (FULL, 1e6)))
     layers = []
     for slides in keys.layer_kinds(lambda layer: (layer + 1) % fields.size("sliding_window_pattern", 6) != 0):
@@ -81,25 +75,20 @@ def _keys(fields: Fields) -> Keys:
     if fields.values.get("use_bidirectional_attention"):
         fields.reject("use_bidirectional_attention", "mxconv supports causal attention", "Use a model of that kind.")
     positions = MAX_POSITIONS[fields.values["model_type"]]
-    return Keys.read(fields, max_positions=positions, head_dim=256)
+    return Keys.read(fields, max_positions=positions, head_dim=256, offset=1.0)
 
 
 def _mlp(keys: Keys) -> Mlp:
     return keys.gated_mlp(keys.activation("hidden_activation", "gelu_pytorch_tanh"))
 
 
-def _norm(keys: Keys, name: str) -> Norm:
-    return keys.norm(name, offset=1.0)
-
-
 def _normed_layer(keys: Keys, mixer: Attention, mlp: Mlp) -> LayerParts:
     return keys.layer(
         mixer,
         mlp,
-        before_mixer=_norm(keys, "input_layernorm"),
-        after_mixer=_norm(keys, "post_attention_layernorm"),
-        before_mlp=_norm(keys, "pre_feedforward_layernorm"),
-        after_mlp=_norm(keys, "post_feedforward_layernorm"),
+        after_mixer=keys.norm("post_attention_layernorm"),
+        before_mlp=keys.norm("pre_feedforward_layernorm"),
+        after_mlp=keys.norm("post_feedforward_layernorm"),
     )
 
 
@@ -115,10 +104,4 @@ def _cap(fields: Fields, key: str, default: float | None) -> float | None:
 
 
 def _model(keys: Keys, layers: list[LayerParts], logit_cap: float | None = None) -> ModelConfig:
-    return keys.model(
-        layers,
-        is_tied=True,
-        final_norm=_norm(keys, "model.norm"),
-        embedding_multiplier=math.sqrt(keys.hidden_size),
-        logit_cap=logit_cap,
-    )
+    return keys.model(layers, is_tied=True, embedding_multiplier=math.sqrt(keys.hidden_size), logit_cap=logit_cap)

@@ -5,11 +5,12 @@ from dataclasses import replace
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
+from mxconv.arch.rope_parameters import scaling_of
 
 
 def hunyuan_v1_dense(fields: Fields) -> ModelConfig:
     """`model_type` hunyuan_v1_dense; `alpha` makes scaling of type dynamic a constant one."""
-    section = fields.section("rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters")
+    section = scaling_of(fields)
     rope_type, alpha = section.values.get("rope_type", section.values.get("type")), section.values.get("alpha")
     is_stretched = rope_type == "dynamic" and bool(alpha)
     if is_stretched:  # by transformers' own code for this family, which always rotates whole heads

@@ -1,7 +1,7 @@
 """The keys that most families' config.json share, and the parts that follow from them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +10,10 @@ from mxconv.arch.description import Attention, LayerParts, Mixer
 from mxconv.arch.elements import Activation, Linear, Mlp, Norm
 from mxconv.arch.fields import Fields
 from mxconv.arch.mixture import Mixture
-from mxconv.arch.rope_parameters import RopeParameters
+from mxconv.arch.rope_parameters import RopeParameters, scaling_of
 
 MOST_LAYERS = 4096  # the deepest published models have a few hundred; sizes in a file are not trusted
+LAYER_NORM: dict[str, Any] = {"kind": "layer", "has_bias": True}  # for `Keys.read`
 SLIDING, FULL = "sliding_attention", "full_attention"
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -26,14 +27,9 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(frozen=True)
 class Keys:
-    """Sizes of a decoder. Names follow config.json.
+    """Sizes of a decoder. Names follow config.json."""
 
-    Args:
-        fields: the file.
-        eps: of all norms.
-    """
-
-    fields: Fields
+    fields: Fields  # the file
     model_type: str
     hidden_size: int
     num_hidden_layers: int
@@ -42,7 +38,8 @@ class Keys:
     head_dim: int
     vocab_size: int
     max_position_embeddings: int
-    eps: float
+    eps: float  # of all norms
+    norm_kind: Mapping[str, Any]  # what all norms of the family have besides, for `Norm`
 
     @classmethod
     def read(
@@ -53,15 +50,15 @@ class Keys:
         eps_key: str = "rms_norm_eps",
         head_dim: int | None = None,
         num_key_value_heads: int | None = None,
+        **norm_kind: Any,
     ) -> "Keys":
-        """Read them.
+        """Read them; arguments are what counts where config.json does not say.
 
         Args:
-            fields: config.json.
-            max_positions: where it does not say, as with the others.
             eps_key: what the family calls the norms' epsilon.
             head_dim: None is the hidden size divided by the heads.
             num_key_value_heads: None is a pair of key and value for each head.
+            norm_kind: what the family's norms are, where they are not RMS norms as Llama has them.
 
         Raises:
             ModelError: a key is missing, ill-typed or impossible.
@@ -84,22 +81,18 @@ class Keys:
             vocab_size=fields.size("vocab_size"),
             max_position_embeddings=fields.size("max_position_embeddings", max_positions),
             eps=fields.number(eps_key, eps),
+            norm_kind=norm_kind,
         )
 
     def rope(self, theta: float = 10000.0, share: float | None = None) -> RopeParameters:
         """One set of rotations for all layers, as `RopeParameters.from_fields` reads them."""
         rope = RopeParameters.from_fields(self.fields, self.max_position_embeddings, theta, share)
-        self._check(rope)
-        return rope
-
-    def _check(self, rope: RopeParameters) -> None:
-        """Raises ModelError where nothing rotates, or LongRoPE's factors are not one for each pair that does."""
         if rope.rotary_dim(self.head_dim) == 0:
             self.fields.reject("partial_rotary_factor", f"more, of heads of {self.head_dim} values, is required")
         pairs = (rope.rotary_dim(self.head_dim) + 1) // 2
         if rope.rope_type == "longrope" and len(rope.factors) != pairs:
-            section = "rope_scaling" if self.fields.values.get("rope_scaling") else "rope_parameters"
-            self.fields.section(section).reject("short_factor", f"{pairs} numbers, one a pair, are required")
+            scaling_of(self.fields).reject("short_factor", f"{pairs} numbers, one a pair, are required")
+        return rope
 
     @staticmethod
     def ignoring(fields: Fields, *names: str) -> Fields:
@@ -107,8 +100,8 @@ class Keys:
         return replace(fields, values={key: value for key, value in fields.values.items() if key not in names})
 
     def norm(self, name: str, **changes: Any) -> Norm:
-        """One of the model's norms: an RMS norm where nothing else is said."""
-        return Norm(name, self.eps, **changes)
+        """One of the model's norms."""
+        return Norm(name, self.eps, **{**self.norm_kind, **changes})
 
     def attention(
         self, rope: RopeParameters | None, qkv_bias: bool = False, output_bias: bool = False, **changes: Any
@@ -163,10 +156,7 @@ class Keys:
     def layer(self, mixer: Mixer, mlp: Mlp | Mixture | None, **changes: Any) -> LayerParts:
         """A layer with Llama's two norms, each before its part, unless others are given."""
         made = LayerParts(
-            mixer,
-            mlp,
-            before_mixer=self.norm("input_layernorm"),
-            before_mlp=self.norm("post_attention_layernorm"),
+            mixer, mlp, before_mixer=self.norm("input_layernorm"), before_mlp=self.norm("post_attention_layernorm")
         )
         return replace(made, **changes)
 
@@ -188,13 +178,8 @@ class Keys:
         return self.kinds(SLIDING, default)
 
     def kinds(self, other: str, default: Callable[[int], bool], usual: str = FULL) -> tuple[bool, ...]:
-        """Whether `layer_types` calls each layer `other`; all others are `usual`.
-
-        Args:
-            other: a name.
-            default: of a layer's number, from 0 on, where the file has no list.
-            usual: the other name.
-        """
+        """Whether `layer_types` calls each layer `other`; all others are `usual`. Where the file has no list, `default`
+        says so of a layer's number, from 0 on."""
         kinds = self.fields.values.get("layer_types")
         if kinds is None:
             return tuple(default(layer) for layer in range(self.num_hidden_layers))

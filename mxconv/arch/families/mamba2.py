@@ -48,8 +48,6 @@ def state_space(
     """The mixer, under the names that Mamba-2 gave its tensors.
 
     Args:
-        keys: of the file.
-        prefix: of the names.
         sizes: num_heads, head_dim, state_size, num_groups and kernel_size.
 
     Raises:

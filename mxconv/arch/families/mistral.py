@@ -12,6 +12,7 @@ from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
 from mxconv.arch.mixture import Mixture
+from mxconv.arch.rope_parameters import scaling_of
 
 
 def mistral(fields: Fields) -> ModelConfig:
@@ -26,7 +27,7 @@ def ministral3(fields: Fields) -> ModelConfig:
     """`model_type` ministral3; `llama_4_scaling_beta` lies among its rotations' parameters."""
     keys = Keys.read(fields, max_positions=262144, eps=1e-5, num_key_value_heads=8, head_dim=128)
     rope = keys.rope(theta=1e6)
-    section = fields.section("rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters")
+    section = scaling_of(fields)
     temperature = None
     if section.values.get("llama_4_scaling_beta"):
         beta = section.number("llama_4_scaling_beta")

@@ -1,10 +1,9 @@
 """MTP modules of checkpoints: three ways to name the same parts."""
 
-from collections.abc import Callable
 from typing import Any
 
 from mxconv.arch.description import LayerParts, Mtp
-from mxconv.arch.elements import Linear, Norm
+from mxconv.arch.elements import Linear
 from mxconv.arch.families.keys import MOST_LAYERS, Keys
 
 # names of the embedding's norm, the state's, the projection and the last norm
@@ -21,17 +20,17 @@ def nextn(keys: Keys, layer: LayerParts) -> Mtp | None:
     """
     first = keys.num_hidden_layers
     modules = [f"model.layers.{first + module}." for module in range(_num_modules(keys, default=1))]
-    return _mtp(modules, NEXTN, keys.norm, layer, copies=("embed_tokens.weight", "shared_head.head.weight"))
+    return _mtp(keys, modules, NEXTN, layer, copies=("embed_tokens.weight", "shared_head.head.weight"))
 
 
-def beside(keys: Keys, norm: Callable[[str], Norm], layer: LayerParts) -> Mtp | None:
+def beside(keys: Keys, layer: LayerParts) -> Mtp | None:
     """Describe the one of Qwen3-Next and Qwen3.5: under `mtp.`; none where `mtp_num_hidden_layers` is 0.
 
     Source:
         qwen3_next_mtp.py and qwen3_5_mtp.py of vLLM.
     """
     modules = ["mtp."] if _num_modules(keys, default=1, key="mtp_num_hidden_layers") else []
-    return _mtp(modules, BESIDE, norm, layer, layer_prefix="mtp.layers.0.")
+    return _mtp(keys, modules, BESIDE, layer, layer_prefix="mtp.layers.0.")
 
 
 def mtp_layers(keys: Keys, layer: LayerParts) -> Mtp | None:
@@ -41,15 +40,11 @@ def mtp_layers(keys: Keys, layer: LayerParts) -> Mtp | None:
         mimo_mtp.py of vLLM.
     """
     modules = [f"model.mtp_layers.{module}." for module in range(_num_modules(keys, default=0))]
-    return _mtp(modules, MTP_LAYERS, keys.norm, layer, state_first=True)
+    return _mtp(keys, modules, MTP_LAYERS, layer, state_first=True)
 
 
 def _num_modules(keys: Keys, default: int, key: str = "num_nextn_predict_layers") -> int:
-    """How many a config.json says that there are; `default` where it does not say.
-
-    Raises:
-        ModelError: it is no number of layers.
-    """
+    """How many a config.json says that there are; `default` where it does not say."""
     count = keys.fields.values.get(key, default) or 0
     if type(count) is not int or not 0 <= count <= MOST_LAYERS:
         keys.fields.reject(key, f"an integer from 0 to {MOST_LAYERS} is required")
@@ -57,9 +52,9 @@ def _num_modules(keys: Keys, default: int, key: str = "num_nextn_predict_layers"
 
 
 def _mtp(
+    keys: Keys,
     modules: list[str],
     names: tuple[str, str, str, str],
-    norm: Callable[[str], Norm],
     layer: LayerParts,
     layer_prefix: str | None = None,
     **more: Any,
@@ -72,9 +67,9 @@ def _mtp(
         modules=tuple(modules),
         layer=layer,
         layer_prefix=layer_prefix or modules[0],
-        embedding_norm=norm(embedding_norm),
-        state_norm=norm(state_norm),
+        embedding_norm=keys.norm(embedding_norm),
+        state_norm=keys.norm(state_norm),
         projection=Linear(projection),
-        final_norm=norm(final_norm),
+        final_norm=keys.norm(final_norm),
         **more,
     )

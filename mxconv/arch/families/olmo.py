@@ -34,12 +34,7 @@ def _rope(keys: Keys, kind: str) -> RopeParameters:
 
 
 def _layer(keys: Keys, rope: RopeParameters, window: int | None) -> LayerParts:
-    mixer = keys.biased_attention(
-        rope,
-        window=window,
-        norm_span="row",
-        **keys.head_norms(),
-    )
+    mixer = keys.biased_attention(rope, window=window, norm_span="row", **keys.head_norms())
     return keys.layer(
         mixer,
         keys.gated_mlp(keys.activation("hidden_act", "silu")),

@@ -37,12 +37,8 @@ def _layers(keys: Keys, mixers: list[Attention]) -> ModelConfig:
 
 
 def _windows(keys: Keys, slides: Callable[[int, int], bool] = ge) -> list[int | None]:
-    """The window of each layer: none without `use_sliding_window`; `layer_types` says which layers have one.
-
-    Args:
-        keys: of the file.
-        slides: says so of a layer and `max_window_layers`, where the file has no list.
-    """
+    """The window of each layer: none without `use_sliding_window`; `layer_types` says which layers have one, or where
+    the file has no such list `slides`, of a layer and `max_window_layers`."""
     fields = keys.fields
     first = fields.values.get("max_window_layers", 28)
     if type(first) is not int or first < 0:

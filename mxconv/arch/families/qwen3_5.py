@@ -3,11 +3,9 @@
 Qwen3-Next has the same mixers, their tensors fused key head by key head, and experts in most layers.
 """
 
-from collections.abc import Callable
-
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention
-from mxconv.arch.elements import Linear, Mlp, Norm
+from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.families.expert_keys import gated_experts, mlps, sparse_layers
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.families.mtp_modules import beside
@@ -33,14 +31,13 @@ def qwen3_5_moe(fields: Fields) -> ModelConfig:
 
 def read_keys(fields: Fields, num_key_value_heads: int = 4) -> Keys:
     """Read the keys of these models, and of Qwen3-Next."""
-    return Keys.read(fields, max_positions=32768, head_dim=256, num_key_value_heads=num_key_value_heads)
+    return Keys.read(fields, max_positions=32768, head_dim=256, num_key_value_heads=num_key_value_heads, offset=1.0)
 
 
 def _model(keys: Keys, mlp: Mlp | Mixture) -> ModelConfig:
-    attention, delta_net, norms = gated_attention(keys), gated_delta_net(keys, fused=False), offset_norms(keys)
-    layers = [keys.layer(delta_net if recurs else attention, mlp, **norms) for recurs in recurrent_layers(keys)]
-    mtp = beside(keys, offset_norm(keys), keys.layer(attention, mlp, **norms))
-    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0), mtp=mtp)
+    attention, delta_net = gated_attention(keys), gated_delta_net(keys, fused=False)
+    layers = [keys.layer(delta_net if recurs else attention, mlp) for recurs in recurrent_layers(keys)]
+    return keys.model(layers, mtp=beside(keys, keys.layer(attention, mlp)))
 
 
 def recurrent_layers(keys: Keys) -> tuple[bool, ...]:
@@ -48,20 +45,9 @@ def recurrent_layers(keys: Keys) -> tuple[bool, ...]:
     return keys.kinds(LINEAR, lambda layer: (layer + 1) % keys.fields.size("full_attention_interval", 4) != 0)
 
 
-def offset_norms(keys: Keys) -> dict[str, object]:
-    """A layer's two norms, which store what they differ from one by, for `Keys.layer`."""
-    places = {"before_mixer": "input_layernorm", "before_mlp": "post_attention_layernorm"}
-    return {place: keys.norm(name, offset=1.0) for place, name in places.items()}
-
-
-def offset_norm(keys: Keys) -> Callable[[str], Norm]:
-    """Makes any of the family's norms."""
-    return lambda name: keys.norm(name, offset=1.0)
-
-
 def gated_attention(keys: Keys) -> Attention:
     """Attention whose query tensor holds a gate beside each query."""
-    return keys.biased_attention(keys.rope(share=0.25), is_gated=True, **keys.head_norms(offset=1.0))
+    return keys.biased_attention(keys.rope(share=0.25), is_gated=True, **keys.head_norms())
 
 
 def gated_delta_net(keys: Keys, fused: bool) -> GatedDeltaNet:
@@ -86,7 +72,7 @@ def gated_delta_net(keys: Keys, fused: bool) -> GatedDeltaNet:
         decay=decay,
         decay_bias=f"{prefix}dt_bias",
         decay_log=f"{prefix}A_log",
-        norm=keys.norm(f"{prefix}norm"),
+        norm=keys.norm(f"{prefix}norm", offset=0.0),
         output=Linear(f"{prefix}out_proj"),
         fused=fused,
     )
@@ -95,14 +81,12 @@ def gated_delta_net(keys: Keys, fused: bool) -> GatedDeltaNet:
 def qwen3_next(fields: Fields) -> ModelConfig:
     """`model_type` qwen3_next; with `num_experts` 0 it has none."""
     keys = read_keys(fields, num_key_value_heads=2)
-    attention, delta_net, norms = gated_attention(keys), gated_delta_net(keys, fused=True), offset_norms(keys)
-    parts = _mlps(keys)
+    attention, delta_net, parts = gated_attention(keys), gated_delta_net(keys, fused=True), _mlps(keys)
     layers = [
-        keys.layer(delta_net if recurs else attention, mlp, **norms)
+        keys.layer(delta_net if recurs else attention, mlp)
         for recurs, mlp in zip(recurrent_layers(keys), parts, strict=True)
     ]
-    mtp = beside(keys, offset_norm(keys), keys.layer(attention, parts[-1], **norms))
-    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0), mtp=mtp)
+    return keys.model(layers, mtp=beside(keys, keys.layer(attention, parts[-1])))
 
 
 def _mlps(keys: Keys) -> list[Mlp | Mixture]:

@@ -11,8 +11,7 @@ from typing import Literal
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, Temperature
-from mxconv.arch.elements import Activation
-from mxconv.arch.mixture import ClampedGate
+from mxconv.arch.elements import Activation, ClampedGate
 from mxconv.checkpoint.stacked import Axes
 
 Scale = Callable[[ModelConfig, Attention], float]
@@ -23,6 +22,7 @@ QKV = frozenset({"attn_q", "attn_k", "attn_v", "attn_qkv"})
 OUTPUT = frozenset({"attn_output"})
 MLP = frozenset({"ffn_gate", "ffn_up", "ffn_down"})
 EVERY = QKV | OUTPUT | MLP
+STANDARD = frozenset({"default", "linear", "yarn"})
 
 
 def by_head(config: ModelConfig, mixer: Attention) -> float:
@@ -49,82 +49,46 @@ def layers_with_windows(config: ModelConfig, layer: int) -> bool:
 class Architecture:
     """One architecture of llama.cpp.
 
-    Args:
-        name: in `general.architecture`, and before its keys.
-        pairs: which values of a head it rotates together: neighbours, or values half of those that rotate apart.
-        activation: of its MLP.
-        biases: the modules of a layer that may have one, besides norms.
-        needs_biases: whether all of them must.
-        scalings: the kinds of scaled rotations that it has; `llama3`, `longrope` and `proportional` are tensors.
-        needs_factors: whether it asks for the tensor of factors in any case.
-        has_betas: whether it reads YaRN's two, or has 32 and 1.
-        windows: whether layers see windows; without them all see everything, whatever the model was trained with.
-        near_rope: how layers with a window rotate: as the others, as they without their scaling, or by a base of their
-            own without scaling.
-        rotates: which layers rotate.
-        scale: of scores; None is read from a key.
-        numbers: the numbers of a description that it reads from keys, see `written_keys.py`.
-        grows_embedding: whether embeddings are multiplied by the root of their size.
-        head: whether the output head must be a tensor of its own, may be, or always is the embedding.
-        fills_hidden: whether its heads must make hidden_size.
-        shares_keys: whether several heads may have one key.
-        has_temperature: whether queries may grow with their position.
-        num_layers_with_windows: the only depth at which it has windows; None is any.
-        experts: how its experts' scores count, as they are or divided by their sum; "keyed" is DeepSeek's routing,
-            of which keys say more, after layers without experts; "sigmoids" are Llama 4's, which multiply what
-            experts take in; None has no experts.
-        shares_expert: whether every row goes through one more, "gated" by a number of its own or not; None has none.
-        state: the kind of its mixers that have a state; every layer that does not attend must be one.
-        is_gated: whether each query has a gate beside it, of what its head gives.
-        parts_gates: whether an MLP's gates are a tensor of their own, also where the checkpoint has them in one.
-        has_sections: whether pairs rotate by three positions in turn, of which a text's are equal.
-        is_chunked: whether windows lie side by side, of its own length whatever a file says.
-        temperature: of the layers that do not rotate, its own whatever a file says.
-        has_sinks: whether each head of queries has one.
-        clamped: what is made of gates and ups of experts, its own; biases of experts and routers go with it.
-        rounds_yarn: whether it rounds where YaRN begins and ends, which the model does not; a note says so.
-        needs_experts: whether there must be some.
-        stacks: of experts that the checkpoint has stacked, which axes a matrix has there.
-
     Source:
         src/models/*.cpp and llama-model.cpp of the llama.cpp in llama-cpp-python 0.3.36.
     """
 
-    name: str
-    pairs: Literal["halves", "neighbours"] = "halves"
-    activation: Activation = "silu"
-    biases: frozenset[str] = QKV
-    needs_biases: bool = False
-    scalings: frozenset[str] = frozenset({"default", "linear", "yarn"})
-    needs_factors: bool = False
-    has_betas: bool = False
-    windows: bool = False
+    name: str  # in `general.architecture`, and before its keys
+    pairs: Literal["halves", "neighbours"] = "halves"  # values of a head that it rotates together
+    activation: Activation = "silu"  # of its MLP
+    biases: frozenset[str] = QKV  # the modules of a layer that may have one, besides norms
+    needs_biases: bool = False  # whether all of them must
+    scalings: frozenset[str] = STANDARD  # of rotations; `llama3`, `longrope` and `proportional` are tensors
+    needs_factors: bool = False  # whether it asks for the tensor of factors in any case
+    has_betas: bool = False  # whether it reads YaRN's two, or has 32 and 1
+    windows: bool = False  # whether layers see windows, or everything whatever the model was trained with
+    # how layers with a window rotate: as the others, so without scaling, or by a base of their own without scaling
     near_rope: Literal["same", "unscaled", "own"] = "same"
-    rotates: Rotates = every_layer
-    scale: Scale | None = by_head
-    numbers: frozenset[str] = frozenset()
-    grows_embedding: bool = False
-    head: Literal["own", "optional", "embedding"] = "optional"
-    fills_hidden: bool = False
-    shares_keys: bool = True
-    has_temperature: bool = False
-    num_layers_with_windows: int | None = None
+    rotates: Rotates = every_layer  # which layers rotate
+    scale: Scale | None = by_head  # of scores; None is read from a key
+    numbers: frozenset[str] = frozenset()  # the numbers of a description that it reads from keys, see `written_keys.py`
+    grows_embedding: bool = False  # whether embeddings are multiplied by the root of their size
+    head: Literal["own", "optional", "embedding"] = "optional"  # must be a tensor of its own, may be, or never is
+    fills_hidden: bool = False  # whether its heads must make hidden_size
+    shares_keys: bool = True  # whether several heads may have one key
+    has_temperature: bool = False  # whether queries may grow with their position
+    num_layers_with_windows: int | None = None  # the only depth at which it has windows; None is any
+    # how its experts' scores count, as they are or divided by their sum; "keyed" is DeepSeek's routing, of which keys
+    # say more, after layers without experts; "sigmoids" are Llama 4's, which multiply what experts take in; None has no
+    # experts
     experts: Literal["plain", "normalized", "keyed", "sigmoids"] | None = None
-    shares_expert: Literal["gated", "plain"] | None = None
-    state: State | None = None
-    is_gated: bool = False
-    parts_gates: bool = False
-    has_sections: bool = False
-    is_chunked: bool = False
-    temperature: Temperature | None = None
-    has_sinks: bool = False
-    clamped: ClampedGate | None = None
-    rounds_yarn: bool = False
-    needs_experts: bool = False
-    stacks: Axes = "out_in"
-
-
-STANDARD = frozenset({"default", "linear", "yarn"})
+    shares_expert: Literal["gated", "plain"] | None = None  # one more for every row, gated by a number or not
+    state: State | None = None  # the kind of its mixers that have a state; every layer that does not attend must be one
+    is_gated: bool = False  # whether each query has a gate beside it, of what its head gives
+    parts_gates: bool = False  # whether an MLP's gates are a tensor of their own, whatever the checkpoint has
+    has_sections: bool = False  # whether pairs rotate by three positions in turn, of which a text's are equal
+    is_chunked: bool = False  # whether windows lie side by side, of its own length whatever a file says
+    temperature: Temperature | None = None  # of the layers that do not rotate, its own whatever a file says
+    has_sinks: bool = False  # whether each head of queries has one
+    clamped: ClampedGate | None = None  # of experts, its own; biases of experts and routers go with it
+    rounds_yarn: bool = False  # whether it rounds where YaRN begins and ends, which the model does not; a note says so
+    needs_experts: bool = False  # whether there must be some
+    stacks: Axes = "out_in"  # of experts that the checkpoint has stacked, which axes a matrix has there
 
 
 def _gemma_scale(depth_of_27b: int) -> Scale:
@@ -151,12 +115,7 @@ GRANITE = Architecture(
     scale=None,
     numbers=frozenset({"embedding_multiplier", "residual_multiplier", "logit_divisor"}),
 )
-QWEN3_5 = Architecture(
-    "qwen35",
-    state="delta_net",
-    is_gated=True,
-    has_sections=True,
-)
+QWEN3_5 = Architecture("qwen35", state="delta_net", is_gated=True, has_sections=True)
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "arcee": Architecture("arcee", pairs="neighbours", activation="relu2", scalings=STANDARD | {"llama3"}),
@@ -239,12 +198,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         shares_expert="plain",
     ),
     "hunyuan_v1_dense": Architecture("hunyuan-dense"),
-    "lfm2": Architecture(
-        "lfm2",
-        biases=frozenset(),
-        fills_hidden=True,
-        state="short_convolution",
-    ),
+    "lfm2": Architecture("lfm2", biases=frozenset(), fills_hidden=True, state="short_convolution"),
     "llama": LLAMA,
     "llama4_text": Architecture(
         "llama4",

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arch.gguf.places import Ranges, RowOrder, TensorPlace
+from mxconv.arch.gguf.places import Ranges, TensorPlace
 from mxconv.arrays import I64
 from mxconv.checkpoint.stacked import Axes
 from mxconv.codecs.mxfp4 import BLOCK
@@ -30,26 +30,20 @@ def indices(ranges: Ranges) -> I64:
 
 
 def source_rows(place: TensorPlace, start: int, stop: int, num_rows: int) -> I64 | None:
-    """The checkpoint's rows at GGUF's rows [start, stop); None is the same ones.
+    """The checkpoint's rows, of `num_rows`, at GGUF's rows [start, stop); None is the same ones.
 
-    Args:
-        place: the tensor's; if it is read whole, all rows are asked for.
-        start: a multiple of `row_multiple`, as is `stop` unless it is the end.
-        num_rows: of the tensor in the checkpoint.
+    Of a place that is read whole, all rows are asked for.
     """
     if place.rows is not None:
         return indices(place.rows)
-    return None if place.order is None else _ordered(place.order, start, stop, num_rows)
-
-
-def _ordered(order: RowOrder, start: int, stop: int, num_rows: int) -> I64:
+    if (order := place.order) is None:
+        return None
+    rows = np.arange(num_rows, dtype=np.int64)
     if order.kind == "blocks":
-        each = np.arange(num_rows, dtype=np.int64).reshape(-1, 3, order.head_dim)
-        return each.transpose(1, 0, 2).reshape(-1)
-    rows = np.arange(start, stop, dtype=np.int64)
-    head, row = rows - rows % order.head_dim, rows % order.head_dim
+        return rows.reshape(-1, 3, order.head_dim).transpose(1, 0, 2).reshape(-1)
+    row = rows % order.head_dim
     paired = row % 2 * (order.rotary_dim // 2) + row // 2
-    return head + np.where(row < order.rotary_dim, paired, row)
+    return (rows - row + np.where(row < order.rotary_dim, paired, row))[start:stop]
 
 
 def arranged(place: TensorPlace, found: NDArray[Scalar], start: int, num_rows: int) -> NDArray[Scalar]:
@@ -87,15 +81,8 @@ def shape_of(place: TensorPlace, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def own_shape(parts: Sequence[tuple[tuple[int, ...], TensorPlace]], axes: Axes | None) -> tuple[int, ...]:
-    """The checkpoint's, of a tensor whose parts have these shapes in GGUF.
-
-    Args:
-        parts: all of them.
-        axes: of a stack of experts; None is no stack.
-
-    Raises:
-        ValueError: parts of such shapes make no tensor; in words what is required.
-    """
+    """The checkpoint's, of a tensor whose parts have these shapes in GGUF; `axes` are those of a stack of experts.
+    Raises ValueError where parts of such shapes make no tensor; in words what is required."""
     shape, first = parts[0]
     if any(0 in found for found, _ in parts):
         raise ValueError("no dimension of 0 is allowed")
@@ -134,12 +121,6 @@ def _extent(parts: Sequence[Ranges | None], whole: int) -> int:
 
 def places_of_rows(place: TensorPlace, start: int, stop: int, num_rows: int) -> I64 | slice:
     """GGUF's rows at the checkpoint's rows [start, stop); -1 where those are in another part."""
-    if place.order is not None and place.order.kind == "pairs":
-        head = place.order.head_dim
-        first, last = start - start % head, min(stop + -stop % head, num_rows)
-        found = np.empty(last - first, np.int64)
-        found[_ordered(place.order, first, last, num_rows) - first] = np.arange(first, last)
-        return found[start - first : stop - first]
     rows = source_rows(place, 0, num_rows, num_rows)
     if rows is None:
         return slice(start, stop)

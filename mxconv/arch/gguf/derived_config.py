@@ -3,18 +3,16 @@
 What the file does not say is what the architecture's published models have; `docs/interop.md` lists it.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from math import prod
-from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from mxconv.arch.gguf.architectures import ARCHITECTURES, Architecture
-from mxconv.arch.gguf.family_keys import EPS_KEYS, MORE_KEYS, RENAMED, SHARES
+from mxconv.arch.gguf.family_keys import MORE_KEYS, RENAMED, ROTATED_IN_PART
 from mxconv.arch.gguf.places import EMBEDDING
 from mxconv.arch.gguf.read_keys import REMEDY, ReadKeys
-from mxconv.arch.gguf.rotations import rope_section
+from mxconv.arch.gguf.rotations import Factors, rope_section
 from mxconv.checkpoint.gguf.gguf_header import GgufEntry
 from mxconv.checkpoint.gguf.gguf_tokenizer import special_token_ids
 from mxconv.errors import CheckpointError
@@ -35,31 +33,17 @@ CLASSES = {  # what comes before ForCausalLM, where it is not the model type wit
 }
 
 
-def derive_config(
-    values: Mapping[str, Any],
-    tensors: Mapping[str, GgufEntry],
-    factors: Callable[[str], NDArray[Any] | None],
-    is_tied: bool,
-    path: Path,
-) -> dict[str, Any]:
-    """The content of config.json.
-
-    Args:
-        values: the file's keys.
-        tensors: by GGUF's names.
-        factors: a tensor of rotations, if the file has it.
-        is_tied: whether the embedding is the output head too.
-        path: for messages.
+def derive_config(keys: ReadKeys, factors: Factors, is_tied: bool) -> dict[str, Any]:
+    """The content of config.json; `factors` gives a tensor of rotations, if the file has it.
 
     Raises:
         CheckpointError: the architecture is another one, or a key is missing, ill-typed or not supported.
     """
-    keys = ReadKeys(values, path)
     model_type = model_type_of(keys)
     architecture = ARCHITECTURES[model_type]
-    embedding = tensors.get(EMBEDDING)
+    embedding = keys.tensors.get(EMBEDDING)
     if embedding is None or len(embedding.shape) != 2:
-        raise CheckpointError(f"{path}: has no matrix {EMBEDDING}; a whole model is required. {REMEDY}")
+        raise CheckpointError(f"{keys.path}: has no matrix {EMBEDDING}; a whole model is required. {REMEDY}")
     config: dict[str, Any] = {
         "architectures": [_class(model_type)],
         "model_type": model_type,
@@ -68,35 +52,28 @@ def derive_config(
         "vocab_size": embedding.shape[0],
         "max_position_embeddings": keys.size("context_length"),
         "tie_word_embeddings": is_tied,
-        "torch_dtype": TORCH_DTYPES[main_type(tensors)],
+        "torch_dtype": TORCH_DTYPES[main_type(keys.tensors.values())],
         "pad_token_id": None,
     }
     is_rms = keys.has("attention.layer_norm_rms_epsilon") or not keys.has("attention.layer_norm_epsilon")
-    eps = keys.number(f"attention.layer_norm_{'rms_' if is_rms else ''}epsilon")
-    config[EPS_KEYS.get(model_type, "rms_norm_eps")] = eps
-    activation = HIDDEN_ACTS[architecture.activation]
-    config["hidden_activation" if model_type.startswith("gemma") and model_type != "gemma" else "hidden_act"] = (
-        activation
-    )
+    config["rms_norm_eps"] = keys.number(f"attention.layer_norm_{'rms_' if is_rms else ''}epsilon")
+    config["hidden_act"] = HIDDEN_ACTS[architecture.activation]
     if keys.get("feed_forward_length") != 0:  # of layers without MLPs
         config["intermediate_size"] = keys.sizes("feed_forward_length")[0]
     if keys.get("attention.head_count") != 0 or architecture.state != "mamba2":
-        config |= _attention(keys, config, architecture, tensors, factors)
+        config |= _attention(keys, config, architecture, factors)
     if keys.has("expert_count"):
         config |= {"num_experts": keys.size("expert_count"), "num_experts_per_tok": keys.size("expert_used_count")}
     if model_type in MORE_KEYS:
-        config |= MORE_KEYS[model_type](keys, config, tensors)
+        config |= MORE_KEYS[model_type](keys, config)
     renamed = RENAMED.get(model_type, {})
     config = {renamed.get(key, key): value for key, value in config.items()}
-    return config | special_token_ids(values)
+    return config | special_token_ids(keys.values)
 
 
 def model_type_of(keys: ReadKeys) -> str:
-    """The model type that comes back; of several with one name in GGUF, the one that the keys tell.
-
-    Raises:
-        CheckpointError: mxconv does not know the architecture.
-    """
+    """The model type that comes back; of several with one name in GGUF, the one that the keys tell. Raises
+    CheckpointError where mxconv does not know the architecture."""
     named = [kind for kind, architecture in ARCHITECTURES.items() if architecture.name == keys.architecture]
     if not named:
         known = ", ".join(dict.fromkeys(architecture.name for architecture in ARCHITECTURES.values()))
@@ -110,12 +87,12 @@ def model_type_of(keys: ReadKeys) -> str:
     return named[0]
 
 
-def main_type(tensors: Mapping[str, GgufEntry]) -> str:
+def main_type(tensors: Iterable[GgufEntry]) -> str:
     """The dtype that most weights read as."""
-    weights: dict[str, int] = {}
-    for entry in tensors.values():
-        weights[entry.type.dtype] = weights.get(entry.type.dtype, 0) + prod(entry.shape)
-    return max(weights, key=lambda name: weights[name])
+    weights = Counter[str]()
+    for entry in tensors:
+        weights[entry.type.dtype] += prod(entry.shape)
+    return weights.most_common(1)[0][0]
 
 
 def _class(model_type: str) -> str:
@@ -124,13 +101,7 @@ def _class(model_type: str) -> str:
     return CLASSES.get(model_type, "".join(part.capitalize() for part in model_type.split("_"))) + "ForCausalLM"
 
 
-def _attention(
-    keys: ReadKeys,
-    config: dict[str, Any],
-    architecture: Architecture,
-    tensors: Mapping[str, GgufEntry],
-    factors: Callable[[str], NDArray[Any] | None],
-) -> dict[str, Any]:
+def _attention(keys: ReadKeys, config: dict[str, Any], architecture: Architecture, factors: Factors) -> dict[str, Any]:
     heads, num_layers, model_type = keys.size("attention.head_count"), config["num_hidden_layers"], config["model_type"]
     head_dim = keys.size("attention.key_length", max(config["hidden_size"] // heads, 1))
     rotated = keys.size("rope.dimension_count", head_dim)
@@ -142,11 +113,11 @@ def _attention(
         "num_attention_heads": heads,
         "num_key_value_heads": keys.size("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "attention_bias": _have(tensors, ".attn_q.bias", ".attn_qkv.bias"),
-        "mlp_bias": _have(tensors, ".ffn_up.bias"),
+        "attention_bias": keys.has_tensor(".attn_q.bias", ".attn_qkv.bias"),
+        "mlp_bias": keys.has_tensor(".ffn_up.bias"),
     }
-    if model_type in SHARES:
-        found[SHARES[model_type]] = _share(rotated, head_dim)
+    if model_type in ROTATED_IN_PART:
+        found["partial_rotary_factor"] = _share(rotated, head_dim)
     elif rotated != head_dim:
         keys.reject("rope.dimension_count", f"the length of a head, {head_dim}, is required")
     if architecture.windows:
@@ -166,7 +137,3 @@ def _share(rotated: int, head_dim: int) -> float:
     """The share of a head's values that rotate, from which as many come out again."""
     share = rotated / head_dim
     return share if int(share * head_dim) == rotated else (rotated + 0.5) / head_dim
-
-
-def _have(tensors: Mapping[str, GgufEntry], *endings: str) -> bool:
-    return any(name.endswith(endings) for name in tensors)

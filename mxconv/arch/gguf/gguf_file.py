@@ -31,26 +31,20 @@ class GgufFile(MappedBytes):
     by row as they are asked for. Small matrices that llama.cpp computes with in F32 (routers, convolutions) read as the
     16-bit type of the others where that has all their values. `begin` and `end` of an entry span the bytes that the
     tensor has when read, not those in the file.
+
+    Raises:
+        CheckpointError: it cannot be read, its head is refused, or it is no model that mxconv knows.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open and map the file.
-
-        Raises:
-            CheckpointError: it cannot be read, its head is refused, or it is no model that mxconv knows.
-        """
         header = read_gguf_header(path)
         self.values: Mapping[str, Any] = header.values
         super().__init__(path, header.num_bytes)
-        layout = derive_layout(header, self._raw, path)
-        self.config, self._own = layout.config, layout.tensors
-        self.entries: Mapping[str, TensorEntry] = {
-            name: _entry(name, own, own.entry.type.dtype) for name, own in self._own.items()
-        }
-        narrow = main_type({entry.name: entry for entry in header.entries})
-        self.entries = {
-            name: _entry(name, self._own[name], narrow) if self._is_exact(name, narrow) else entry
-            for name, entry in self.entries.items()
+        self.config, self._own = derive_layout(header, self._raw, path)
+        self.entries = {name: _entry(name, own, own.entry.type.dtype) for name, own in self._own.items()}
+        narrow = main_type(header.entries)
+        self.entries |= {
+            name: _entry(name, own, narrow) for name, own in self._own.items() if self._is_exact(name, narrow)
         }
 
     def stored(self, name: str) -> OwnTensor:
@@ -58,20 +52,11 @@ class GgufFile(MappedBytes):
         return self._own[name]
 
     def view(self, name: str) -> NDArray[np.generic]:
-        """The whole tensor, read-only; a copy where the file has another arrangement, or blocks.
-
-        Raises:
-            ValueError: the file was closed.
-        """
+        """The whole tensor, read-only; a copy where the file has another arrangement, or blocks."""
         shape = self.entries[name].shape
         return self.rows(name, 0, shape[0]) if shape else self._raw(self._own[name].entry)
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        """Rows [start, stop) of a tensor, read-only.
-
-        Raises:
-            ValueError: the file was closed.
-        """
         own = self._own[name]
         entry, place = own.parts[0]
         if place.is_plain and own.axes is None:
@@ -101,9 +86,6 @@ class GgufFile(MappedBytes):
             num_bytes = entry.end - entry.begin
             if self._bytes is not None and num_bytes:
                 release(self._map, entry.begin + num_bytes * first // count, entry.begin + num_bytes * last // count)
-
-    def release(self, rows: NDArray[np.generic]) -> None:
-        """Nothing: `release_rows` does it, since rows need not be views of the file."""
 
     def _fill(
         self, found: NDArray[Any], own: OwnTensor, entry: GgufEntry, place: TensorPlace, start: int, stop: int
@@ -155,9 +137,8 @@ class GgufFile(MappedBytes):
     def _is_exact(self, name: str, dtype: str) -> bool:
         """Whether a small matrix, which llama.cpp computes with in F32, has only values of a 16-bit type."""
         own = self._own[name]
-        if not any(place.is_vector for _, place in own.parts) or len(own.shape) < 2 or own.entry.type.name != "F32":
-            return False
-        if dtype not in FORMATS:
+        is_f32_matrix = len(own.shape) > 1 and own.entry.type.name == "F32"
+        if dtype not in FORMATS or not is_f32_matrix or not any(place.is_vector for _, place in own.parts):
             return False
         values = cast(F32, self.rows(name, 0, own.shape[0]))
         return bool(np.array_equal(FORMATS[dtype].decode(FORMATS[dtype].encode(values)), values))

@@ -29,17 +29,11 @@ Read = Callable[[GgufEntry], NDArray[Any]]
 
 @dataclass(frozen=True)
 class OwnTensor:
-    """A tensor as the checkpoint has it.
+    """A tensor as the checkpoint has it."""
 
-    Args:
-        shape: there.
-        parts: where in the file its rows and columns are.
-        axes: of a stack of experts, the matrices' own; None is no stack.
-    """
-
-    shape: tuple[int, ...]
-    parts: tuple[tuple[GgufEntry, TensorPlace], ...]
-    axes: Axes | None = None
+    shape: tuple[int, ...]  # there
+    parts: tuple[tuple[GgufEntry, TensorPlace], ...]  # where in the file its rows and columns are
+    axes: Axes | None = None  # of a stack of experts, the matrices' own; None is no stack
 
     @property
     def entry(self) -> GgufEntry:
@@ -59,21 +53,10 @@ class OwnTensor:
         return next((entry.type.name for entry, _ in self.parts if entry.type.is_rounded), None)
 
 
-@dataclass(frozen=True)
-class GgufLayout:
-    """The content of a file: a configuration, and tensors by their names in a checkpoint."""
+def derive_layout(header: GgufHeader, read: Read, path: Path) -> tuple[dict[str, Any], dict[str, OwnTensor]]:
+    """The configuration of a file whose header was checked, and its tensors by their names in a checkpoint.
 
-    config: dict[str, Any]
-    tensors: Mapping[str, OwnTensor]
-
-
-def derive_layout(header: GgufHeader, read: Read, path: Path) -> GgufLayout:
-    """The configuration and tensors of a file.
-
-    Args:
-        header: of the file, checked.
-        read: gives a tensor as it lies in the file.
-        path: for messages.
+    `read` gives a tensor as it lies in the file.
 
     Raises:
         CheckpointError: the architecture is not known, its keys contradict themselves, or a tensor is missing, too
@@ -81,7 +64,8 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> GgufLayout:
     """
     entries = {entry.name: entry for entry in header.entries}
     factors = {name: entries.pop(name) for name in (FACTORS, SHORT_FACTORS, LONG_FACTORS) if name in entries}
-    architecture = ARCHITECTURES[model_type_of(ReadKeys(header.values, path))]
+    keys = ReadKeys(header.values, entries, path)
+    architecture = ARCHITECTURES[model_type_of(keys)]
     is_tied = HEAD not in entries or (architecture.head == "own" and _are_equal(entries, read))
     if is_tied:
         entries.pop(HEAD, None)
@@ -89,7 +73,7 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> GgufLayout:
     def rotations(name: str) -> NDArray[Any] | None:
         return read(factors[name]) if name in factors else None
 
-    config = derive_config(header.values, entries, rotations, is_tied, path)
+    config = derive_config(keys, rotations, is_tied)
     try:
         description = describe_values(config)
     except ModelError as error:
@@ -103,7 +87,7 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> GgufLayout:
             f"{path}: tensor {others[0]!r} has no place in a {architecture.name} model as the file's keys describe it. "
             f"{REMEDY}"
         )
-    return GgufLayout(config, found)
+    return config, found
 
 
 def _own(

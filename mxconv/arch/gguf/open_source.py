@@ -8,11 +8,7 @@ from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 
 
 def open_source(source: str | Path, *, revision: str | None = None) -> Checkpoint:
-    """Open a checkpoint and check its structure.
-
-    Args:
-        source: a .gguf file, or whatever `open_checkpoint` takes.
-        revision: of a Hub repository.
+    """Open a .gguf file, or whatever `open_checkpoint` takes, and check its structure.
 
     Raises:
         CheckpointError: it cannot be found, reached or read, or it contradicts itself.

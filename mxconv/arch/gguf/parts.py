@@ -52,16 +52,13 @@ def unknown_parts(config: ModelConfig, architecture: Architecture) -> list[str]:
         found.append("layers without experts among those with some")
     elif any(not _is_known(mixture, architecture) for mixture in mixtures):
         found.append("experts that are chosen, counted or shared in another way")
-    if any(_is_unlike(mixer, architecture) for mixer in attentions(config)):
-        found.append("attention in chunks, with sinks or with clipped heads")
-    if any(mixer.is_gated != architecture.is_gated for mixer in attentions(config)):
-        found.append(f"attention {'without' if architecture.is_gated else 'with'} gates of what its heads give")
+    for mixer in attentions(config):
+        is_chunked = mixer.is_chunked and not architecture.is_chunked
+        if is_chunked or (mixer.sinks is not None) != architecture.has_sinks or mixer.clip is not None:
+            found.append("attention in chunks, with sinks or with clipped heads")
+        if mixer.is_gated != architecture.is_gated:
+            found.append(f"attention {'without' if architecture.is_gated else 'with'} gates of what its heads give")
     return found
-
-
-def _is_unlike(mixer: Attention, architecture: Architecture) -> bool:
-    chunks = mixer.is_chunked and not architecture.is_chunked
-    return chunks or (mixer.sinks is not None) != architecture.has_sinks or mixer.clip is not None
 
 
 def first_mixture(config: ModelConfig) -> Mixture | None:

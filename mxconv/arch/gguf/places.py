@@ -33,49 +33,31 @@ Ranges = tuple[range, ...]  # of rows or columns, in this order
 
 @dataclass(frozen=True)
 class RowOrder:
-    """Another order of a tensor's rows.
+    """Another order of a tensor's rows."""
 
-    Args:
-        kind: "pairs" puts the two rows that rotate together side by side, in whole heads of `head_dim`; "blocks" puts
-            the queries of all heads first, then keys, then values, where each head had its three.
-        head_dim: rows of a head.
-        rotary_dim: of them, the ones that rotate, from the first on.
-    """
-
+    # "pairs" puts the two rows that rotate together side by side, in whole heads of `head_dim`; "blocks" puts the
+    # queries of all heads first, then keys, then values, where each head had its three
     kind: Literal["pairs", "blocks"]
-    head_dim: int
-    rotary_dim: int
+    head_dim: int  # rows of a head
+    rotary_dim: int  # of them, the ones that rotate, from the first on
 
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """The place of one tensor of a checkpoint in a GGUF file, or of some of its rows.
+    """The place of one tensor of a checkpoint in a GGUF file, or of some of its rows."""
 
-    Args:
-        name: GGUF's; empty until the name map gives it.
-        order: None is as they are.
-        rows: of the checkpoint's rows those that stand here; None is all. Of a stack, each expert's.
-        columns: likewise.
-        shape: of a vector, or of what is as small, where GGUF has another; the values follow each other alike.
-        own_shape: of the same in the checkpoint.
-        offset: added to every value: what norms of some families leave out.
-        is_rate: whether each value x is here -exp(x): how fast a state decays.
-        is_transposed: whether the checkpoint has rows and columns exchanged.
-        is_vector: whether llama.cpp computes with it in F32, matrix or not.
-        expert: whose matrix it is of a stack of that name; None is a tensor of its own.
-    """
-
-    name: str = ""
-    order: RowOrder | None = None
-    rows: Ranges | None = None
-    columns: Ranges | None = None
+    name: str = ""  # GGUF's; empty until the name map gives it
+    order: RowOrder | None = None  # None is as they are
+    rows: Ranges | None = None  # of the checkpoint's rows those that stand here; None is all. Of a stack, each expert's
+    columns: Ranges | None = None  # likewise
+    # of a vector, or of what is as small, where GGUF has another; the values follow each other alike
     shape: tuple[int, ...] | None = None
-    own_shape: tuple[int, ...] | None = None
-    offset: float = 0.0
-    is_rate: bool = False
-    is_transposed: bool = False
-    is_vector: bool = False
-    expert: int | None = None
+    own_shape: tuple[int, ...] | None = None  # of the same in the checkpoint
+    offset: float = 0.0  # added to every value: what norms of some families leave out
+    is_rate: bool = False  # whether each value x is here -exp(x): how fast a state decays
+    is_transposed: bool = False  # whether the checkpoint has rows and columns exchanged
+    is_vector: bool = False  # whether llama.cpp computes with it in F32, matrix or not
+    expert: int | None = None  # whose matrix it is of a stack of that name; None is a tensor of its own
 
     @property
     def is_plain(self) -> bool:

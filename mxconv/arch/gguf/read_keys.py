@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mxconv.arch.families.keys import MOST_LAYERS
+from mxconv.checkpoint.gguf.gguf_header import GgufEntry
 from mxconv.errors import CheckpointError
 
 MAX_SIZE = 2**31 - 1
@@ -15,14 +16,18 @@ REMEDY = "Convert the model from its original checkpoint."
 
 
 class ReadKeys:
-    """The keys of an architecture, by their names without the architecture's."""
+    """The keys of an architecture, by their names without the architecture's, and beside them the file's tensors."""
 
-    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
-        self.values, self.path = values, path
+    def __init__(self, values: Mapping[str, Any], tensors: Mapping[str, GgufEntry], path: Path) -> None:
+        self.values, self.tensors, self.path = values, tensors, path
         self.architecture = str(values.get("general.architecture"))
 
     def has(self, key: str) -> bool:
         return self._name(key) in self.values
+
+    def has_tensor(self, *endings: str) -> bool:
+        """Whether the name of any tensor ends so."""
+        return any(name.endswith(endings) for name in self.tensors)
 
     def get(self, key: str) -> Any:
         """The value as it is; None where the file has none."""
@@ -36,11 +41,8 @@ class ReadKeys:
         return max(sizes)
 
     def sizes(self, key: str, default: int | None = None) -> list[int]:
-        """An integer from 1 on as a list of one, or a list of a number a layer, which may be 0.
-
-        Raises:
-            CheckpointError: the key is missing, or anything else.
-        """
+        """An integer from 1 on as a list of one, or a list of a number a layer, which may be 0. Raises CheckpointError
+        where the key is missing, or something else."""
         value = self.values.get(self._name(key), default)
         if isinstance(value, list):
             if not 0 < len(value) <= MOST_LAYERS or not all(

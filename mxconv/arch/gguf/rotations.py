@@ -25,7 +25,7 @@ FACTORS = "rope_freqs.weight"
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 NO_ROTATION = 1e30  # divides an angle to 0 in float32
 BETAS = (32.0, 1.0)
-LOW_FREQ_FACTOR, HIGH_FREQ_FACTOR, ORIGINAL_POSITIONS = 1.0, 4.0, 8192  # of every Llama 3 since 3.1
+ORIGINAL_POSITIONS = 8192  # of every Llama 3 since 3.1
 Factors = Callable[[str], NDArray[Any] | None]
 
 
@@ -88,27 +88,14 @@ def add_rope(writer: "GGUFWriter", config: ModelConfig, architecture: Architectu
 def rope_tensors(
     config: ModelConfig, architecture: Architecture, long_factors: tuple[float, ...] = ()
 ) -> dict[str, F32]:
-    """The tensors, by GGUF's names.
-
-    Args:
-        config: the model.
-        architecture: whether it asks for them.
-        long_factors: LongRoPE's for texts beyond the original context, which mxconv does not run.
-    """
+    """The tensors that the architecture asks for, by GGUF's names; `long_factors` are LongRoPE's for texts beyond the
+    original context, which mxconv does not run."""
     rope = far_rope(config)
     if rope is None:
         return {}
     head_dim = next((mixer.head_dim for mixer in attentions(config) if mixer.rope == rope), config.head_dim)
     if rope.rope_type == "llama3":
-        llama3 = llama3_factors(
-            head_dim,
-            rope.theta,
-            rope.factor,
-            rope.low_freq_factor,
-            rope.high_freq_factor,
-            rope.original_max_position_embeddings,
-        )
-        return {FACTORS: llama3}
+        return {FACTORS: llama3_factors(head_dim, rope)}
     if rope.rope_type == "longrope":
         both = {SHORT_FACTORS: rope.factors, LONG_FACTORS: long_factors}
         return {name: np.array(factors, np.float32) for name, factors in both.items() if factors}
@@ -120,33 +107,24 @@ def rope_tensors(
     return {FACTORS: factors}
 
 
-def llama3_factors(
-    head_dim: int, theta: float, factor: float, low_freq_factor: float, high_freq_factor: float, original_positions: int
-) -> F32:
+def llama3_factors(head_dim: int, rope: RopeParameters) -> F32:
     """Divisors of each pair's frequency by Llama 3.1's scaling, (head_dim / 2,) float32.
 
     Source:
         Llama 3.1's scaling as in the transformers documentation, see `mxconv.engine.rope`; that llama.cpp divides by
         the tensor `rope_freqs.weight`, from its function `ggml_rope_ext`.
     """
-    frequencies = theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    turns = original_positions * frequencies / (2 * math.pi)
-    kept = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
-    return (1 / (kept + (1 - kept) / factor)).astype(np.float32)
+    frequencies = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    turns = rope.original_max_position_embeddings * frequencies / (2 * math.pi)
+    kept = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)
+    return (1 / (kept + (1 - kept) / rope.factor)).astype(np.float32)
 
 
 def rope_section(
     keys: ReadKeys, architecture: Architecture, head_dim: int, rotated: int, theta: float, factors: Factors
 ) -> dict[str, Any] | None:
-    """The scaling of rotations; None is none.
-
-    Args:
-        keys: of the file.
-        architecture: which scalings it has.
-        head_dim: of layers that see all positions.
-        rotated: of its values, how many rotate.
-        theta: their base.
-        factors: a tensor of the file, if it has it.
+    """The scaling of rotations in layers that see all positions, where `rotated` values of a head rotate by the base
+    `theta`; None is none. `factors` gives a tensor of the file, if it has it.
 
     Raises:
         CheckpointError: a scaling that the architecture does not have, or factors of no known one.
@@ -232,13 +210,14 @@ def _llama3(keys: ReadKeys, found: NDArray[np.float32], head_dim: int, theta: fl
     original = keys.size("rope.scaling.original_context_length", ORIGINAL_POSITIONS)
     factor = float(found.max(initial=1.0))
     if math.isfinite(factor) and factor >= 1 and found.shape == (head_dim // 2,):
-        expected = llama3_factors(head_dim, theta, factor, LOW_FREQ_FACTOR, HIGH_FREQ_FACTOR, original)
-        if np.allclose(found, expected, rtol=1e-5, atol=0):
+        # the two factors that it has by default are those of every Llama 3 since 3.1
+        rope = RopeParameters(theta, "llama3", factor, original_max_position_embeddings=original)
+        if np.allclose(found, llama3_factors(head_dim, rope), rtol=1e-5, atol=0):
             return {
                 "rope_type": "llama3",
                 "factor": factor,
-                "low_freq_factor": LOW_FREQ_FACTOR,
-                "high_freq_factor": HIGH_FREQ_FACTOR,
+                "low_freq_factor": rope.low_freq_factor,
+                "high_freq_factor": rope.high_freq_factor,
                 "original_max_position_embeddings": original,
             }
     raise CheckpointError(

@@ -59,12 +59,8 @@ class GgufHeader:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Read and check the head of a GGUF file.
-
-    Raises:
-        CheckpointError: it is no GGUF file, truncated or damaged, its head lies, or a tensor is of a type that mxconv
-            does not read.
-    """
+    """Read and check the head of a GGUF file. Raises CheckpointError where it is no GGUF file, truncated or damaged,
+    its head lies, or a tensor is of a type that mxconv does not read."""
     num_bytes = check_regular_file(path)
     with open_file(path) as file:
         cursor = _Cursor(file.read(min(num_bytes, MAX_HEADER_BYTES)), num_bytes, path)
@@ -94,52 +90,45 @@ def read_gguf_header(path: Path) -> GgufHeader:
     return GgufHeader(values, entries, num_bytes)
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    """As listed; nothing but its own numbers is checked."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: int
-    offset: int
-
-
-def _read_tensor(cursor: "_Cursor") -> _Tensor:
+def _read_tensor(cursor: "_Cursor") -> tuple[str, tuple[int, ...], int, int]:
+    """Name, shape, type and offset as listed."""
     name = cursor.text(MAX_NAME_BYTES)
     num_dimensions = cursor.number("I")
     if num_dimensions > MAX_DIMENSIONS:
         cursor.reject(f"tensor {name!r} has {num_dimensions} dimensions", f"at most {MAX_DIMENSIONS} are allowed")
     dimensions = [cursor.number("Q") for _ in range(num_dimensions)]
-    return _Tensor(name, tuple(reversed(dimensions)), cursor.number("I"), cursor.number("Q"))
+    return name, tuple(reversed(dimensions)), cursor.number("I"), cursor.number("Q")
 
 
-def _place(tensor: _Tensor, data_begin: int, alignment: int, num_file_bytes: int, path: Path) -> GgufEntry:
-    label = f"{path}: tensor {tensor.name!r}"
-    kind = ggml_type(tensor.type)
+def _place(
+    tensor: tuple[str, tuple[int, ...], int, int], data_begin: int, alignment: int, num_file_bytes: int, path: Path
+) -> GgufEntry:
+    name, shape, number, offset = tensor
+    label, kind = f"{path}: tensor {name!r}", ggml_type(number)
     if kind is None:
         raise CheckpointError(
-            f"{label}: has GGUF's type number {tensor.type}, which the gguf library does not decode; one of "
+            f"{label}: has GGUF's type number {number}, which the gguf library does not decode; one of "
             f"{', '.join(readable_types())} is required. Take another GGUF of the model, or a newer gguf library."
         )
-    if prod(filter(None, tensor.shape)) > MAX_ELEMENTS:
-        raise CheckpointError(f"{label}: shape {list(tensor.shape)} overflows; at most 2^62 elements fit. {_AGAIN}")
-    if kind.block > 1 and (len(tensor.shape) < 2 or tensor.shape[-1] % kind.block):
+    if prod(filter(None, shape)) > MAX_ELEMENTS:
+        raise CheckpointError(f"{label}: shape {list(shape)} overflows; at most 2^62 elements fit. {_AGAIN}")
+    if kind.block > 1 and (len(shape) < 2 or shape[-1] % kind.block):
         raise CheckpointError(
-            f"{label}: {kind.name} of shape {list(tensor.shape)}; a matrix, or a stack of some, with in_features a "
+            f"{label}: {kind.name} of shape {list(shape)}; a matrix, or a stack of some, with in_features a "
             f"multiple of {kind.block} is required. {_AGAIN}"
         )
-    if tensor.offset % alignment:
+    if offset % alignment:
         raise CheckpointError(
-            f"{label}: lies at offset {tensor.offset}; a multiple of the alignment, {alignment}, is required. {_AGAIN}"
+            f"{label}: lies at offset {offset}; a multiple of the alignment, {alignment}, is required. {_AGAIN}"
         )
-    begin = data_begin + tensor.offset
-    end = begin + prod(tensor.shape) // kind.block * kind.block_bytes
+    begin = data_begin + offset
+    end = begin + prod(shape) // kind.block * kind.block_bytes
     if end > num_file_bytes:
         raise CheckpointError(
             f"{label}: ends at byte {end:,} and the file has {num_file_bytes:,}; tensors must lie inside the file. "
             "It is truncated: download or export it again."
         )
-    return GgufEntry(tensor.name, kind, tensor.shape, begin, end)
+    return GgufEntry(name, kind, shape, begin, end)
 
 
 def _check_apart(entries: tuple[GgufEntry, ...], path: Path) -> None:

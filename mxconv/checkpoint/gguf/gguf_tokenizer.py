@@ -33,14 +33,7 @@ Kind = Callable[[Mapping[str, Any], list[str], list[int], Path], dict[str, Any]]
 
 
 def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
-    """File names and contents: tokenizer.json, tokenizer_config.json, generation_config.json.
-
-    Args:
-        values: the file's keys.
-        path: for messages.
-
-    Returns:
-        Nothing where the file has no vocabulary.
+    """The contents of tokenizer.json, tokenizer_config.json and generation_config.json; none without a vocabulary.
 
     Raises:
         CheckpointError: the vocabulary contradicts itself, or is of a kind that mxconv does not know.
@@ -157,9 +150,7 @@ def _byte_level(values: Mapping[str, Any], tokens: list[str], types: list[int], 
         "pre_tokenizer": pre_tokenizer,
         "decoder": byte_level,
         "model": bpe_model(
-            _vocabulary(tokens, types),
-            _listed_merges(values, path),
-            ignore_merges=name in IGNORE_MERGES,
+            _vocabulary(tokens, types), _listed_merges(values, path), ignore_merges=name in IGNORE_MERGES
         ),
     }
 
@@ -168,12 +159,8 @@ def _listed_merges(values: Mapping[str, Any], path: Path) -> list[list[str]]:
     merges = values.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(merge, str) and " " in merge[1:] for merge in merges):
         raise CheckpointError(f"{path}: tokenizer.ggml.merges is no list of pairs; one is required. {REMEDY}")
-    return [list(_halves(merge)) for merge in merges]
-
-
-def _halves(merge: str) -> tuple[str, str]:
-    space = merge.index(" ", 1)  # a token may be a space, but not an empty text
-    return merge[:space], merge[space + 1 :]
+    spaces = [merge.index(" ", 1) for merge in merges]  # a token may be a space, but not an empty text
+    return [[merge[:space], merge[space + 1 :]] for merge, space in zip(merges, spaces, strict=True)]
 
 
 def _sentence_piece(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
@@ -182,8 +169,17 @@ def _sentence_piece(values: Mapping[str, Any], tokens: list[str], types: list[in
         raise CheckpointError(
             f"{path}: tokenizer.ggml.scores is no list of {len(tokens)} numbers; one a token is required. {REMEDY}"
         )
-    merges = _merges(tokens, types, scores, path)
-    return _spaced(values, tokens, types, merges, values.get("tokenizer.ggml.add_space_prefix", True))
+    # merges make normal tokens, by score, and runs of Gemma's spaces among those that a user defined
+    made: dict[int, float] = {TokenType.NORMAL: -inf, TokenType.USER_DEFINED: NO_MERGE_SCORE}
+    ids = {text: token_id for token_id, text in enumerate(tokens) if scores[token_id] > made.get(types[token_id], inf)}
+    for text, token_id in ids.items():
+        if len(text) > MAX_TOKEN_LENGTH:
+            raise CheckpointError(
+                f"{path}: token {token_id} has {len(text):,} characters; at most {MAX_TOKEN_LENGTH} are "
+                f"allowed. {REMEDY}"
+            )
+    prefix = values.get("tokenizer.ggml.add_space_prefix", True)
+    return _spaced(values, tokens, types, merges_by_score(ids, scores), prefix)
 
 
 def _gemma4(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
@@ -211,19 +207,6 @@ def _spaced(
             byte_fallback=TokenType.BYTE in types,
         ),
     }
-
-
-def _merges(tokens: list[str], types: list[int], scores: list[float], path: Path) -> list[list[str]]:
-    """Merges of the normal tokens by score, and of user-defined ones that merges make, as runs of Gemma's spaces."""
-    made: dict[int, float] = {TokenType.NORMAL: -inf, TokenType.USER_DEFINED: NO_MERGE_SCORE}
-    ids = {text: token_id for token_id, text in enumerate(tokens) if scores[token_id] > made.get(types[token_id], inf)}
-    for text, token_id in ids.items():
-        if len(text) > MAX_TOKEN_LENGTH:
-            raise CheckpointError(
-                f"{path}: token {token_id} has {len(text):,} characters; at most {MAX_TOKEN_LENGTH} are "
-                f"allowed. {REMEDY}"
-            )
-    return merges_by_score(ids, scores)
 
 
 def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:

@@ -74,9 +74,7 @@ CASE_OF_ASCII = frozenset({"tekken", "gpt-4o", "llama4"})
 def pre_tokenizer_name(pre_tokenizer: dict[str, Any] | None, ignores_merges: bool) -> str | None:
     """llama.cpp's name of the member `pre_tokenizer` of a tokenizer.json; None where this table has none.
 
-    Args:
-        pre_tokenizer: the member.
-        ignores_merges: of the model; of two names for the same cut it chooses one.
+    Of two names for the same cut, whether the model ignores merges chooses one.
     """
     steps = tuple(_step(part) for part in flattened(pre_tokenizer, "pretokenizers"))
     names = [name for name, known in PRE_TOKENIZERS.items() if known == steps]

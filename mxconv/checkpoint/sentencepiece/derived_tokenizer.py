@@ -63,10 +63,7 @@ _UNREAD: tuple[tuple[Callable[[SentencePieceModel], bool], str, str], ...] = (
 
 
 def derive_tokenizer(folder: Path) -> bytes:
-    """The content of a tokenizer.json.
-
-    Args:
-        folder: with tokenizer.model, and tokenizer_config.json and added_tokens.json where there are any.
+    """The content of a tokenizer.json, of a folder with tokenizer.model.
 
     Raises:
         CheckpointError: the file is damaged, or no library that mxconv uses cuts text exactly as it says.
@@ -83,10 +80,13 @@ def derive_tokenizer(folder: Path) -> bytes:
             raise CheckpointError(f"{path}: {found}; {required} is required. {REMEDY}")
     config_path = folder / CONFIG_FILE
     config = read_json_object(config_path, unique_keys=False) if config_path.is_file() else {}
-    if (defined := _spaces_that_stand_whole(model)) is not None and config.get("tokenizer_class") is None:
+    # SentencePiece cuts a piece of spaces that a user defined out before it merges, GemmaTokenizer does not
+    defined = [piece.text for piece in model.pieces if piece.type == TokenType.USER_DEFINED and SPACE in piece.text]
+    if defined and config.get("tokenizer_class") is None:
         raise CheckpointError(
-            f"{config_path}: no tokenizer_class, and {MODEL_FILE} has {defined[:80]!r}, which a user defined; a class "
-            f"is required, since SentencePiece cuts such pieces out whole and GemmaTokenizer merges them. {REMEDY}"
+            f"{config_path}: no tokenizer_class, and {MODEL_FILE} has {defined[0][:80]!r}, which a user defined; a "
+            "class is required, since SentencePiece cuts such pieces out whole and GemmaTokenizer merges them. "
+            f"{REMEDY}"
         )
     ids = {piece.text: number for number, piece in enumerate(model.pieces)}
     added = added_tokens(model, config, folder)
@@ -105,26 +105,18 @@ def derive_tokenizer(folder: Path) -> bytes:
         "truncation": None,
         "padding": None,
         "added_tokens": added,
-        **_text_parts(_prefix_scheme(model, config, path)),
+        **_text_parts(model, config, path),
         "post_processor": _post_processor(model, config, every, path),
         "model": _bpe(model, ids),
     }
-    _check(members, path)
+    backend = check_tokenizer(members, path, REMEDY)
+    for token in added:
+        if (when_read := backend.token_to_id(token["content"])) != token["id"]:
+            raise CheckpointError(
+                f"{path.parent}: the added token {token['content'][:80]!r} has id {token['id']}, and "
+                f"{when_read} when read; ids without gaps after those of {MODEL_FILE} are required. {REMEDY}"
+            )
     return json.dumps(members, ensure_ascii=False, indent=1).encode()
-
-
-def _spaces_that_stand_whole(model: SentencePieceModel) -> str | None:
-    """A piece of spaces that a user defined: SentencePiece cuts it out before it merges, GemmaTokenizer does not."""
-    defined = (piece.text for piece in model.pieces if piece.type == TokenType.USER_DEFINED)
-    return next((text for text in defined if SPACE in text), None)
-
-
-def _prefix_scheme(model: SentencePieceModel, config: dict[str, Any], path: Path) -> str:
-    """Whether a space comes before a text: `never`, `first`, or `always`, after special tokens too."""
-    prefix = config.get("add_prefix_space")
-    if not (model.add_dummy_prefix if prefix is None else _flag(prefix, "add_prefix_space", path)):
-        return "never"
-    return "always" if _flag(config.get("legacy") or False, "legacy", path) else "first"
 
 
 def _flag(value: object, key: str, path: Path) -> bool:
@@ -135,10 +127,14 @@ def _flag(value: object, key: str, path: Path) -> bool:
     return value
 
 
-def _text_parts(scheme: str) -> dict[str, Any]:
-    if scheme == "never":
+def _text_parts(model: SentencePieceModel, config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """How text is cut, by whether a space comes before it: never, or before the first token, or always, after special
+    tokens too."""
+    prefix = config.get("add_prefix_space")
+    if not (model.add_dummy_prefix if prefix is None else _flag(prefix, "add_prefix_space", path)):
         normalizer = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
         return {"normalizer": normalizer, "pre_tokenizer": None, "decoder": spaced_decoder(False)}
+    scheme = "always" if _flag(config.get("legacy") or False, "legacy", path) else "first"
     spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
     return {"normalizer": None, "pre_tokenizer": spaces, "decoder": spaced_decoder(True)}
 
@@ -174,24 +170,9 @@ def _post_processor(
     return template(around, ids)
 
 
-def _check(members: dict[str, Any], path: Path) -> None:
-    """Have the library read it, and keep the ids."""
-    backend = check_tokenizer(members, path, REMEDY)
-    for token in members["added_tokens"]:
-        if (found := backend.token_to_id(token["content"])) != token["id"]:
-            raise CheckpointError(
-                f"{path.parent}: the added token {token['content'][:80]!r} has id {token['id']}, and "
-                f"{found} when read; ids without gaps after those of {MODEL_FILE} are required. {REMEDY}"
-            )
-
-
 def added_tokens(model: SentencePieceModel, config: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """The member `added_tokens` of a tokenizer.json, by id.
-
-    Args:
-        model: its control pieces, its unknown one and those that a user defined are such tokens.
-        config: tokenizer_config.json, whose `added_tokens_decoder` has the last word.
-        folder: where an added_tokens.json may lie, of older checkpoints.
+    """The member `added_tokens` of a tokenizer.json, by id: the control pieces, the unknown one and those that a user
+    defined, the added_tokens.json of older checkpoints, and last `added_tokens_decoder` of tokenizer_config.json.
 
     Raises:
         CheckpointError: an id or a text is none.
@@ -230,10 +211,7 @@ def _id(value: object, name: str, text: str) -> int:
 
 def read_tokenizer_json(folder: Path) -> bytes | None:
     """The content of a tokenizer.json, derived where there is only a tokenizer.model; None where there is neither.
-
-    Raises:
-        CheckpointError: the tokenizer.model is damaged, or of a kind that mxconv does not read.
-    """
+    Raises CheckpointError where the tokenizer.model is damaged, or of a kind that mxconv does not read."""
     if (path := folder / TOKENIZER_FILE).is_file():
         check_regular_file(path)
         with open_file(path) as file:

@@ -21,14 +21,9 @@ MAX_VARINT_BYTES = 10
 
 
 def fields(message: memoryview, name: str) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and value of every field of a message, in the order of the file.
+    """Number and value of every field of a message, in the order of the file; lengths are checked beforehand.
 
-    Args:
-        message: its bytes; lengths in them are checked before anything is taken.
-        name: for messages.
-
-    Returns:
-        An integer of a varint; the bytes of the others: 8, 4, or as many as the field says.
+    The value of a varint is an integer; of the others it is bytes: 8, 4, or as many as the field says.
 
     Raises:
         CheckpointError: the bytes are no message.
@@ -125,21 +120,13 @@ _TRAINER = {
     41: "bos_id",
     42: "eos_id",
 }
-_NORMALIZER = {
-    2: "precompiled_charsmap",
-    3: "add_dummy_prefix",
-    4: "remove_extra_whitespaces",
-    5: "escape_whitespaces",
-}
+_NORMALIZER = {2: "precompiled_charsmap", 3: "add_dummy_prefix", 4: "remove_extra_whitespaces", 5: "escape_whitespaces"}
 _NUMBERS = ("model_type", "unk_id", "bos_id", "eos_id")
 
 
 def read_model(path: Path) -> SentencePieceModel:
-    """Read a tokenizer.model.
-
-    Raises:
-        CheckpointError: it is too long, cut off, no message of SentencePiece, or contradicts itself.
-    """
+    """Read a tokenizer.model. Raises CheckpointError where it is too long, cut off, no message of SentencePiece, or
+    contradicts itself."""
     if (num_bytes := check_regular_file(path)) > MAX_FILE_BYTES:
         raise CheckpointError(f"{path}: {num_bytes:,} bytes long; at most {MAX_FILE_BYTES:,} are read. {REMEDY}")
     with open_file(path) as file:

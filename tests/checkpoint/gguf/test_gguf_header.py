@@ -2,6 +2,7 @@
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -30,7 +31,7 @@ def refused(path: Path, raw: bytes) -> str:
     return message.removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("matrix_type", ["F32", "F16", "BF16", "MXFP4", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("matrix_type", ["F32", "BF16", "MXFP4", "Q8_0"])
 def test_a_file_of_the_library_is_read_as_the_library_reads_it(matrix_type: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", matrix_type=matrix_type)
     header, reader = read_gguf_header(path), gguf.GGUFReader(path)
@@ -48,112 +49,105 @@ def test_a_file_of_the_library_is_read_as_the_library_reads_it(matrix_type: str,
 def test_every_type_of_value_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     writer = gguf.GGUFWriter(path, "x")
-    values = {
-        "u8": (255, gguf.GGUFValueType.UINT8),
-        "i8": (-128, gguf.GGUFValueType.INT8),
-        "u16": (65535, gguf.GGUFValueType.UINT16),
-        "i16": (-5, gguf.GGUFValueType.INT16),
-        "u32": (2**32 - 1, gguf.GGUFValueType.UINT32),
-        "i32": (-7, gguf.GGUFValueType.INT32),
-        "f32": (0.5, gguf.GGUFValueType.FLOAT32),
-        "bool": (True, gguf.GGUFValueType.BOOL),
-        "string": ("naïve ☃", gguf.GGUFValueType.STRING),
-        "u64": (2**64 - 1, gguf.GGUFValueType.UINT64),
-        "i64": (-(2**63), gguf.GGUFValueType.INT64),
-        "f64": (1e300, gguf.GGUFValueType.FLOAT64),
+    values: dict[str, Any] = {
+        "UINT8": 255,
+        "INT8": -128,
+        "UINT16": 65535,
+        "INT16": -5,
+        "UINT32": 2**32 - 1,
+        "INT32": -7,
     }
-    for name, (value, kind) in values.items():
-        writer.add_key_value(name, value, kind)
+    values |= {"UINT64": 2**64 - 1, "INT64": -(2**63), "FLOAT32": 0.5, "FLOAT64": 1e300, "BOOL": True, "STRING": "ü ☃"}
+    for name, value in values.items():
+        writer.add_key_value(name, value, gguf.GGUFValueType[name])
     writer.add_array("numbers", [1, 2, 3])
     writer.add_array("words", ["a", "", "ü"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     writer.close()
-    expected = {name: value for name, (value, _) in values.items()}
-    expected |= {"general.architecture": "x", "numbers": [1, 2, 3], "words": ["a", "", "ü"]}
+    expected = values | {"general.architecture": "x", "numbers": [1, 2, 3], "words": ["a", "", "ü"]}
     assert read_gguf_header(path).values == expected
 
 
 A_TENSOR = tensor("a", (2, 2))
-REFUSALS = {
-    "magic": (raw_gguf([], [], magic=b"GGML"), "does not begin with 'GGUF'; a GGUF file is required."),
-    "empty": (b"", "4 bytes are announced and 0 are there (byte 0); all must be there; it is cut."),
-    "version": (raw_gguf([], [], version=1), "GGUF version 1; 2 or 3, little-endian, is required."),
-    "big-endian": (raw_gguf([], [], version=3 << 24), "GGUF version 50331648; 2 or 3, little-endian, is required."),
-    "keys": (raw_gguf([], [], num_keys=2**63), "9,223,372,036,854,775,808 keys are announced and 8 bytes are left"),
-    "tensors": (raw_gguf([], [], num_tensors=2**60), "tensors are announced and 8 bytes are left"),
-    "name": (raw_gguf([struct.pack("<Q", 2**40)] * 2, []), "a name of 1,099,511,627,776 bytes"),
-    "string": (
+REFUSALS = [
+    (raw_gguf([], [], magic=b"GGML"), "does not begin with 'GGUF'; a GGUF file is required."),
+    (b"", "4 bytes are announced and 0 are there (byte 0); all must be there; it is cut."),
+    (raw_gguf([], [], version=1), "GGUF version 1; 2 or 3, little-endian, is required."),
+    (raw_gguf([], [], version=3 << 24), "GGUF version 50331648; 2 or 3, little-endian, is required."),
+    (raw_gguf([], [], num_keys=2**63), "9,223,372,036,854,775,808 keys are announced and 8 bytes are left"),
+    (raw_gguf([], [], num_tensors=2**60), "tensors are announced and 8 bytes are left"),
+    (raw_gguf([struct.pack("<Q", 2**40)] * 2, []), "a name of 1,099,511,627,776 bytes"),
+    (
         raw_gguf([key("a", STRING, struct.pack("<Q", 2**50))], []),
         "1,125,899,906,842,624 bytes are announced and",
     ),
-    "no UTF-8": (raw_gguf([key("a", STRING, text(b"\xff"))], []), "text that is no UTF-8 (invalid start byte)"),
-    "array": (
+    (raw_gguf([key("a", STRING, text(b"\xff"))], []), "text that is no UTF-8 (invalid start byte)"),
+    (
         raw_gguf([key("a", ARRAY, struct.pack("<IQ", U32, 2**61))], []),
         "2,305,843,009,213,693,952 elements are announced and",
     ),
-    "strings": (raw_gguf([key("a", ARRAY, struct.pack("<IQ", STRING, 2**40))], []), "strings are announced and"),
-    "nested": (
+    (raw_gguf([key("a", ARRAY, struct.pack("<IQ", STRING, 2**40))], []), "strings are announced and"),
+    (
         raw_gguf([key("a", ARRAY, struct.pack("<IQ", ARRAY, 1))], []),
         "an array of type number 9 (byte 49); an array of numbers or strings is required.",
     ),
-    "value": (raw_gguf([key("a", 13, b"")], [], b"x" * 8), "a value of type number 13"),
-    "twice": (raw_gguf([key("a", U32, b"abcd")] * 2, []), "key 'a' occurs twice"),
-    "alignment": (
+    (raw_gguf([key("a", 13, b"")], [], b"x" * 8), "a value of type number 13"),
+    (raw_gguf([key("a", U32, b"abcd")] * 2, []), "key 'a' occurs twice"),
+    (
         raw_gguf([key("general.alignment", U32, struct.pack("<I", 12))], []),
         "general.alignment is 12 (byte 57); a multiple of 8 is required.",
     ),
-    "dimensions": (
+    (
         raw_gguf([], [tensor("a", (1, 1, 1, 1, 1))]),
         "tensor 'a' has 5 dimensions (byte 37); at most 4 are allowed.",
     ),
-    "removed type": (
+    (
         raw_gguf([], [tensor("a", (2, 32), kind=4)]),
         "tensor 'a': has GGUF's type number 4, which the gguf library does not decode; one of F32, F16, Q4_0, Q4_1,",
     ),
-    "type of the future": (raw_gguf([], [tensor("a", (2, 32), kind=2**32 - 1)]), "type number 4294967295, which"),
-    "type without a decoder": (raw_gguf([], [tensor("a", (2, 256), kind=15)]), "type number 15, which"),  # Q8_K
-    "integers": (raw_gguf([], [tensor("a", (2, 32), kind=26)]), "type number 26, which"),
-    "vector": (
+    (raw_gguf([], [tensor("a", (2, 32), kind=2**32 - 1)]), "type number 4294967295, which"),
+    (raw_gguf([], [tensor("a", (2, 256), kind=15)]), "type number 15, which"),  # Q8_K
+    (raw_gguf([], [tensor("a", (2, 32), kind=26)]), "type number 26, which"),
+    (
         raw_gguf([], [tensor("a", (32,), kind=2)]),
         "tensor 'a': Q4_0 of shape [32]; a matrix, or a stack of some, with in_features a multiple of 32 is required.",
     ),
-    "long blocks": (
+    (
         raw_gguf([], [tensor("a", (2, 288), kind=12)]),
         "tensor 'a': Q4_K of shape [2, 288]; a matrix, or a stack of some, with in_features a multiple of 256 is",
     ),
-    "cut blocks": (
+    (
         raw_gguf([], [tensor("a", (2, 256), kind=12)], bytes(287)),
         "tensor 'a': ends at byte 384 and the file has 383; tensors must lie inside the file. It is truncated",
     ),
-    "blocks": (
+    (
         raw_gguf([], [tensor("a", (2, 33), kind=39)]),
         "tensor 'a': MXFP4 of shape [2, 33]; a matrix, or a stack of some, with in_features a multiple of 32",
     ),
-    "overflow": (
+    (
         raw_gguf([], [tensor("a", (2**32, 2**32))]),
         "tensor 'a': shape [4294967296, 4294967296] overflows; at most 2^62 elements fit.",
     ),
-    "offset": (
+    (
         raw_gguf([], [tensor("a", (2, 2), offset=8)], bytes(64)),
         "tensor 'a': lies at offset 8; a multiple of the alignment, 32, is required.",
     ),
-    "outside": (
+    (
         raw_gguf([], [A_TENSOR], bytes(15)),
         "tensor 'a': ends at byte 112 and the file has 111; tensors must lie inside the file. It is truncated",
     ),
-    "listed twice": (raw_gguf([], [A_TENSOR, A_TENSOR], bytes(16)), "tensor 'a' is listed twice"),
-    "overlap": (
+    (raw_gguf([], [A_TENSOR, A_TENSOR], bytes(16)), "tensor 'a' is listed twice"),
+    (
         raw_gguf([], [tensor("a", (2, 8)), tensor("b", (1,), offset=32)], bytes(64)),
         "tensor 'b' begins at byte 160, inside 'a'; tensors must not overlap.",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_a_head_that_lies_is_refused(name: str, tmp_path: Path) -> None:
-    raw, message = REFUSALS[name]
+@pytest.mark.parametrize(("raw", "message"), REFUSALS)
+def test_a_head_that_lies_is_refused(raw: bytes, message: str, tmp_path: Path) -> None:
     assert message in refused(tmp_path / "a.gguf", raw)
 
 
@@ -164,12 +158,12 @@ def test_the_same_head_without_the_lie_is_read(tmp_path: Path) -> None:
 
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     whole = write_gguf(tmp_path / "a.gguf").read_bytes()
-    for length in [*range(0, 1200, 7), len(whole) // 2, len(whole) - 4096]:
+    for length in [*range(0, 1200, 23), len(whole) // 2, len(whole) - 4096]:
         assert refused(tmp_path / "b.gguf", whole[:length])
 
 
 @given(st.integers(0, 1300), st.integers(0, 255), st.integers(0, 1300), st.integers(0, 255))
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_raises_our_error_or_nothing(tmp_path: Path, first: int, byte: int, second: int, another: int) -> None:
     path = tmp_path / "a.gguf"
     if not path.exists():

@@ -64,7 +64,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(text=TEXTS)
 def test_texts_become_the_tokens_of_transformers(pair: tuple[Tokenizer, Any], text: str) -> None:
     ours, theirs = pair
@@ -193,7 +193,7 @@ def test_other_tokenizers_are_named(tmp_path: Path, name: str, content: bytes) -
         Tokenizer.from_folder(tmp_path)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_damage_raises_our_error_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
