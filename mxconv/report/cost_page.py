@@ -66,13 +66,13 @@ def _pictures(name: str, question: Question) -> list[tuple[str, str]]:
     depths = {len(levels) for levels in question.strategies.values()}
     figures = {
         "speedup": [figure for depth, figure in ((2, "draft"), (3, "two-drafts")) if depth in depths],
-        "throughput": [] if question.architecture.num_experts else ["throughput-maps-own"],
+        "throughput": [] if question.architecture.num_experts else ["throughput-maps"],
         "roofline": ["roofline"],
     }
     descriptions = {
         "draft": "Speed-up over the accepted share and the length of a draft",
         "two-drafts": "Speed-up over the accepted shares of two drafts",
-        "throughput-maps-own": "Throughput over batch and context, by draft",
+        "throughput-maps": "Throughput over batch and context, by draft",
         "roofline": "Multiply-adds a second over multiply-adds a byte",
     }
     return [
