@@ -3,12 +3,13 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from mxconv.cli.output import Columns, Output, format_bytes
+from mxconv.cli.output import Output
+from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
     from mxconv.conversion.preparation import Preparation
 
-TABLE: Columns = {
+TABLE = {
     "tensor": ("name",),
     "dtype": ("dtype",),
     "shape": (lambda tensor: " x ".join(map(str, tensor["shape"])),),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from gguf_files import write_gguf
 
-from mxconv.cli.output import format_bytes
 from mxconv.package.manifest import read_manifest
+from mxconv.report.tables import format_bytes
 
 KEYS = {
     "package", "codec", "num_tensors", "num_quantized", "num_bytes_source", "num_bytes_package", "bits_per_weight",

@@ -25,36 +25,38 @@ def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
     lines = run_lines()
     run = read_run(write_lines(tmp_path / "run.jsonl", lines))
     targets = [line for line in lines if line["level"] == "target"]
-    assert [prompt.text for prompt in run.prompts] == [tokenizer().decode(prompt) for prompt in PROMPTS]
-    assert run.num_rounds == len(targets)
-    assert run.num_tokens == sum(len(line["tree"]["emitted"]) for line in targets) == 3 * 28
-    for found, line in zip(run.rounds, targets, strict=True):
+    assert [rounds[0].prompt_text for rounds in run.prompts.values()] == [
+        tokenizer().decode(prompt) for prompt in PROMPTS
+    ]
+    assert len(run.rounds) == len(targets)
+    assert run.summary.num_tokens == sum(len(line["tree"]["emitted"]) for line in targets) == 3 * 28
+    for (found, *_), line in zip(run.rounds, targets, strict=True):
         assert found.tree is not None
         for key in ("draft", "tokens", "parents", "probabilities", "path", "emitted", "texts", "emitted_texts"):
             assert getattr(found.tree, key) == line["tree"][key]
         assert found.text == line["text"]
         assert sum(found.tree.widths) == len(found.tree.tokens)
-    names = [level.name for level in run.levels]
+    names = [level.name for level in run.summary.levels]
     assert names == ["target", "mxfp4", "prompt-lookup", "token-recycling"]
-    for level in run.levels:
+    for level in run.summary.levels:
         own = [line for line in lines if line["level"] == level.name]
         for key in ("num_forwards", "num_proposed", "num_nodes", "num_accepted"):
             assert getattr(level, key) == sum(line[key] for line in own)
     recycled = run.depths["token-recycling"]
-    assert sum(depth.num_nodes for depth in recycled) == run.levels[3].num_nodes
-    assert sum(depth.num_accepted for depth in recycled) == run.levels[3].num_accepted
+    assert sum(depth.num_nodes for depth in recycled) == run.summary.levels[3].num_nodes
+    assert sum(depth.num_accepted for depth in recycled) == run.summary.levels[3].num_accepted
     assert recycled[0].num_nodes > recycled[0].num_rounds  # trees
     copied = run.depths["mxfp4"]
     assert copied[0].num_nodes > copied[0].num_rounds  # runners-up of what it verified
-    assert json.loads(json.dumps(run.to_json()))["num_rounds"] == run.num_rounds
+    assert json.loads(json.dumps(run.to_json()))["num_rounds"] == len(run.rounds)
 
 
 def test_a_trace_of_before_there_were_trees_has_its_sums(tmp_path: Path) -> None:
     run = read_run(write_lines(tmp_path / "run.jsonl", without_trees(run_lines())))
     assert not run.has_trees
     assert run.depths == {}
-    assert run.num_tokens == 3 * 28  # the target's own tokens, and its draft's that stood
-    assert [level.num_nodes for level in run.levels] == [level.num_proposed for level in run.levels]
+    assert run.summary.num_tokens == 3 * 28  # the target's own tokens, and its draft's that stood
+    assert [level.num_nodes for level in run.summary.levels] == [level.num_proposed for level in run.summary.levels]
 
 
 def target_with_a_tree() -> dict[str, Any]:
@@ -168,4 +170,4 @@ def test_whatever_stands_in_a_tree_is_read_or_refused(key: str, place: int | Non
         except MxconvError as error:
             assert str(error).startswith(f"{path}: line 1: ")
         else:
-            assert run.num_rounds == 1
+            assert len(run.rounds) == 1
