@@ -206,6 +206,10 @@ def _carried_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         found = [rebuilt.rows(number * num_rows, (number + 1) * num_rows) for number in range(start, stop)]
         return cast(U16, np.stack(found).reshape(stop - start, *record.shape[1:]))  # bytes, which nobody counts
 
+    def release(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            package.release_expert(record, number)
+
     return WeightTensor(
         name=record.name,
         dtype=record.dtype,
@@ -214,7 +218,7 @@ def _carried_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         is_quantized=True,
         reason=record.reason,
         rows=rows,
-        release=lambda start, stop: rebuilt.release(start * num_rows, stop * num_rows),
+        release=release,
         codec=record.codec,
         num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
         note=record.reason,
