@@ -1,7 +1,6 @@
 """Inspections and cost reports in the terminal, as pictures and as HTML pages.
 
 sources.py             opens a checkpoint (checkpoint_weights.py) or a package as tensors (open_weights.py)
-draft_head.py          draft heads of other projects, by their config.json
 inspection.py          figures of every tensor, of layers or kinds, and of all (weight_statistics.py, exponents.py)
 inspection_*.py        an inspection as tables, and as picture and page
 cost_*.py              a cost report as tables, picture and page

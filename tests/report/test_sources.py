@@ -1,3 +1,4 @@
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -163,3 +164,31 @@ def test_nothing_there_is_an_error_of_the_reader(tmp_path: Path, inspect_path: I
     (tmp_path / "void").mkdir()
     with pytest.raises(CheckpointError, match=r"void: is empty; model\.safetensors"):
         inspect_path(tmp_path / "void")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {},
+            "eagle3 (speculators format), for llama: 1 layers of width 32; it knows 24 of the target's 96 tokens",
+        ),
+        (
+            {"speculators_model_type": "eagle", "draft_vocab_size": None},
+            "knows all of the target's 96 tokens",
+        ),
+        ({"transformer_layer_config": 3, "speculators_config": []}, "for an unnamed model: ? layers of width ?"),
+    ],
+)
+def test_a_draft_head_is_listed_as_what_it_is(
+    changes: dict[str, object], expected: str, tmp_path: Path, inspect_path: Inspect
+) -> None:
+    config = {
+        "draft_vocab_size": 24,
+        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "llama"}},
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 96},
+    }
+    write_safetensors(tmp_path / "model.safetensors", {"fc.weight": np.ones((32, 96), ml_dtypes.bfloat16)})
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    assert expected in inspect_path(tmp_path).notes[0]
