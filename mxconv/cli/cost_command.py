@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from mxconv.cli import completion
 from mxconv.cli.common_options import Force, Json, numbers_of
-from mxconv.cli.output import Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs
 
 if TYPE_CHECKING:
     from mxconv.arch.model_sizes import ModelSizes
-    from mxconv.cost.answers import Question
     from mxconv.cost.levels import CostLevel
 
 
@@ -104,7 +103,9 @@ def cost(
 
         out.write(plot, lambda path: write_picture(path, lambda drawn: draw_figure(drawn, figure, question)))
     if html is not None:
-        out.write_text(html, _page(question, report, package))
+        from mxconv.report.cost_picture import render_cost_page
+
+        out.write_text(html, render_cost_page(question, report))
     out.json(report)
 
 
@@ -126,18 +127,3 @@ def _levels(
         target, *drafts = package_levels(opened)
     assert target.architecture is not None
     return target.architecture, package_strategies([target, *drafts]), [(draft.name,) for draft in drafts]
-
-
-def _page(question: "Question", report: dict[str, Any], package: Path | None) -> str:
-    """The HTML page; the weights of a package are read for their exponents, which takes time for a large one."""
-    from mxconv.report.cost_page import render_cost_page
-
-    if package is None:
-        return render_cost_page(question, report)
-    from mxconv.package.manifest import read_manifest
-    from mxconv.report.inspection import inspect_weights
-    from mxconv.report.sources import open_weights
-
-    with open_weights(str(package)) as weights, progress_bars() as progress:
-        inspection = inspect_weights(weights, progress=progress)
-    return render_cost_page(question, report, read_manifest(package), inspection)

@@ -1,9 +1,10 @@
-"""Pictures of the cost models for the model and hardware of a question: speed-ups, throughput, a roofline.
+"""A cost report as pictures of speed-ups, throughput and a roofline, and as one HTML page with its tables.
 
 Sources: the views are those of ML-SpecQD (arXiv 2503.13565), Figs. 2, 3 and 8, and of SPIRe (arXiv 2504.06419),
 Figs. 4 and 6.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mxconv.cost.answers import Question, body_of, intensity_of, speedup_surfaces
@@ -12,7 +13,10 @@ from mxconv.cost.roofline import pass_points
 from mxconv.cost.surfaces import Surface, throughput_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS
 from mxconv.errors import MxconvError
-from mxconv.report.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, label_log_axis, plain
+from mxconv.report.cost_tables import heading, report_tables
+from mxconv.report.html_page import PageSection, render_page
+from mxconv.report.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, label_log_axis, picture_uri, plain
+from mxconv.report.tables import TextTable, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +26,44 @@ STYLES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (VERMILION, "D"), (PURPLE, "
 CONTEXTS = [2**power for power in range(10, 21)]
 ROOFLINE_TOKENS = (1, 2, 4, 8, 16)
 LINES = (1.5, 2, 2.5, 3, 4, 6, 8, 12, 16)  # speed-ups that surfaces name
+
+
+TITLES = {
+    "speedup": "Speed-up",
+    "predictions": "Predicted and measured",
+    "throughput": "Throughput",
+    "accelerator": "Accelerator",
+    "roofline": "Roofline",
+    "counts": "Counts",
+    "sweep": "Sweep",
+}
+DESCRIPTIONS = {
+    "draft": "Speed-up over the accepted share and the length of a draft",
+    "two-drafts": "Speed-up over the accepted shares of two drafts",
+    "throughput-maps": "Throughput over batch and context, by draft",
+    "roofline": "Multiply-adds a second over multiply-adds a byte",
+}
+
+
+def render_cost_page(question: Question, report: dict[str, Any]) -> str:
+    """The text of a page with the tables and pictures of every model; `report` is the answer to the question."""
+    tables = dict[str, list[TextTable]]()
+    for name, table in report_tables(report):
+        tables.setdefault(name, []).append(table)
+    depths = {len(levels) for levels in question.strategies.values()}
+    figures = {
+        "speedup": [figure for depth, figure in ((2, "draft"), (3, "two-drafts")) if depth in depths],
+        "throughput": [] if question.architecture.num_experts else ["throughput-maps"],
+        "roofline": ["roofline"],
+    }
+    sections = []
+    for name, title in TITLES.items():
+        if name in tables:
+            uris = {f: picture_uri(partial(draw_figure, name=f, question=question)) for f in figures.get(name, [])}
+            pictures = [(DESCRIPTIONS[figure], uri) for figure, uri in uris.items()]
+            sections.append(PageSection(title, pictures=pictures, tables=tables[name]))
+    title = f"{printable(question.architecture.model_type)} on {printable(question.hardware.name)}: cost"
+    return render_page(title, heading(report), (), sections)
 
 
 def draw_figure(figure: "Figure", name: str, question: Question) -> None:
