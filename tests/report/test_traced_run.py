@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_traces import PROMPTS, run_lines, tokenizer, write_lines
 
@@ -154,6 +154,7 @@ VALUES = st.recursive(
 KEYS = ["draft", "tokens", "parents", "probabilities", "path", "emitted", "texts", "emitted_texts"]
 
 
+@settings(max_examples=25)
 @given(st.sampled_from(KEYS), st.none() | st.integers(0, 3), VALUES)
 def test_whatever_stands_in_a_tree_is_read_or_refused(key: str, place: int | None, value: Any) -> None:
     import tempfile
