@@ -35,12 +35,3 @@ def write_output(path: Path, write: Callable[[Path], None]) -> None:
         raise MxconvError(f"{path}: cannot be written ({error.strerror}). Check space and permissions.") from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a page or another text in UTF-8, as `write_output` does."""
-
-    def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8")
-
-    write_output(path, write)

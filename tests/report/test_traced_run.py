@@ -67,19 +67,13 @@ def target_with_a_tree() -> dict[str, Any]:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no object": ({"tree": [1]}, r"tree is \[1\]; a valid dictionary .* is required"),
-    "a draft that is no name": ({"tree.draft": 3}, r"tree\.draft is 3; a valid string is required"),
-    "tokens that are no list": ({"tree.tokens": "abc"}, r"tree\.tokens is 'abc'; a valid list is required"),
-    "a token that is no number": ({"tree.tokens": [None]}, r"tree\.tokens\.0 is None; a valid integer is required"),
     "a token below 0": ({"tree.tokens": [-1]}, r"tree\.tokens\.0 is -1; greater than or equal to 0 is required"),
     "a parent that is itself": (
         {"tree": {"tokens": [5], "parents": [0]}},
         r"tree: parents\[0\] is 0; an earlier node, or -1, is required",
     ),
-    "a parent that is true": ({"tree.parents": [-1, True]}, r"tree\.parents\.1 is True; a valid integer is required"),
     "too few parents": ({"tree.parents": [-1]}, r"tree: parents has 1 values; \d+, one for each token, are required"),
     "a huge tree": ({"tree.parents": [-1] * 2000}, r"tree\.parents is \[-1, .*; at most 1024 items after validation"),
-    "a probability that is a text": ({"tree.probabilities": ["x"]}, r"tree\.probabilities\.0 is 'x'; a valid number"),
-    "a probability below 0": ({"tree.probabilities": [-0.5]}, r"tree\.probabilities\.0 is -0\.5; greater than or"),
     "a probability that is none": ({"tree.probabilities": [float("nan")]}, r"tree\.probabilities\.0 is nan; a finite"),
     "too few probabilities": ({"tree.probabilities": [0.5]}, r"tree: probabilities has 1 values; \d+, one for each"),
     "a path out of the tree": ({"tree.path": [4000, 1]}, r"tree: path\[0\] is 4000; a child of node -1 is required"),
@@ -89,12 +83,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"tree: emitted\[0\] is 1; token \d+ is required",
     ),
     "too much text": ({"tree.path": []}, r"tree: emitted has 3 values; at most 1 are required"),
-    "too few labels": ({"tree.texts": ["a"]}, r"tree: texts has 1 values; \d+, one for each token, are required"),
-    "a label that is no text": ({"tree.emitted_texts": [3, 3, 3]}, r"tree\.emitted_texts\.0 is 3; a valid string is"),
     "another count": ({"num_tokens": 99}, r"num_tokens is 99; 3, as emitted, is required"),
-    "a number for a text": ({"text": 3}, r"text is 3; a valid string is required"),
-    "no counts": ({"num_forwards": None}, r"num_forwards is None; a valid integer is required"),
-    "fewer nodes than the longest path": ({"num_proposed": 4, "num_nodes": 3}, r"num_nodes is 3; at least num_prop"),
 }
 
 
@@ -114,9 +103,7 @@ def test_a_line_that_no_run_writes_is_refused_by_its_number(case: str, tmp_path:
     ("content", "error", "message"),
     [
         (b"", MxconvError, "0 lines; at least one is required"),
-        (b"\n \n", MxconvError, "0 lines; at least one is required"),
         (b"\xff\xfe\n", MxconvError, r"line 1: no JSON \("),
-        (b"\n[1]\n", MxconvError, r"line 2: \[1\]; a JSON object is required"),
         (b"[" * 100_000, MxconvError, r"line 1: no JSON \("),
         (None, CheckpointError, "no such file"),
     ],
