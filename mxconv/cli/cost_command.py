@@ -64,7 +64,7 @@ def cost(
         check_outputs(force, [plot], [html])
 
     from mxconv.cost.answers import MODELS, Question, cost_report
-    from mxconv.cost.levels import Workload, with_acceptance, with_rows
+    from mxconv.cost.levels import Workload, with_acceptance
     from mxconv.cost.trace import read_trace
     from mxconv.report.cost_tables import print_report
 
@@ -76,7 +76,7 @@ def cost(
         by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
         rows = {level.name: level.rows_per_token for level in run.levels if level.num_proposed}
         source = f"trace {run.name}" + (", the rows of its trees counted" if max(rows.values(), default=1) > 1 else "")
-        strategies = {name: with_rows(with_acceptance(own, by_name, source), rows) for name, own in strategies.items()}
+        strategies = {name: with_acceptance(own, by_name, source, rows) for name, own in strategies.items()}
     if acceptance is not None:
         given = numbers_of("--acceptance", acceptance, float)
         if len(given) > len(drafts):

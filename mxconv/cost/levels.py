@@ -67,17 +67,16 @@ def strategies_of(target: ModelSizes, target_codec: str = "bf16") -> dict[str, l
     return {" <- ".join([levels[0].codec, *(level.name for level in levels[1:])]): levels for levels in found}
 
 
-def with_acceptance(levels: Sequence[CostLevel], by_name: Mapping[str, float], source: str) -> list[CostLevel]:
-    """The levels with the acceptances that `by_name` has, and `source` as where they come from."""
-    return [
-        replace(level, acceptance=by_name[level.name], acceptance_source=source) if level.name in by_name else level
-        for level in levels
-    ]
-
-
-def with_rows(levels: Sequence[CostLevel], by_name: Mapping[str, float]) -> list[CostLevel]:
-    """The levels with the rows a token that `by_name` has."""
-    return [replace(level, rows_per_token=by_name.get(level.name, level.rows_per_token)) for level in levels]
+def with_acceptance(
+    levels: Sequence[CostLevel], by_name: Mapping[str, float], source: str, rows: Mapping[str, float] | None = None
+) -> list[CostLevel]:
+    """The levels with the acceptances that `by_name` has, `source` as where they come from, and the rows a token."""
+    found = []
+    for level in levels:
+        if level.name in by_name:
+            level = replace(level, acceptance=by_name[level.name], acceptance_source=source)
+        found.append(replace(level, rows_per_token=(rows or {}).get(level.name, level.rows_per_token)))
+    return found
 
 
 def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> PassCount:

@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import write_tiny_llama
+from packages import quantize
 from run_traces import run_lines, write_lines
 
-from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion.options import QuantizeOptions
-from mxconv.convert import convert
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("inspect") / "llama", num_hidden_layers=1)
+@pytest.fixture
+def model(source: Path) -> Path:
+    return source
 
 
 @pytest.fixture
@@ -47,8 +43,7 @@ def test_json_is_the_only_line_of_stdout_and_tables_go_to_stderr(inspect: Any, m
 
 
 def test_a_package_is_inspected_too(inspect: Any, model: Path, tmp_path: Path) -> None:
-    with open_checkpoint(model) as checkpoint:
-        convert(checkpoint, tmp_path / "package", QuantizeOptions(codec="bsfp"))
+    quantize(model, tmp_path / "package", codec="bsfp")
     result = inspect(tmp_path / "package", "--tensor", "*q_proj*", "--json")
     found = json.loads(result.stdout)
     assert found["source_kind"] == "package"
