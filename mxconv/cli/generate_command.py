@@ -24,7 +24,7 @@ INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 
 @dataclass
-class Decoded:
+class DecodedPrompts:
     """Answers in the order of the prompts, as far as they came, and those without drafts to compare them with."""
 
     answers: "list[Answer | BatchAnswer]"
@@ -150,9 +150,9 @@ def _one_by_one(
     records_trees: bool,
     shown: str | None,
     progress: "Progress",
-) -> Decoded:
+) -> DecodedPrompts:
     """Decode prompts one after another. `shown` and then the one text are printed as it comes; None prints nothing."""
-    decoded, out = Decoded([], []), Output(json_output=False)
+    decoded, out = DecodedPrompts([], []), Output(json_output=False)
     for prompt in prompts:
         answer = model.stream(prompt, **options)
         answer.generation.trace.records_trees = records_trees
@@ -189,7 +189,7 @@ def _side_by_side(
     check: bool,
     records_trees: bool,
     progress: "Progress",
-) -> Decoded:
+) -> DecodedPrompts:
     """Decode prompts side by side, as far as they come before an interrupt."""
     from mxconv.serving.batch import Batch
 
@@ -202,7 +202,7 @@ def _side_by_side(
         return decoding.answers, time.perf_counter() - begin, interrupted
 
     answers, seconds, interrupted = run(options, records_trees)
-    decoded = Decoded([*answers], [], interrupted, seconds)
+    decoded = DecodedPrompts([*answers], [], interrupted, seconds)
     if check and not interrupted:
         plain, plain_seconds, decoded.interrupted = run(_plain(options), False)
         if not decoded.interrupted:  # else there is nothing to compare with

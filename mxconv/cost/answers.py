@@ -16,10 +16,10 @@ from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, costs, fastest_lengths, level_count, pass_seconds
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.roofline import pass_points
-from mxconv.cost.speedup import break_even_acceptance, expected_tokens, hierarchy_seconds
+from mxconv.cost.speedup import acceptance_of, break_even_acceptance, expected_tokens, hierarchy_seconds
 from mxconv.cost.surfaces import Surface, draft_surface, two_draft_surface
 from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, DecoderBody, throughput_multiplier, units_saved
-from mxconv.cost.trace import TraceSummary, acceptance_of
+from mxconv.cost.trace import TraceSummary
 
 MODELS = ("speedup", "throughput", "accelerator", "roofline")
 DEFAULT_NUM_DRAFT_TOKENS = 8.0  # as `mxconv generate`

@@ -44,7 +44,7 @@ class Workload:
 
 
 # Probabilities. ML-SpecQD prints shares of the drafted tokens, of rounds of 8 at most that end early at a threshold; at
-# the lengths here Eq. (1) gives its Tables I and II, and `trace.acceptance_of` turns share and length into probability.
+# the lengths here Eq. (1) gives its Tables I and II, and `speedup.acceptance_of` turns share and length into probability.
 TYPICAL_ACCEPTANCE = {
     "bsfp-draft": (0.977, "SPEQ (arXiv 2510.18525), Table II, mean of its fifteen entries"),
     "mxfp4": (0.909, "ML-SpecQD (arXiv 2503.13565): 71.2% of rounds of 3.9 tokens (QA), 91% of rounds of 2.8 (code)"),
@@ -92,15 +92,10 @@ def pass_seconds(hardware: Hardware, level: CostLevel, workload: Workload, num_t
     if level.architecture is None:
         return 0.0
     if hardware.accelerator and workload.batch == 1:
-        accelerator = Accelerator.of(hardware)
-        return run_pass(accelerator, level.architecture, accelerator_mode(level), num_tokens, workload.context).seconds
+        mode: Mode = "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
+        return run_pass(Accelerator.of(hardware), level.architecture, mode, num_tokens, workload.context).seconds
     points = pass_points(hardware, level.codec, level_count(level, workload, num_tokens))
     return sum(point.seconds for point in points)
-
-
-def accelerator_mode(level: CostLevel) -> Mode:
-    """The mode in which SPEQ's accelerator reads a level."""
-    return "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
 
 
 def costs(

@@ -136,10 +136,22 @@ def break_even_acceptance(num_draft_tokens: float, draft_cost: float, verify_cos
     """The acceptance at which speculation is as fast as none; None where even acceptance 1 is not enough."""
     if speedup(1.0, num_draft_tokens, draft_cost, verify_cost) < 1:
         return None
-    low, high = 0.0, 1.0  # the speed-up grows with acceptance
+    return _least(lambda acceptance: speedup(acceptance, num_draft_tokens, draft_cost, verify_cost) >= 1)
+
+
+def acceptance_of(num_accepted: float, num_draft_tokens: float) -> float:
+    """The probability that yields so many accepted tokens a round: the inverse of `expected_tokens`."""
+    if num_draft_tokens == 0:
+        return 0.0
+    return _least(lambda acceptance: expected_tokens(acceptance, num_draft_tokens) - 1 >= num_accepted)
+
+
+def _least(reaches: Callable[[float], bool]) -> float:
+    """The least probability from which on `reaches` is true, by bisection."""
+    low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if speedup(middle, num_draft_tokens, draft_cost, verify_cost) >= 1 else (middle, high)
+        low, high = (low, middle) if reaches(middle) else (middle, high)
     return high
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.cost.speedup import MOST_DRAFT_TOKENS, expected_tokens
+from mxconv.cost.speedup import MOST_DRAFT_TOKENS, acceptance_of
 from mxconv.errors import MxconvError
 
 MAX_TRACE_BYTES = 1_000_000_000
@@ -247,17 +247,6 @@ def summarize(lines: Sequence[TraceLine], name: str) -> TraceSummary:
         told = target.num_tokens
         num_tokens += 1 + sum(draft.num_accepted for draft in drafts[:1]) if told is None else told
     return TraceSummary(name, levels, len(rounds), num_tokens)
-
-
-def acceptance_of(num_accepted: float, num_draft_tokens: float) -> float:
-    """The probability that yields so many accepted tokens a round: the inverse of `expected_tokens`."""
-    if num_draft_tokens == 0:
-        return 0.0
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if expected_tokens(middle, num_draft_tokens) - 1 >= num_accepted else (middle, high)
-    return high
 
 
 def _by_position(lines: Sequence[TraceLine]) -> list[float]:

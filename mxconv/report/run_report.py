@@ -5,8 +5,7 @@ Tokens are the text of a model: the page escapes all of it and shows white space
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -45,22 +44,11 @@ DEPTHS = {
 }
 
 
-@dataclass(frozen=True)
-class TextPiece:
+class TextPiece(NamedTuple):
     """Characters of a token, or the marks of its white space."""
 
     text: str
     is_mark: bool = False
-
-
-@dataclass(frozen=True)
-class TokenBox:
-    """A token of a tree as the page draws it."""
-
-    kind: str  # accepted, rejected, or own: the target's
-    pieces: list[TextPiece]
-    share: str
-    title: str
 
 
 def print_run(run: TracedRun, console: Console) -> None:
@@ -183,7 +171,8 @@ def _drawn_round(number: int, tree: ProposedTree) -> dict[str, Any]:
     return {"title": title, "rows": rows}
 
 
-def _box(tree: ProposedTree, node: int) -> TokenBox:
+def _box(tree: ProposedTree, node: int) -> dict[str, Any]:
+    """A token of a tree as the page draws it: its kind, its label, the draft's probability, and what a pointer shows."""
     if node == OWN:
         place = len(tree.path)
         kind, share, token = "own", None, tree.emitted[place]
@@ -194,7 +183,8 @@ def _box(tree: ProposedTree, node: int) -> TokenBox:
         text = tree.texts[node] if tree.texts else ""
     text = text or f"#{token}"
     title = f"{printable(text)!r}, token {token}: {'the target' if kind == 'own' else kind}"
-    return TokenBox(kind, label_pieces(text, MOST_LABEL), "" if share is None else f"{min(share, 1):.0%}", title)
+    percent = "" if share is None else f"{min(share, 1):.0%}"
+    return {"kind": kind, "pieces": label_pieces(text, MOST_LABEL), "share": percent, "title": title}
 
 
 def _written(found: TraceLine) -> Iterator[tuple[str, list[TextPiece]]]:

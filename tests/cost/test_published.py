@@ -17,8 +17,8 @@ from mxconv.cost.published.claim import Claim, Section
 from mxconv.cost.published.ml_specqd import MXFP4_SPEED, SETUPS, implied_length
 from mxconv.cost.published.mlp_tables import TABLES
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B
+from mxconv.cost.speedup import acceptance_of
 from mxconv.cost.throughput import SPIRE_TARGET, critical_context
-from mxconv.cost.trace import acceptance_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "published.md"
 

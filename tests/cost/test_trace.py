@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mxconv.cost.speedup import expected_tokens
-from mxconv.cost.trace import acceptance_of, read_trace
+from mxconv.cost.speedup import acceptance_of, expected_tokens
+from mxconv.cost.trace import read_trace
 from mxconv.errors import CheckpointError, MxconvError
 
 

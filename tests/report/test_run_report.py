@@ -162,7 +162,7 @@ def test_a_deep_chain_is_one_row() -> None:
 
 def test_white_space_has_marks_and_long_labels_end() -> None:
     def shown(text: str, most: int | None) -> list[tuple[str, bool]]:
-        return [(piece.text, piece.is_mark) for piece in label_pieces(text, most)]
+        return [*label_pieces(text, most)]
 
     assert shown(" a\n\tb", 16) == [("·", True), ("a", False), ("↵", True), ("⇥", True), ("b", False)]
     assert shown("x" * 16, 16) == [("x" * 16, False)]
