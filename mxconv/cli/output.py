@@ -68,8 +68,7 @@ def check_outputs(force: bool, pictures: Sequence[Path | None], others: Sequence
     Raises:
         MxconvError: one exists and `force` is not set, or a picture is none of .png and .svg.
     """
-    from mxconv.report.output_file import check_output
-    from mxconv.report.picture import check_suffix
+    from mxconv.report.output_file import check_output, check_suffix
 
     for picture in filter(None, pictures):
         check_suffix(picture)

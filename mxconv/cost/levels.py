@@ -44,7 +44,7 @@ class Workload:
 
 
 # Probabilities. ML-SpecQD prints shares of the drafted tokens, of rounds of 8 at most that end early at a threshold; at
-# the lengths here Eq. (1) gives its Tables I and II, and `speedup.acceptance_of` turns share and length into probability.
+# the lengths here Eq. (1) gives its Tables I and II, and `acceptance_of` turns share and length into probability.
 TYPICAL_ACCEPTANCE = {
     "bsfp-draft": (0.977, "SPEQ (arXiv 2510.18525), Table II, mean of its fifteen entries"),
     "mxfp4": (0.909, "ML-SpecQD (arXiv 2503.13565): 71.2% of rounds of 3.9 tokens (QA), 91% of rounds of 2.8 (code)"),

@@ -6,6 +6,16 @@ from pathlib import Path
 
 from mxconv.errors import MxconvError
 
+SUFFIXES = (".png", ".svg")  # of pictures
+
+
+def check_suffix(path: Path) -> None:
+    """Raise MxconvError unless the name of a file ends in .png or .svg."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise MxconvError(
+            f"{path}: a picture that ends in {path.suffix!r}; .png or .svg is required. Choose one of the two."
+        )
+
 
 def check_output(path: Path, force: bool) -> None:
     """Check before long work that a file can be written.

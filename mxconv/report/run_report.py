@@ -172,7 +172,7 @@ def _drawn_round(number: int, tree: ProposedTree) -> dict[str, Any]:
 
 
 def _box(tree: ProposedTree, node: int) -> dict[str, Any]:
-    """A token of a tree as the page draws it: its kind, its label, the draft's probability, and what a pointer shows."""
+    """A token of a tree as the page draws it: its kind, label and probability, and what a pointer over it shows."""
     if node == OWN:
         place = len(tree.path)
         kind, share, token = "own", None, tree.emitted[place]
