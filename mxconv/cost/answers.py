@@ -81,8 +81,8 @@ def cost_report(question: Question) -> dict[str, Any]:
             },
         }
     if question.sweep:
-        found = [*speedup_surfaces(question, 1).values(), *speedup_surfaces(question, 2).values()]
-        report["sweep"] = [asdict(surface) for surface in found]
+        surfaces = [*speedup_surfaces(question, 1).values(), *speedup_surfaces(question, 2).values()]
+        report["sweep"] = [asdict(surface) for surface in surfaces]
     return report
 
 
