@@ -33,8 +33,8 @@ from train_tiny_pair import read_library
 
 from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.cli.train_draft_command import draft as train_draft
-from mxconv.cli.train_readers_commands import spire as train_spire
+from mxconv.cli.train_drafts_commands import draft as train_draft
+from mxconv.cli.train_drafts_commands import spire as train_spire
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.cost.hardware import open_hardware

@@ -9,9 +9,10 @@ import typer
 from mxconv.cli.bench_options import chosen_of, print_machine
 from mxconv.cli.common_options import Json, Threads
 from mxconv.cli.completion import one_of
-from mxconv.cli.output import Columns, Output, format_bytes, progress_bars
+from mxconv.cli.output import Output, progress_bars
+from mxconv.report.tables import format_bytes
 
-TABLE: Columns = {
+TABLE = {
     "codec": ("codec",),
     "seconds": ("seconds", ".2f"),
     "GB/s": ("input_gigabytes_per_second", ".2f"),

@@ -11,7 +11,7 @@ from mxconv.cli.bench_gpu import decode_on_gpu
 from mxconv.cli.bench_options import Device, Samples, Widths, is_gpu, print_machine, widths_of
 from mxconv.cli.common_options import Force, Json, Package, grouped, numbers_of
 from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
-from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.bench.decode_speed import StrategyResult
@@ -22,7 +22,7 @@ OF_CPU = (
     "levels", "draft", "tree", "batch", "ablation", "plot", "num_tokens", "samples", "kernel", "threads",
     "kv_dtype", "force",
 )  # fmt: skip
-FORWARD_TABLE: Columns = {
+FORWARD_TABLE = {
     "level": ("level",),
     "tokens": ("num_tokens",),
     "ms": ("seconds", ".2f", 1e3),
@@ -33,7 +33,7 @@ FORWARD_TABLE: Columns = {
     "bandwidth": ("read_bandwidth", ".1f"),
     "of bandwidth": ("fraction_of_bandwidth", ".3f"),
 }
-STRATEGY_TABLE: Columns = {
+STRATEGY_TABLE = {
     "strategy": ("strategy",),
     "tokens": ("num_tokens",),
     "tokens/s": ("tokens_per_second", ".1f"),
@@ -45,7 +45,7 @@ STRATEGY_TABLE: Columns = {
     "of bandwidth": ("fraction_of_bandwidth", ".3f"),
     "same tokens": ("identical_to_greedy",),
 }
-BATCH_TABLE: Columns = {
+BATCH_TABLE = {
     "at a time": ("batch",),
     "strategy": ("strategy",),
     "tokens/s": ("tokens_per_second", ".1f"),

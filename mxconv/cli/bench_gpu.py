@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.cli.bench_options import chosen_of, print_machine
-from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs, progress_bars
 from mxconv.errors import MxconvError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mxconv.bench.gpu_clock import GpuMachine
     from mxconv.text.messages import Prompt
 
-KERNEL_TABLE: Columns = {
+KERNEL_TABLE = {
     "kernel": ("kernel",),
     "implementation": ("implementation",),
     "tokens": ("num_tokens",),
@@ -30,7 +30,7 @@ KERNEL_TABLE: Columns = {
     "torch BF16 µs": ("library_seconds", ".2f", 1e6),
     "times torch BF16": ("times_library", ".2f"),
 }
-DECODE_TABLE: Columns = {
+DECODE_TABLE = {
     "strategy": ("strategy",),
     "tokens": ("num_tokens",),
     "tokens/s": ("tokens_per_second", ".1f"),

@@ -20,9 +20,9 @@ from mxconv.cli.bench_options import (
 )
 from mxconv.cli.common_options import Force, Json, Threads
 from mxconv.cli.completion import native_kernels, one_of
-from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs, progress_bars
 
-TABLE: Columns = {
+TABLE = {
     "kernel": ("kernel",),
     "implementation": ("implementation",),
     "tokens": ("num_tokens",),

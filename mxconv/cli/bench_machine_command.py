@@ -8,9 +8,9 @@ import typer
 
 from mxconv.cli.bench_options import RowLength, Rows, Samples, Widths, print_machine, widths_of
 from mxconv.cli.common_options import Force, Json, Threads
-from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs, progress_bars
 
-TABLE: Columns = {
+TABLE = {
     "instruction set": ("implementation",),
     "form": ("form",),
     "giga multiply-adds/s": ("giga_multiply_adds_per_second", ".1f"),

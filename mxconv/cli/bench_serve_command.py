@@ -11,7 +11,7 @@ import typer
 from mxconv.cli.bench_options import print_machine
 from mxconv.cli.common_options import Force, Json, KvBytes, MaxSequences, grouped, numbers_of
 from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
-from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.bench.serving_speed import ServeResult, Waiting
@@ -27,7 +27,7 @@ def _waiting(name: str) -> tuple[Any, ...]:
     return (both, ".1f", 1e3)
 
 
-TABLE: Columns = {
+TABLE = {
     "requests": ("load",),
     "drafts": (lambda result: "yes" if result.drafts else "no",),
     "ok": ("num_ok",),

@@ -10,7 +10,7 @@ import typer
 
 from mxconv.cli.common_options import grouped
 from mxconv.cli.decode_options import Drafting, Runtime, SamplingOptions
-from mxconv.cli.output import Columns, Output
+from mxconv.cli.output import Output
 from mxconv.errors import ModelError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ HELP = """\
 /stats        who guessed the tokens, how fast they came, and how they are sampled
 /save FILE    write the messages as JSON
 /quit         leave; so does Ctrl-D. Ctrl-C ends a reply"""
-TABLE: Columns = {
+TABLE = {
     "level": ("name",),
     "tokens": ("num_guessed",),
     "proposed": (lambda level: level.num_proposed or None,),

@@ -1,25 +1,18 @@
 """`mxconv cost`: what speculation is worth on given hardware, before anything is downloaded."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from mxconv.cli import completion
 from mxconv.cli.common_options import Force, Json, numbers_of
-from mxconv.cli.output import Columns, Output, check_outputs, format_bytes, progress_bars
+from mxconv.cli.output import Output, check_outputs
 
 if TYPE_CHECKING:
-    from mxconv.cost.answers import Question
-    from mxconv.cost.hardware import Hardware
-    from mxconv.cost.levels import Workload
-
-CLUSTER_TABLE: Columns = {
-    "codec": ("codec",),
-    "nodes": ("num_nodes",),
-    "minutes": ("seconds", ".2f", 1 / 60),
-    "bound by": ("bottleneck",),
-}
+    from mxconv.arch.model_sizes import ModelSizes
+    from mxconv.cost.levels import CostLevel
 
 
 def cost(
@@ -51,24 +44,9 @@ def cost(
     sweep: Annotated[bool, typer.Option("--sweep", help="Speed-up over acceptance and length.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw --figure into a .png or .svg file.")] = None,
     figure: Annotated[
-        Literal[
-            "draft",
-            "two-drafts",
-            "ml-specqd",
-            "throughput-curves",
-            "throughput-maps",
-            "throughput-maps-70b",
-            "roofline",
-        ],
-        typer.Option(help="What --plot draws."),
+        Literal["draft", "two-drafts", "throughput-maps", "roofline"], typer.Option(help="What --plot draws.")
     ] = "draft",
     html: Annotated[Path | None, typer.Option(help="Write one HTML page with all tables and pictures.")] = None,
-    cluster: Annotated[
-        int | None, typer.Option(min=1, max=1 << 16, help="Predict instead how long 1 to this many nodes convert.")
-    ] = None,
-    processors: Annotated[int, typer.Option(min=1, max=1 << 16, help="Of a node, for --cluster.")] = 16,
-    network: Annotated[float, typer.Option(min=1e-3, help="GB/s of a node, for --cluster.")] = 1.25,
-    store: Annotated[float, typer.Option(min=1e-3, help="GB/s of the shared folder, for --cluster.")] = 10.0,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -82,135 +60,70 @@ def cost(
     if (package is None) == (config is None):
         raise typer.BadParameter("give either a package or --config")
     out = Output(json_output)
-    if cluster is not None:
-        path = config if package is None else package / "config.json"
-        assert path is not None
-        _predict_conversion(path, cluster, processors, network, store, out)
-        return
     if plot is not None or html is not None:  # an answer alone needs no pictures
         check_outputs(force, [plot], [html])
 
-    from mxconv.cost.answers import MODELS, cost_report
-    from mxconv.cost.levels import Workload
+    from mxconv.cost.answers import MODELS, Question, cost_report
+    from mxconv.cost.levels import Workload, with_acceptance
+    from mxconv.cost.trace import read_trace
     from mxconv.report.cost_tables import print_report
 
-    question = _question(
-        package,
-        config,
-        trace or [],
+    if package is None and trace:
+        raise typer.BadParameter("--trace: needs the package that it was made with, not --config")
+    architecture, strategies, drafts = _levels(package, config)
+    traces = [read_trace(path) for path in trace or []]
+    for run in traces:
+        by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
+        rows = {level.name: level.rows_per_token for level in run.levels if level.num_proposed}
+        source = f"trace {run.name}" + (", the rows of its trees counted" if max(rows.values(), default=1) > 1 else "")
+        strategies = {name: with_acceptance(own, by_name, source, rows) for name, own in strategies.items()}
+    if acceptance is not None:
+        given = numbers_of("--acceptance", acceptance, float)
+        if len(given) > len(drafts):
+            raise typer.BadParameter(
+                f"--acceptance: {len(given)} numbers for {len(drafts)} draft levels; at most one each is required."
+            )
+        by_name = {name: value for names, value in zip(drafts, given, strict=False) for name in names}
+        strategies = {name: with_acceptance(own, by_name, "--acceptance") for name, own in strategies.items()}
+    question = Question(
+        architecture,
+        strategies,
         open_hardware(hardware),
         Workload(batch, context, kv_dtype or ("bf16" if package is None else "fp32")),
-        list(MODELS) if model == "all" else [model],
-        None if acceptance is None else numbers_of("--acceptance", acceptance, float),
         None if num_draft_tokens is None else numbers_of("--num-draft-tokens", num_draft_tokens, float),
+        MODELS if model == "all" else [model],
+        traces,
         sweep,
     )
     report = cost_report(question)
     print_report(report, out.console)
     if plot is not None:
-        from mxconv.report.cost_picture import write_figure
+        from mxconv.report.cost_picture import draw_figure
+        from mxconv.report.picture import write_picture
 
-        out.write(plot, lambda path: write_figure(figure, question, path))
+        out.write(plot, lambda path: write_picture(path, lambda drawn: draw_figure(drawn, figure, question)))
     if html is not None:
-        out.write_text(html, _page(question, report, package))
+        from mxconv.report.cost_picture import render_cost_page
+
+        out.write_text(html, render_cost_page(question, report))
     out.json(report)
 
 
-def _page(question: "Question", report: dict[str, Any], package: Path | None) -> str:
-    """The HTML page; the weights of a package are read for their exponents, which takes time for a large one."""
-    from mxconv.report.cost_page import render_cost_page
+def _levels(
+    package: Path | None, config: Path | None
+) -> "tuple[ModelSizes, dict[str, list[CostLevel]], list[Sequence[str]]]":
+    """The model, its strategies by name, and the names of each draft level, from the target on."""
+    from mxconv.arch.model_sizes import ModelSizes
+    from mxconv.cost.levels import FOUR_BIT, SMALL, strategies_of
 
     if package is None:
-        return render_cost_page(question, report)
-    from mxconv.package.manifest import read_manifest
-    from mxconv.report.inspection import inspect_weights
-    from mxconv.report.sources import open_weights
-
-    with open_weights(str(package)) as weights, progress_bars() as progress:
-        inspection = inspect_weights(weights, progress=progress)
-    return render_cost_page(question, report, read_manifest(package), inspection)
-
-
-def _question(
-    package: Path | None,
-    config: Path | None,
-    traces: list[Path],
-    hardware: "Hardware",
-    workload: "Workload",
-    models: list[str],
-    acceptance: list[float] | None,
-    lengths: list[float] | None,
-    sweep: bool,
-) -> "Question":
-    from mxconv.arch.model_sizes import ModelSizes
-    from mxconv.cost.answers import Question
-    from mxconv.cost.levels import FOUR_BIT, SMALL, strategies_of, with_acceptance, with_rows
-    from mxconv.cost.trace import read_trace
-
-    if package is not None:
-        from mxconv.cost.package_levels import package_levels, package_strategies
-        from mxconv.package.package import Package
-
-        with Package(package) as opened:
-            levels = package_levels(opened)
-        strategies = package_strategies(levels)
-        architecture = levels[0].architecture
-        assert architecture is not None
-        drafts: list[tuple[str, ...]] = [(level.name,) for level in levels[1:]]
-    else:
-        if traces:
-            raise typer.BadParameter("--trace: needs the package that it was made with, not --config")
         assert config is not None
         architecture = ModelSizes.from_file(config)
-        strategies = strategies_of(architecture)
-        drafts = [FOUR_BIT, (SMALL,)]
-    found = [read_trace(path) for path in traces]
-    for run in found:
-        by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
-        rows = {level.name: level.rows_per_token for level in run.levels if level.num_proposed}
-        source = f"trace {run.name}" + (", the rows of its trees counted" if max(rows.values(), default=1) > 1 else "")
-        strategies = {name: with_rows(with_acceptance(own, by_name, source), rows) for name, own in strategies.items()}
-    if acceptance is not None:
-        if len(acceptance) > len(drafts):
-            raise typer.BadParameter(
-                f"--acceptance: {len(acceptance)} numbers for {len(drafts)} draft levels; at most one each is required."
-            )
-        by_name = {name: value for names, value in zip(drafts, acceptance, strict=False) for name in names}
-        strategies = {name: with_acceptance(own, by_name, "--acceptance") for name, own in strategies.items()}
-    return Question(architecture, strategies, hardware, workload, lengths, models, found, sweep)
+        return architecture, strategies_of(architecture), [FOUR_BIT, (SMALL,)]
+    from mxconv.cost.package_levels import package_levels, package_strategies
+    from mxconv.package.package import Package
 
-
-def _predict_conversion(
-    config: Path, num_nodes: int, processors: int, network: float, store: float, out: Output
-) -> None:
-    """Print how long a conversion takes on 1, 2, 4, ... nodes, and what bounds it: a row for each codec and number.
-
-    Args:
-        config: the model's config.json.
-        num_nodes: at most.
-        processors: of a node.
-        network: of a node, GB/s.
-        store: of the shared folder, GB/s.
-        out: where to print.
-
-    Raises:
-        MxconvError: the model is not known.
-    """
-    from mxconv.arch.model_sizes import ModelSizes
-    from mxconv.cost.conversion_time import GB, PASSES, Cluster, conversion_time
-    from mxconv.cost.counts import count_parameters
-
-    num_bytes = 2 * count_parameters(ModelSizes.from_file(config)).total
-    counts = [2**n for n in range(num_nodes.bit_length()) if 2**n < num_nodes] + [num_nodes]
-    rows = []
-    for codec in PASSES:
-        for count in counts:
-            found = conversion_time(num_bytes, codec, Cluster(count, processors, network * GB, store * GB))
-            keys = ("seconds", "bottleneck", "seconds_by_resource", "last_hash_seconds")
-            rows.append({"codec": codec, "num_nodes": count} | {key: getattr(found, key) for key in keys})
-    out.table(CLUSTER_TABLE, rows)
-    out.line(
-        f"{format_bytes(num_bytes)} of 16-bit weights; {processors} processors and {network:g} GB/s a node, {store:g} "
-        "GB/s from a folder that all share. A model on paper: docs/scale.md."
-    )
-    out.json({"num_bytes": num_bytes, "predictions": rows})
+    with Package(package) as opened:
+        target, *drafts = package_levels(opened)
+    assert target.architecture is not None
+    return target.architecture, package_strategies([target, *drafts]), [(draft.name,) for draft in drafts]

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mxconv.cli.common_options import Force, Json, Package
-from mxconv.cli.output import Output, format_bytes, progress_bars
+from mxconv.cli.output import Output, progress_bars
+from mxconv.report.tables import format_bytes
 
 EXPORTERS = {
     "gguf": ("mxconv.interop.gguf_export", "export_gguf"),

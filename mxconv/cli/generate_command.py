@@ -18,23 +18,20 @@ if TYPE_CHECKING:
     from mxconv.decode import Answer, Options, TextModel
     from mxconv.progress import Progress
     from mxconv.serving.batch import BatchAnswer
-    from mxconv.speculation.generation import Generation
     from mxconv.text.messages import Prompt
 
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 
-@dataclass(frozen=True)
-class Together:
-    """All prompts, and how long they took by a clock on the wall."""
+@dataclass
+class DecodedPrompts:
+    """Answers in the order of the prompts, as far as they came, and those without drafts to compare them with."""
 
-    answers: "list[BatchAnswer]"
-    seconds: float
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no interrupt came before the end."""
-        return all(answer.generation.ending != "interrupted" for answer in self.answers)
+    answers: "list[Answer | BatchAnswer]"
+    plain: "list[Answer | BatchAnswer]"
+    interrupted: bool = False
+    seconds: float | None = None  # by the clock, of prompts that are decoded side by side; likewise the next one
+    plain_seconds: float | None = None
 
 
 @grouped
@@ -68,7 +65,6 @@ def generate(
     How tokens are chosen is as generation_config.json recommends, greedy without; options win.
     """
     from mxconv.errors import ModelError
-    from mxconv.progress import silent
     from mxconv.speculation.prompts import given_prompts, text_of
     from mxconv.speculation.trace_lines import trace_lines
 
@@ -90,9 +86,6 @@ def generate(
     }
     if trace is not None:
         check_new_trace(trace)
-    results: list[dict[str, Any]] = []
-    lines: list[dict[str, Any]] = []
-    generations: list[Generation] = []
     streams = prompt is not None and not json_output
     with (
         runtime.load(package, drafting) as model,
@@ -103,56 +96,36 @@ def generate(
             raise typer.BadParameter("--check compares tokens, and under --accept rejection those differ")
         if in_use.is_from_file:
             Output(json_output=True).line(f"sampling: {in_use.told}", "dim")
-        target = model.loaded.levels[0].name
-        together = plain = None
+        target, records_trees = model.loaded.levels[0].name, trace is not None
         if batch is not None:
-            together = _decode_together(model, given, options, batch, kv_bytes, trace is not None, progress)
-            if check and together.is_whole:
-                plain = _decode_together(model, given, _plain(options), batch, kv_bytes, False, progress)
-                if not plain.is_whole:  # there is nothing to compare with
-                    generations += [answer.generation for answer in plain.answers]
-                    plain = None
-        for number, each in enumerate(given, 1):
-            text = text_of(each)
-            answer: Answer | BatchAnswer
-            if together is not None:
-                answer = together.answers[number - 1]
-            else:
-                shown = text if streams else None
-                on_token = progress if prompt is not None else silent
-                shown = f"{shown}\n" if shown is not None and chat else shown  # an answer begins on a line of its own
-                answer = _streamed(model, each, options, trace is not None, shown, on_token)
-            results.append(result_of(each, answer))
-            generations.append(answer.generation)
-            if trace is not None:
-                ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
-                lines += trace_lines(number - 1, answer.generation, text, ids, tokenizer)
-            if answer.generation.ending == "interrupted" and together is None:
-                break
-            if check and together is None:
-                expected = model.generate(answer.prompt, **_plain(options))
-                if expected.generation.ending == "interrupted":
-                    generations.append(expected.generation)
-                    break
-                results[-1]["identical_to_target"] = _is_same(answer, expected)
-                results[-1]["speedup"] = expected.generation.seconds / answer.generation.seconds
-                results[-1]["plain_tokens_per_second"] = expected.generation.decoding_tokens_per_second
-            elif plain is not None and answer.generation.ending != "error":
-                results[-1]["identical_to_target"] = _is_same(answer, plain.answers[number - 1])
-            if prompts is not None and together is None:
-                progress("generate", number, len(given))
+            decoded = _side_by_side(model, given, options, batch, kv_bytes, check, records_trees, progress)
+        else:
+            shown = text_of(given[0]) + "\n" * chat if streams else None  # an answer to a chat begins on its own line
+            decoded = _one_by_one(model, given, options, check, records_trees, shown, progress)
+        lines: list[dict[str, Any]] = []
+        for number, answer in enumerate(decoded.answers if records_trees else []):
+            ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
+            lines += trace_lines(number, answer.generation, text_of(given[number]), ids, tokenizer)
+    results = [result_of(each, answer) for each, answer in zip(given, decoded.answers, strict=False)]
+    for result, answer, plain in zip(results, decoded.answers, decoded.plain, strict=False):
+        if answer.generation.ending != "error":
+            result["identical_to_target"] = (plain.token_ids, plain.text) == (answer.token_ids, answer.text)
+        if batch is None:
+            result["speedup"] = plain.generation.seconds / answer.generation.seconds
+            result["plain_tokens_per_second"] = plain.generation.decoding_tokens_per_second
     members: dict[str, Any] = {
         "results": results,
         "target": target,
         "kv_dtype": runtime.kv_dtype,
         "sampling": in_use.members,
     }
-    if together is not None:
-        members["seconds"] = together.seconds
     if speedups := [result["speedup"] for result in results if "speedup" in result]:
         members["geomean_speedup"] = geomean(speedups)
-    elif together is not None and plain is not None:  # texts share passes: there is one speed, that of all
-        members |= {"plain_seconds": plain.seconds, "geomean_speedup": plain.seconds / together.seconds}
+    if decoded.seconds is not None:
+        members["seconds"] = decoded.seconds
+        if decoded.plain_seconds is not None:  # texts share passes: there is one speed, that of all
+            members |= {"plain_seconds": decoded.plain_seconds}
+            members["geomean_speedup"] = decoded.plain_seconds / decoded.seconds
     if trace is not None:
         _write_trace(trace, lines)
     out = Output(json_output)
@@ -165,62 +138,81 @@ def generate(
         )
     if failed := [result["error"] for result in results if "error" in result]:
         raise ModelError(f"{prompts}: {len(failed)} of {len(results)} prompts came to no end; the first: {failed[0]}")
-    if any(generation.ending == "interrupted" for generation in generations):
+    if decoded.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _streamed(
+def _one_by_one(
     model: "TextModel",
-    prompt: "Prompt",
+    prompts: "Sequence[Prompt]",
     options: "Options",
+    check: bool,
     records_trees: bool,
     shown: str | None,
     progress: "Progress",
-) -> "Answer":
-    """Decode one prompt by itself; `shown` is printed, and then the text as it comes; None prints nothing."""
-    answer = model.stream(prompt, **options)
-    answer.generation.trace.records_trees = records_trees
-    out = Output(json_output=shown is None)
-    if shown is not None:
-        out.line(shown, "dim", end="")
-    with suppress(KeyboardInterrupt):
-        for piece in answer:
-            if shown is not None:
-                out.line(piece, end="")
-            else:
-                progress("generate", len(answer.token_ids), options["max_new_tokens"])
-    if shown is not None:
-        out.line("")
-    return answer
+) -> DecodedPrompts:
+    """Decode prompts one after another. `shown` and then the one text are printed as it comes; None prints nothing."""
+    decoded, out = DecodedPrompts([], []), Output(json_output=False)
+    for prompt in prompts:
+        answer = model.stream(prompt, **options)
+        answer.generation.trace.records_trees = records_trees
+        if shown is not None:
+            out.line(shown, "dim", end="")
+        with suppress(KeyboardInterrupt):
+            for piece in answer:
+                if shown is not None:
+                    out.line(piece, end="")
+                elif len(prompts) == 1:
+                    progress("generate", len(answer.token_ids), options["max_new_tokens"])
+        if shown is not None:
+            out.line("")
+        decoded.answers.append(answer)
+        ending = answer.generation.ending
+        if check and ending != "interrupted":
+            plain = model.generate(answer.prompt, **_plain(options))
+            ending = plain.generation.ending
+            decoded.plain += [plain] if ending != "interrupted" else []
+        if ending == "interrupted":
+            decoded.interrupted = True
+            break
+        if len(prompts) > 1:
+            progress("generate", len(decoded.answers), len(prompts))
+    return decoded
 
 
-def _plain(options: "Options") -> "Options":
-    """The same options without drafts."""
-    return {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}
-
-
-def _is_same(answer: "Answer | BatchAnswer", expected: "Answer | BatchAnswer") -> bool:
-    """Whether tokens and text are those without drafts."""
-    return expected.token_ids == answer.token_ids and expected.text == answer.text
-
-
-def _decode_together(
+def _side_by_side(
     model: "TextModel",
     prompts: "Sequence[Prompt]",
     options: "Options",
     batch: int,
     kv_bytes: int | None,
+    check: bool,
     records_trees: bool,
     progress: "Progress",
-) -> Together:
-    """Prompts side by side, as far as they come before an interrupt."""
+) -> DecodedPrompts:
+    """Decode prompts side by side, as far as they come before an interrupt."""
     from mxconv.serving.batch import Batch
 
-    begin = time.perf_counter()
-    decoded = Batch(model, prompts, options, batch, kv_bytes, records_trees)
-    with suppress(KeyboardInterrupt):
-        decoded.run(lambda num_done: progress("generate", num_done, len(prompts)))
-    return Together(decoded.answers, time.perf_counter() - begin)
+    def run(options: "Options", records_trees: bool) -> "tuple[list[BatchAnswer], float, bool]":
+        begin = time.perf_counter()
+        decoding = Batch(model, prompts, options, batch, kv_bytes, records_trees)
+        with suppress(KeyboardInterrupt):
+            decoding.run(lambda num_done: progress("generate", num_done, len(prompts)))
+        interrupted = any(answer.generation.ending == "interrupted" for answer in decoding.answers)
+        return decoding.answers, time.perf_counter() - begin, interrupted
+
+    answers, seconds, interrupted = run(options, records_trees)
+    decoded = DecodedPrompts([*answers], [], interrupted, seconds)
+    if check and not interrupted:
+        plain, plain_seconds, decoded.interrupted = run(_plain(options), False)
+        if not decoded.interrupted:  # else there is nothing to compare with
+            decoded.plain, decoded.plain_seconds = [*plain], plain_seconds
+    return decoded
+
+
+def _plain(options: "Options") -> "Options":
+    """The same options without drafts."""
+    return {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}
 
 
 def check_new_trace(path: Path) -> None:

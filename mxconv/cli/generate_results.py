@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from mxconv.cli.output import Columns, Output
+from mxconv.cli.output import Output
 
 if TYPE_CHECKING:
     from mxconv.decode import Answer
@@ -14,7 +14,7 @@ LEVEL_KEYS = (
     "name", "num_forwards", "num_proposed", "num_nodes", "nodes_by_depth", "num_accepted", "acceptance_rate",
     "acceptance_by_position", "seconds",
 )  # fmt: skip
-TABLE: Columns = {
+TABLE = {
     "level": ("name",),
     "forward passes": ("num_forwards",),
     "proposed": (lambda level: level["num_proposed"] or None,),

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.common_options import Json
-from mxconv.cli.output import Output, format_bytes, progress_bars
+from mxconv.cli.output import Output, progress_bars
+from mxconv.report.tables import format_bytes
 
 
 def push(

@@ -24,11 +24,9 @@ from mxconv.cli.hub_commands import pull, push
 from mxconv.cli.inspect_command import inspect
 from mxconv.cli.quantize_command import quantize
 from mxconv.cli.serve_command import serve
-from mxconv.cli.train_draft_command import draft
+from mxconv.cli.train_drafts_commands import draft, eagle3, self_draft, speculator, spire
 from mxconv.cli.train_generate_command import generate as write_texts
 from mxconv.cli.train_ngram_command import ngram
-from mxconv.cli.train_readers_commands import eagle3, speculator, spire
-from mxconv.cli.train_self_draft_command import self_draft
 from mxconv.cli.verify_command import verify
 from mxconv.errors import MxconvError
 

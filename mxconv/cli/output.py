@@ -2,20 +2,19 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxconv.progress import Progress
+from mxconv.report.tables import Columns, TextTable, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 160  # columns of a table that goes into a file or a pipe
-Columns = Mapping[str, tuple[Any, ...]]
-"""By heading: the attribute or key of a row, or a function of the row; then a format; then a factor for its unit."""
 
 
 class Output:
@@ -37,14 +36,8 @@ class Output:
         self.console.print(text, style=style, end=end, markup=False, highlight=False)
 
     def table(self, columns: Columns, rows: Iterable[Any]) -> None:
-        """Print a row of cells for each of `rows`; None leaves a cell empty."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(*columns)
-        for row in rows:
-            table.add_row(*(Text(_cell(_member(row, key), *form)) for key, *form in columns.values()))
-        self.console.print(table)
+        """Print a row of cells for each of `rows`."""
+        print_table(TextTable.of("", columns, rows), self.console)
 
     def json(self, members: dict[str, Any]) -> None:
         """Print an object as the last line of stdout, with --json."""
@@ -75,8 +68,7 @@ def check_outputs(force: bool, pictures: Sequence[Path | None], others: Sequence
     Raises:
         MxconvError: one exists and `force` is not set, or a picture is none of .png and .svg.
     """
-    from mxconv.report.output_file import check_output
-    from mxconv.report.picture import check_suffix
+    from mxconv.report.output_file import check_output, check_suffix
 
     for picture in filter(None, pictures):
         check_suffix(picture)
@@ -112,28 +104,3 @@ def progress_bars(unit: str = "bytes", one_bar: bool = False) -> Iterator[Progre
     finally:
         if tasks:
             bars.stop()
-
-
-def format_bytes(num_bytes: float) -> str:
-    """Bytes as people read them: 1 GB is 10^9 bytes."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.1f} TB"
-
-
-def _member(row: Any, key: Any) -> Any:
-    if callable(key):
-        return key(row)
-    return row[key] if isinstance(row, Mapping) else getattr(row, key)
-
-
-def _cell(value: Any, form: str = "", factor: float = 1) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-    if isinstance(value, list | tuple):
-        return ", ".join(_cell(each, form, factor) for each in value)
-    return format_bytes(value) if form == "bytes" else format(value * factor if factor != 1 else value, form)

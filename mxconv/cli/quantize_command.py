@@ -9,7 +9,8 @@ import typer
 from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
 from mxconv.cli.common_options import Json, Revision
 from mxconv.cli.completion import choice, drafts
-from mxconv.cli.output import Output, format_bytes, progress_bars
+from mxconv.cli.output import Output, progress_bars
+from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
     from mxconv.package.manifest import Manifest

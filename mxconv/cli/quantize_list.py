@@ -5,13 +5,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from mxconv.cli.output import Output
 
-FOREIGN = ("from_file", "workers", "json", "json_output", "help")  # of the whole, not of a line
+FOREIGN = ("from-file", "workers", "json", "help")  # of the whole, not of a line
 
 
 def quantize_list(path: Path, options: list[str], json_output: bool) -> None:
@@ -66,7 +65,7 @@ def _words(line: str) -> list[str]:
         raise ValueError(f"{error}; a JSON object is required") from error
     if not isinstance(found, dict):
         raise ValueError(f"{type(found).__name__}; a JSON object is required")
-    given = {name.replace("-", "_"): value for name, value in found.items()}
+    given = {name.replace("_", "-"): value for name, value in found.items()}
     source, output = given.pop("source", None), given.pop("output", None)
     if not isinstance(source, str) or not isinstance(output, str):
         raise ValueError("source and output, two texts, are required")
@@ -74,19 +73,14 @@ def _words(line: str) -> list[str]:
     for name, value in given.items():
         if name in FOREIGN:
             raise ValueError(f"{name}: no option of a line")
-        words += _option(name, value)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict | list):
+                raise ValueError(f"{name}: an object; a text, a number, true, false or a list is required")
+            if each is not None and not isinstance(each, bool):
+                words.append(f"--{name}={each}")
+            elif each:
+                words.append(f"--{name}")
     return [*words, "--output", output, "--", source]
-
-
-def _option(name: str, value: Any) -> list[str]:
-    flag = f"--{name.replace('_', '-')}"
-    if value is None or isinstance(value, bool):
-        return [flag] if value else []
-    if isinstance(value, dict):
-        raise ValueError(f"{name}: an object; a text, a number, true, false or a list is required")
-    if isinstance(value, list):
-        return [word for each in value for word in _option(name, each)]
-    return [f"{flag}={value}"]
 
 
 def _convert(line: str, options: list[str]) -> tuple[str, str | None]:

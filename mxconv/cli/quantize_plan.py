@@ -1,15 +1,15 @@
 """`mxconv quantize --dry-run`: what would become of each tensor, and what that takes."""
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from mxconv.cli.output import Columns, Output, format_bytes
+from mxconv.cli.output import Output
+from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
     from mxconv.conversion.preparation import Preparation
 
-TABLE: Columns = {
+TABLE = {
     "tensor": ("name",),
     "dtype": ("dtype",),
     "shape": (lambda tensor: " x ".join(map(str, tensor["shape"])),),
@@ -24,7 +24,6 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
     """The plan of a conversion to `package` as a JSON object; it took `seconds` to make."""
     from mxconv.conversion.describe import levels_of
     from mxconv.conversion.survey import quantized_arrays
-    from mxconv.cost.conversion_time import PASSES, Cluster, conversion_time
 
     tensors: list[dict[str, Any]] = []
     rounded_from = Counter(s.plan.tensor.source_type for s in preparation.surveys if s.plan.is_cast)
@@ -43,19 +42,14 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
                 "num_escapes": survey.num_escapes,
             }
         )
-    num_bytes, codec = preparation.num_bytes_source, preparation.options.codec
-    # of processors alone: how fast the folders are is not known here
-    predicted = conversion_time(num_bytes, codec, Cluster(1, max(num_workers, 1), math.inf, math.inf))
     written = sum(shard.num_bytes for shard in preparation.layout.shards)
-    # once more where it is hashed; on a store what was written is read and written again, into the shards
-    moves = 3 if preparation.to_store else 2
     linked = sum(preparation.source_sizes.values()) if preparation.links_target else 0
     return {
         "package": package,
-        "codec": codec,
+        "codec": preparation.options.codec,
         "num_tensors": len(tensors),
         "num_quantized": len(preparation.quantized),
-        "num_bytes_source": num_bytes,
+        "num_bytes_source": preparation.num_bytes_source,
         "num_bytes_package": linked + written,
         "bits_per_weight": preparation.bits_per_weight,
         "lossless": preparation.is_lossless,
@@ -63,8 +57,6 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
         "seconds": seconds,
         "num_workers": num_workers,
         "worker_bytes": preparation.worker_bytes,
-        "num_bytes_moved": round(num_bytes * PASSES[codec].read + moves * written),
-        "predicted_seconds": predicted.seconds,
         "levels": [level.model_dump() for level in levels_of(preparation)],
         "tensors": tensors,
     }
@@ -78,8 +70,4 @@ def print_plan(result: dict[str, Any], out: Output) -> None:
         f"{format_bytes(result['num_bytes_source'])} become {format_bytes(result['num_bytes_package'])}. "
         "Nothing was written."
     )
-    out.line(
-        f"{result['num_workers']} workers, each within {format_bytes(result['worker_bytes'])} of memory, would move "
-        f"{format_bytes(result['num_bytes_moved'])}: about {result['predicted_seconds']:.0f} s where disks and network "
-        "keep up with them, at the rates of docs/scale.md."
-    )
+    out.line(f"{result['num_workers']} workers would each need {format_bytes(result['worker_bytes'])} of memory.")

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.common_options import Force, Json
-from mxconv.cli.output import Output, check_outputs, format_bytes, progress_bars
+from mxconv.cli.output import Output, check_outputs, progress_bars
 from mxconv.cli.training import Texts
+from mxconv.report.tables import format_bytes
 
 
 def ngram(

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,9 @@ from mxconv.cli.output import Output, progress_bars
 
 if TYPE_CHECKING:
     import torch
-    from accelerate import Accelerator
 
-    from mxconv.train.training_task import TrainingTask
+    from mxconv.arch.config import ModelConfig
+    from mxconv.train.training_task import FrozenTarget, TrainingTask
     from mxconv.train.windows import TrainingStage
 
 LONGEST = 4096  # tokens of a window by default
@@ -28,16 +28,6 @@ LATER_RATE, LAST_RATE = 0.1, 0.1  # of the second stage to the first; that a sta
 Texts = Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")]
 Target = Annotated[Path, typer.Option(help="The model that it will draft for: a folder with 16-bit weights.")]
 OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder that the draft becomes.")]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a target, from its config.json and its weights."""
-
-    hidden_size: int
-    vocab_size: int
-    num_positions: int
-    dtype: "torch.dtype"
 
 
 @dataclass(frozen=True)
@@ -66,21 +56,27 @@ class Training:
     target: Path
     output: Path
     schedule: Schedule
+    least_length: int = 8  # of a window
 
     @cached_property
-    def sizes(self) -> Sizes:
-        """The target's sizes.
+    def config(self) -> "ModelConfig":
+        """The target's description, or an error where mxconv does not know its family."""
+        from mxconv.arch.families.registry import describe_file
+
+        return describe_file(self.target / "config.json")
+
+    @cached_property
+    def dtype(self) -> "torch.dtype":
+        """The type of the target's matrices.
 
         Raises:
-            MxconvError: the folder holds no 16-bit model that mxconv decodes.
+            MxconvError: the folder holds no 16-bit model.
         """
         import torch
 
-        from mxconv.arch.families.registry import describe_file
         from mxconv.checkpoint.source import open_checkpoint
         from mxconv.errors import ModelError
 
-        config = describe_file(self.target / "config.json")
         with open_checkpoint(self.target) as checkpoint:
             dtypes = {tensor.dtype for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2}
         if not dtypes <= {"BF16", "F16"} or not dtypes:
@@ -88,14 +84,14 @@ class Training:
                 f"{self.target}: weights in {', '.join(sorted(dtypes)) or 'no dtype'}; BF16 or F16 is required. Give "
                 "the folder of the 16-bit model."
             )
-        dtype = torch.bfloat16 if "BF16" in dtypes else torch.float16
-        return Sizes(config.hidden_size, config.vocab_size, config.max_position_embeddings, dtype)
+        return torch.bfloat16 if "BF16" in dtypes else torch.float16
 
     @property
     def work(self) -> Path:
         return self.output.with_name(self.output.name + ".training")
 
-    def stages(self, least_length: int) -> "list[TrainingStage]":
+    @cached_property
+    def stages(self) -> "list[TrainingStage]":
         """The given text, and then the target's own where there is some; or that alone.
 
         Raises:
@@ -105,14 +101,20 @@ class Training:
         from mxconv.text.tokenizer import Tokenizer
         from mxconv.train.windows import TrainingStage, text_windows, written_windows
 
-        self._check_output()
-        sizes, generated, batch_tokens = self.sizes, self.schedule.generated, self.schedule.batch_tokens
-        steps, learning_rate = self.schedule.steps, self.schedule.learning_rate
-        length = self.schedule.length or min(LONGEST, sizes.num_positions)
-        if not least_length <= length <= sizes.num_positions:
+        if self.output.exists() and not self.schedule.force:
+            raise MxconvError(f"{self.output}: exists; nothing is overwritten. Choose another name, or give --force.")
+        if not self.output.parent.is_dir():
             raise MxconvError(
-                f"--length {length}: {least_length}, what this draft needs, to {sizes.num_positions}, the target's "
-                "positions, is required."
+                f"{self.output}: its folder {self.output.parent} does not exist; it must. Create it first."
+            )
+        generated, batch_tokens, least = self.schedule.generated, self.schedule.batch_tokens, self.least_length
+        steps, learning_rate = self.schedule.steps, self.schedule.learning_rate
+        num_positions = self.config.max_position_embeddings
+        length = self.schedule.length or min(LONGEST, num_positions)
+        if not least <= length <= num_positions:
+            raise MxconvError(
+                f"--length {length}: {least}, what this draft needs, to {num_positions}, the target's positions, is "
+                "required."
             )
         if not self.texts and not generated:
             raise MxconvError("no texts were given; files of text or --generated are required. Name some.")
@@ -124,38 +126,29 @@ class Training:
             batch, own_steps = max(batch_tokens // length, 1), max(steps - later, 1)
             stages.append(TrainingStage("text", windows, own_steps, batch, learning_rate, LAST_RATE * learning_rate))
         if generated:
-            written = written_windows(generated, sizes.vocab_size)
+            written = written_windows(generated, self.config.vocab_size)
             num_new = written.length - written.num_prompt_tokens
-            if num_new < least_length or written.length > sizes.num_positions:
+            if num_new < least or written.length > num_positions:
                 raise MxconvError(
                     f"{generated}: texts of {written.length} tokens, {num_new} of them new; at most "
-                    f"{sizes.num_positions}, and {least_length} new ones are required. Generate others."
+                    f"{num_positions}, and {least} new ones are required. Generate others."
                 )
             peak, own_steps = (LATER_RATE * learning_rate, max(later, 1)) if stages else (learning_rate, steps)
             batch = max(batch_tokens // written.length, 1)
             stages.append(TrainingStage("own text", written, own_steps, batch, peak, LAST_RATE * peak))
         return stages
 
-    def _check_output(self) -> None:
-        from mxconv.errors import MxconvError
-
-        if self.output.exists() and not self.schedule.force:
-            raise MxconvError(f"{self.output}: exists; nothing is overwritten. Choose another name, or give --force.")
-        if not self.output.parent.is_dir():
-            raise MxconvError(
-                f"{self.output}: its folder {self.output.parent} does not exist; it must. Create it first."
-            )
-
-    def run(
-        self, task: "TrainingTask", stages: "Sequence[TrainingStage]", process: "Accelerator", options: str
-    ) -> None:
+    def run(self, make_task: "Callable[[FrozenTarget], TrainingTask]", options: str) -> None:
         """Train, or say what that takes. A run that was killed goes on only with the same options."""
         import torch
 
         from mxconv.report.loss_curves import write_loss_curves
-        from mxconv.train.training_loop import LOG, StepReport, fit
+        from mxconv.train.training_loop import LOG, StepReport, accelerator, fit
+        from mxconv.train.training_task import FrozenTarget
 
-        schedule = self.schedule
+        schedule, stages, _ = self.schedule, self.stages, self.dtype  # errors come before the target is loaded
+        process = accelerator()
+        task = make_task(FrozenTarget(self.target, process.device))
         torch.manual_seed(schedule.seed)
         model = task.model()
         num_parameters = sum(parameter.numel() for parameter in model.parameters())

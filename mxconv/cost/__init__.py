@@ -8,6 +8,5 @@ speedup.py             tokens a second of a hierarchy; throughput.py of batches,
 surfaces.py            both over ranges
 trace.py               what a run did; prediction.py compares it with the models
 answers.py             the answers of all models to one question, as plain data
-conversion_time.py     how long a conversion takes on a cluster
 published/             numbers of papers beside ours
 """

@@ -7,7 +7,7 @@ Each entry of report["models"] has model, inputs, outputs and source.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, compare
@@ -16,10 +16,10 @@ from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, costs, fastest_lengths, level_count, pass_seconds
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.roofline import pass_points
-from mxconv.cost.speedup import break_even_acceptance, expected_tokens, hierarchy_seconds
-from mxconv.cost.surfaces import draft_surface, two_draft_surface
+from mxconv.cost.speedup import acceptance_of, break_even_acceptance, expected_tokens, hierarchy_seconds
+from mxconv.cost.surfaces import Surface, draft_surface, two_draft_surface
 from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, DecoderBody, throughput_multiplier, units_saved
-from mxconv.cost.trace import TraceSummary, acceptance_of
+from mxconv.cost.trace import TraceSummary
 
 MODELS = ("speedup", "throughput", "accelerator", "roofline")
 DEFAULT_NUM_DRAFT_TOKENS = 8.0  # as `mxconv generate`
@@ -81,7 +81,8 @@ def cost_report(question: Question) -> dict[str, Any]:
             },
         }
     if question.sweep:
-        report["sweep"] = [asdict(surface) for surface in _surfaces(question)]
+        surfaces = [*speedup_surfaces(question, 1).values(), *speedup_surfaces(question, 2).values()]
+        report["sweep"] = [asdict(surface) for surface in surfaces]
     return report
 
 
@@ -223,15 +224,15 @@ def _roofline(question: Question) -> dict[str, Any]:
     }
 
 
-def _surfaces(question: Question) -> list[Any]:
-    """Speed-ups over acceptance and length at the costs of the question: of each single draft and each pair."""
-    found: list[Any] = []
-    for levels in question.strategies.values():
-        seconds = [pass_seconds(question.hardware, level, question.workload) for level in levels]
-        if len(levels) == 2:
-            found.append(draft_surface(seconds[1] / seconds[0]))
-        if len(levels) == 3:
-            found.append(two_draft_surface((seconds[1] / seconds[0], seconds[2] / seconds[0])))
+def speedup_surfaces(question: Question, num_drafts: Literal[1, 2]) -> dict[str, Surface]:
+    """Speed-ups over the accepted shares at the costs of the question: of its strategies with so many drafts."""
+    found = {}
+    for name, levels in question.strategies.items():
+        if len(levels) == num_drafts + 1:
+            target, *drafts = (pass_seconds(question.hardware, level, question.workload) for level in levels)
+            costs = [seconds / target for seconds in drafts]
+            one = num_drafts == 1
+            found[name] = draft_surface(costs[0]) if one else two_draft_surface(costs, question.lengths(2))
     return found
 
 

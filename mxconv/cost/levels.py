@@ -44,7 +44,7 @@ class Workload:
 
 
 # Probabilities. ML-SpecQD prints shares of the drafted tokens, of rounds of 8 at most that end early at a threshold; at
-# the lengths here Eq. (1) gives its Tables I and II, and `trace.acceptance_of` turns share and length into probability.
+# the lengths here Eq. (1) gives its Tables I and II, and `acceptance_of` turns share and length into probability.
 TYPICAL_ACCEPTANCE = {
     "bsfp-draft": (0.977, "SPEQ (arXiv 2510.18525), Table II, mean of its fifteen entries"),
     "mxfp4": (0.909, "ML-SpecQD (arXiv 2503.13565): 71.2% of rounds of 3.9 tokens (QA), 91% of rounds of 2.8 (code)"),
@@ -67,17 +67,16 @@ def strategies_of(target: ModelSizes, target_codec: str = "bf16") -> dict[str, l
     return {" <- ".join([levels[0].codec, *(level.name for level in levels[1:])]): levels for levels in found}
 
 
-def with_acceptance(levels: Sequence[CostLevel], by_name: Mapping[str, float], source: str) -> list[CostLevel]:
-    """The levels with the acceptances that `by_name` has, and `source` as where they come from."""
-    return [
-        replace(level, acceptance=by_name[level.name], acceptance_source=source) if level.name in by_name else level
-        for level in levels
-    ]
-
-
-def with_rows(levels: Sequence[CostLevel], by_name: Mapping[str, float]) -> list[CostLevel]:
-    """The levels with the rows a token that `by_name` has."""
-    return [replace(level, rows_per_token=by_name.get(level.name, level.rows_per_token)) for level in levels]
+def with_acceptance(
+    levels: Sequence[CostLevel], by_name: Mapping[str, float], source: str, rows: Mapping[str, float] | None = None
+) -> list[CostLevel]:
+    """The levels with the acceptances that `by_name` has, `source` as where they come from, and the rows a token."""
+    found = []
+    for level in levels:
+        if level.name in by_name:
+            level = replace(level, acceptance=by_name[level.name], acceptance_source=source)
+        found.append(replace(level, rows_per_token=(rows or {}).get(level.name, level.rows_per_token)))
+    return found
 
 
 def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> PassCount:
@@ -93,15 +92,10 @@ def pass_seconds(hardware: Hardware, level: CostLevel, workload: Workload, num_t
     if level.architecture is None:
         return 0.0
     if hardware.accelerator and workload.batch == 1:
-        accelerator = Accelerator.of(hardware)
-        return run_pass(accelerator, level.architecture, accelerator_mode(level), num_tokens, workload.context).seconds
+        mode: Mode = "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
+        return run_pass(Accelerator.of(hardware), level.architecture, mode, num_tokens, workload.context).seconds
     points = pass_points(hardware, level.codec, level_count(level, workload, num_tokens))
     return sum(point.seconds for point in points)
-
-
-def accelerator_mode(level: CostLevel) -> Mode:
-    """The mode in which SPEQ's accelerator reads a level."""
-    return "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
 
 
 def costs(

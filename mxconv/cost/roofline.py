@@ -62,13 +62,8 @@ def pass_points(hardware: Hardware, codec: str, count: PassCount) -> tuple[Roofl
     """The products with the weights, and attention over the cache with recurrent states, of one pass."""
     kernel, form = KERNELS[codec]
     tokens = count.num_tokens * count.batch
-    widest = attention_form(hardware)
+    widest = next(form for form in ("fp32", "fp16", "bf16") if form in hardware.peaks)
     return (
         point(hardware, kernel, form, tokens, count.weight_bytes + count.scale_bytes, count.matrix_multiply_adds),
         point(hardware, "attention", widest, tokens, count.kv_bytes + count.state_bytes, count.attention_multiply_adds),
     )
-
-
-def attention_form(hardware: Hardware) -> str:
-    """The form of attention's products: the widest that the machine lists."""
-    return next(form for form in ("fp32", "fp16", "bf16") if form in hardware.peaks)

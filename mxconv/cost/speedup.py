@@ -9,7 +9,7 @@ Two equations, which call two things acceptance:
 
 c is the cost of a draft token and v that of the verification, both in passes of the target over one token; S = 1 / c. A
 round in which G tokens are accepted yields G + 1, so both give the same speed-up (at v = 1) where the share is
-(E(a, n) - 1) / n: `accepted_share`. At one and the same number they differ: the share counts tokens after the first
+(E(a, n) - 1) / n. At one and the same number they differ: the share counts tokens after the first
 wrong one as wrong.
 
 Sources:
@@ -53,8 +53,7 @@ def expected_tokens(acceptance: float, num_draft_tokens: float) -> float:
     Source:
         Leviathan et al. (arXiv 2211.17192), Eq. (1).
     """
-    check_acceptance(acceptance)
-    check_num_draft_tokens(num_draft_tokens)
+    check_round("acceptance", acceptance, num_draft_tokens)
     if acceptance == 1:
         return num_draft_tokens + 1
     return float((1 - acceptance ** (num_draft_tokens + 1)) / (1 - acceptance))
@@ -75,21 +74,13 @@ def speedup(acceptance: float, num_draft_tokens: float, draft_cost: float, verif
     return expected_tokens(acceptance, num_draft_tokens) / (num_draft_tokens * draft_cost + verify_cost)
 
 
-def accepted_share(acceptance: float, num_draft_tokens: float) -> float:
-    """Share of the drafted tokens that are accepted, where each is accepted with a probability of `acceptance`."""
-    if num_draft_tokens == 0:
-        return 0.0
-    return (expected_tokens(acceptance, num_draft_tokens) - 1) / num_draft_tokens
-
-
 def accepted_tokens(share: float, num_draft_tokens: float) -> float:
     """Tokens a round yields where that share of the drafted ones is accepted: G + 1 of ML-SpecQD.
 
     Raises:
         MxconvError: a share outside [0, 1], or a length outside [0, 1024].
     """
-    check_probability("accepted share", share)
-    check_num_draft_tokens(num_draft_tokens)
+    check_round("accepted share", share, num_draft_tokens)
     return share * num_draft_tokens + 1
 
 
@@ -145,25 +136,37 @@ def break_even_acceptance(num_draft_tokens: float, draft_cost: float, verify_cos
     """The acceptance at which speculation is as fast as none; None where even acceptance 1 is not enough."""
     if speedup(1.0, num_draft_tokens, draft_cost, verify_cost) < 1:
         return None
-    low, high = 0.0, 1.0  # the speed-up grows with acceptance
+    return _least(lambda acceptance: speedup(acceptance, num_draft_tokens, draft_cost, verify_cost) >= 1)
+
+
+def acceptance_of(num_accepted: float, num_draft_tokens: float) -> float:
+    """The probability that yields so many accepted tokens a round: the inverse of `expected_tokens`."""
+    if num_draft_tokens == 0:
+        return 0.0
+    return _least(lambda acceptance: expected_tokens(acceptance, num_draft_tokens) - 1 >= num_accepted)
+
+
+def _least(reaches: Callable[[float], bool]) -> float:
+    """The least probability from which on `reaches` is true, by bisection."""
+    low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if speedup(middle, num_draft_tokens, draft_cost, verify_cost) >= 1 else (middle, high)
+        low, high = (low, middle) if reaches(middle) else (middle, high)
     return high
 
 
-def check_acceptance(value: float) -> None:
-    """Raises MxconvError outside [0, 1]."""
-    check_probability("acceptance", value)
+def check_round(name: str, probability: float, num_draft_tokens: float) -> None:
+    """Check the acceptance (a probability, called `name` in messages) and the length of a round.
 
-
-def check_probability(name: str, value: float) -> None:
-    if not 0 <= value <= 1:  # a NaN fails too
-        raise MxconvError(f"{name}: {value:g}; a probability from 0 to 1 is required. Give it as a fraction, 0.9.")
-
-
-def check_num_draft_tokens(value: float) -> None:
-    if not 0 <= value <= MOST_DRAFT_TOKENS:
+    Raises:
+        MxconvError: one is out of range.
+    """
+    if not 0 <= probability <= 1:  # a NaN fails too
         raise MxconvError(
-            f"draft tokens: {value:g}; a number from 0 to {MOST_DRAFT_TOKENS} is required. Give a shorter length."
+            f"{name}: {probability:g}; a probability from 0 to 1 is required. Give it as a fraction, 0.9."
+        )
+    if not 0 <= num_draft_tokens <= MOST_DRAFT_TOKENS:
+        raise MxconvError(
+            f"draft tokens: {num_draft_tokens:g}; a number from 0 to {MOST_DRAFT_TOKENS} is required. Give a shorter "
+            "length."
         )

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 
 from mxconv.errors import MxconvError
 
-BYTES_PER_VALUE = 1
-
 
 @dataclass(frozen=True)
 class DecoderBody:
@@ -37,7 +35,7 @@ class DecoderBody:
 
     @property
     def kv_bytes_per_position(self) -> int:
-        return 2 * self.num_layers * self.num_key_value_heads * self.head_dim * BYTES_PER_VALUE
+        return 2 * self.num_layers * self.num_key_value_heads * self.head_dim
 
     def with_layers(self, fraction: float) -> "DecoderBody":
         """The same with that fraction of the layers: how SPIRe's draft is cut from its target."""
@@ -69,43 +67,35 @@ class BatchedDraft:
         return min(self.num_sinks + int(context * self.window_fraction), context)
 
 
-def forward_cost(num_flops: float, num_bytes: float, intensity: float) -> float:
-    """A pass in FLOP equivalents, arithmetic and memory overlapping perfectly."""
-    return max(num_flops, num_bytes * intensity)
-
-
-def iteration_time_multiplier(
+def throughput_multiplier(
     target: DecoderBody, draft: BatchedDraft, batch: int, context: int, num_draft_tokens: int, intensity: float
 ) -> float:
-    """How much longer a round takes than plain decoding of one token a sequence.
+    """Tokens a second over plain decoding of the same batch.
 
     Args:
+        target: that verifies.
+        draft: what it drafts with.
         batch: sequences decoded together.
         context: positions in each cache.
         num_draft_tokens: k, drafted a round.
         intensity: HOI, FLOPs a byte.
+
+    Raises:
+        MxconvError: a number below 1.
     """
+    for name, value in (("batch", batch), ("context", context), ("draft tokens", num_draft_tokens)):
+        if value < 1:
+            raise MxconvError(f"{name}: {value}; at least 1 is required. Give a larger number.")
     flops = 2 * target.num_parameters * batch
-    num_bytes = target.num_parameters * BYTES_PER_VALUE + batch * context * target.kv_bytes_per_position
+    read = intensity * (target.num_parameters + batch * context * target.kv_bytes_per_position)
     body = draft.body
     draft_flops = 2 * body.num_parameters * batch
     if draft.projects_memory:
         draft_flops += 2 * batch * 2 * body.num_layers * body.num_key_value_heads * body.head_dim * body.hidden_size
-    draft_bytes = body.num_parameters * BYTES_PER_VALUE + batch * draft.positions(context) * body.kv_bytes_per_position
-    drafting = num_draft_tokens * forward_cost(draft_flops, draft_bytes, intensity)
-    verifying = forward_cost((num_draft_tokens + 1) * flops, num_bytes, intensity)
-    return (drafting + verifying) / forward_cost(flops, num_bytes, intensity)
-
-
-def throughput_multiplier(
-    target: DecoderBody, draft: BatchedDraft, batch: int, context: int, num_draft_tokens: int, intensity: float
-) -> float:
-    """Tokens a second over plain decoding of the same batch."""
-    for name, value in (("batch", batch), ("context", context), ("draft tokens", num_draft_tokens)):
-        if value < 1:
-            raise MxconvError(f"{name}: {value}; at least 1 is required. Give a larger number.")
-    time = iteration_time_multiplier(target, draft, batch, context, num_draft_tokens, intensity)
-    return draft.tokens_per_round / time
+    draft_read = intensity * (body.num_parameters + batch * draft.positions(context) * body.kv_bytes_per_position)
+    drafting = num_draft_tokens * max(draft_flops, draft_read)
+    verifying = max((num_draft_tokens + 1) * flops, read)
+    return draft.tokens_per_round * max(flops, read) / (drafting + verifying)
 
 
 def critical_context(target: DecoderBody, num_rows: int, intensity: float) -> float:

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.cost.speedup import MOST_DRAFT_TOKENS, expected_tokens
+from mxconv.cost.speedup import MOST_DRAFT_TOKENS, acceptance_of
 from mxconv.errors import MxconvError
 
 MAX_TRACE_BYTES = 1_000_000_000
@@ -220,7 +220,9 @@ def summarize(lines: Sequence[TraceLine], name: str) -> TraceSummary:
     """Sum up by level; levels are in the order in which a round has them, the target first."""
     names = list(dict.fromkeys(line.level for line in lines))
     by_level = {level: [line for line in lines if line.level == level] for level in names}
-    num_rounds = len({(line.prompt, line.round) for line in lines})
+    rounds: dict[tuple[int, int], list[TraceLine]] = {}
+    for line in lines:
+        rounds.setdefault((line.prompt, line.round), []).append(line)
     levels: list[LevelTrace] = []
     for level, own in by_level.items():
         proposed, accepted = sum(line.num_proposed for line in own), sum(line.num_accepted for line in own)
@@ -240,22 +242,11 @@ def summarize(lines: Sequence[TraceLine], name: str) -> TraceSummary:
                 num_rows=nodes / above if above else 0.0,
             )
         )
-    counted = [line.num_tokens for line in lines if line.level == names[0] and line.num_tokens is not None]
-    num_tokens = num_rounds + (levels[1].num_accepted if len(levels) > 1 else 0)
-    if len(counted) == num_rounds:  # right where the target queried another draft than the first, too
-        num_tokens = sum(counted)
-    return TraceSummary(name, levels, num_rounds, num_tokens)
-
-
-def acceptance_of(num_accepted: float, num_draft_tokens: float) -> float:
-    """The probability that yields so many accepted tokens a round: the inverse of `expected_tokens`."""
-    if num_draft_tokens == 0:
-        return 0.0
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if expected_tokens(middle, num_draft_tokens) - 1 >= num_accepted else (middle, high)
-    return high
+    num_tokens = 0
+    for target, *drafts in rounds.values():  # early traces lack the number of tokens
+        told = target.num_tokens
+        num_tokens += 1 + sum(draft.num_accepted for draft in drafts[:1]) if told is None else told
+    return TraceSummary(name, levels, len(rounds), num_tokens)
 
 
 def _by_position(lines: Sequence[TraceLine]) -> list[float]:

@@ -1,7 +1,7 @@
 """The weights of a checkpoint, with what `quantize` would do to each by default."""
 
-from collections.abc import Callable, Iterable
-from typing import Literal, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, cast
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_values
@@ -12,7 +12,6 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, Recognized, choose_codec, is_rounded
 from mxconv.conversion.rows import rounded
 from mxconv.errors import MxconvError
-from mxconv.report.draft_head import find_draft_head
 from mxconv.report.open_weights import OpenWeights, WeightTensor, with_decoded, with_experts
 
 Dtype = Literal["bf16", "fp16"]
@@ -48,10 +47,9 @@ def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> OpenWeigh
         )
     if mtp := mtp_note(lambda: describe_values(checkpoint.config or {}), checkpoint.tensors):
         notes.append(mtp)
-    head = find_draft_head(checkpoint)
-    if head is not None:
-        notes.insert(0, head.describe())
-    return OpenWeights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes), head)
+    if head := head_note(checkpoint.config or {}):
+        notes.insert(0, head)
+    return OpenWeights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes))
 
 
 def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, cast_to: FloatFormat | None) -> WeightTensor:
@@ -78,6 +76,31 @@ def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, cast_to
         rows=rows,
         release=lambda start, stop: tensor.release(start, stop if tensor.shape else None),
         note=note,
+    )
+
+
+def head_note(config: Mapping[str, Any]) -> str | None:
+    """A line about a draft head in the format of vllm-project/speculators; None for a model.
+
+    Source:
+        Eagle3SpeculatorConfig of speculators 0.4.
+    """
+
+    def section(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        found = values.get(key)
+        return found if isinstance(found, dict) else {}
+
+    if "speculators_model_type" not in config and "speculators_config" not in config:
+        return None
+    method, layer = section(config, "speculators_config"), section(config, "transformer_layer_config")
+    kind = config.get("speculators_model_type") or method.get("algorithm")
+    target = section(method, "verifier").get("name_or_path") or "an unnamed model"
+    can_run = "Run it below its model with --draft eagle3:PATH_OR_ID."
+    return (
+        f"draft head, {kind} (speculators format), for {target}: {layer.get('num_hidden_layers', '?')} layers of width "
+        f"{layer.get('hidden_size', '?')}; it knows {config.get('draft_vocab_size') or 'all'} of the target's "
+        f"{layer.get('vocab_size', '?')} tokens. "
+        f"{can_run if kind == 'eagle3' else 'mxconv lists such heads and does not run them.'}"
     )
 
 

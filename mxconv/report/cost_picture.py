@@ -1,111 +1,101 @@
-"""Pictures of the cost models: speed-up surfaces, throughput curves and maps, a roofline.
+"""A cost report as pictures of speed-ups, throughput and a roofline, and as one HTML page with its tables.
 
 Sources: the views are those of ML-SpecQD (arXiv 2503.13565), Figs. 2, 3 and 8, and of SPIRe (arXiv 2504.06419),
-Figs. 1, 4 and 6.
+Figs. 4 and 6.
 """
 
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mxconv.cost.answers import Question, body_of, intensity_of
-from mxconv.cost.levels import level_count, pass_seconds
+from mxconv.cost.answers import Question, body_of, intensity_of, speedup_surfaces
+from mxconv.cost.levels import level_count
 from mxconv.cost.roofline import pass_points
-from mxconv.cost.surfaces import Surface, draft_surface, throughput_curves, throughput_surface, two_draft_surface
-from mxconv.cost.throughput import LLAMA_3_70B, SPIRE_DRAFTS, SPIRE_TARGET, DecoderBody
+from mxconv.cost.surfaces import Surface, throughput_surface
+from mxconv.cost.throughput import SPIRE_DRAFTS
 from mxconv.errors import MxconvError
-from mxconv.report.picture import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    label_log_axis,
-    plain,
-    write_picture,
-)
+from mxconv.report.cost_tables import heading, report_tables
+from mxconv.report.html_page import PageSection, render_page
+from mxconv.report.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, label_log_axis, picture_uri, plain
+from mxconv.report.tables import TextTable, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STYLES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (VERMILION, "D"), (PURPLE, "P"), (SKY, "v"))
-SMALL_CONTEXTS = [2**power for power in range(4, 15)]
-LARGE_CONTEXTS = [2**power for power in range(10, 21)]
+CONTEXTS = [2**power for power in range(10, 21)]
 ROOFLINE_TOKENS = (1, 2, 4, 8, 16)
 LINES = (1.5, 2, 2.5, 3, 4, 6, 8, 12, 16)  # speed-ups that surfaces name
-EQUATION = "ML-SpecQD Eq. (1)"
-ML_SPECQD_SPEEDS = (4, 20, 100)
-ML_SPECQD_STAR = (0.825, 0.425)  # shares of the outer and of the inner draft: the middle of 80-85% and 40-45%
 
 
-def write_figure(name: str, question: Question, path: Path) -> None:
-    """Draw one figure; an existing file is overwritten.
+TITLES = {
+    "speedup": "Speed-up",
+    "predictions": "Predicted and measured",
+    "throughput": "Throughput",
+    "accelerator": "Accelerator",
+    "roofline": "Roofline",
+    "counts": "Counts",
+    "sweep": "Sweep",
+}
+DESCRIPTIONS = {
+    "draft": "Speed-up over the accepted share and the length of a draft",
+    "two-drafts": "Speed-up over the accepted shares of two drafts",
+    "throughput-maps": "Throughput over batch and context, by draft",
+    "roofline": "Multiply-adds a second over multiply-adds a byte",
+}
 
-    Args:
-        name: draft, two-drafts, ml-specqd, throughput-curves, throughput-maps, throughput-maps-70b or roofline.
-        question: its hardware and strategies are what is drawn; SPIRe's figures take the hardware alone, ML-SpecQD's
-            nothing of it.
 
-    Raises:
-        MxconvError: another suffix than .png or .svg, or no strategy with as many drafts.
-    """
-    write_picture(path, lambda figure: draw_figure(figure, name, question))
+def render_cost_page(question: Question, report: dict[str, Any]) -> str:
+    """The text of a page with the tables and pictures of every model; `report` is the answer to the question."""
+    tables = dict[str, list[TextTable]]()
+    for name, table in report_tables(report):
+        tables.setdefault(name, []).append(table)
+    depths = {len(levels) for levels in question.strategies.values()}
+    figures = {
+        "speedup": [figure for depth, figure in ((2, "draft"), (3, "two-drafts")) if depth in depths],
+        "throughput": [] if question.architecture.num_experts else ["throughput-maps"],
+        "roofline": ["roofline"],
+    }
+    sections = []
+    for name, title in TITLES.items():
+        if name in tables:
+            uris = {f: picture_uri(partial(draw_figure, name=f, question=question)) for f in figures.get(name, [])}
+            pictures = [(DESCRIPTIONS[figure], uri) for figure, uri in uris.items()]
+            sections.append(PageSection(title, pictures=pictures, tables=tables[name]))
+    title = f"{printable(question.architecture.model_type)} on {printable(question.hardware.name)}: cost"
+    return render_page(title, heading(report), (), sections)
 
 
 def draw_figure(figure: "Figure", name: str, question: Question) -> None:
-    """Draw one figure of `write_figure`, or `throughput-maps-own`: the maps of the question's own model."""
-    own, machine = question.architecture, question.hardware.name
-    contexts = [context for context in LARGE_CONTEXTS if context <= max(own.max_position_embeddings, 1 << 13)]
-    drawers: dict[str, Callable[[], None]] = {
-        "draft": lambda: _draw_surfaces(figure, _surfaces(question, 2), f"Speed-up by a draft, {EQUATION}, {machine}"),
-        "two-drafts": lambda: _draw_surfaces(
-            figure, _surfaces(question, 3), f"Speed-up by two drafts, {EQUATION}, {machine}"
-        ),
-        "ml-specqd": lambda: _draw_ml_specqd(figure),
-        "throughput-curves": lambda: _draw_curves(figure, question),
-        "throughput-maps": lambda: _draw_maps(figure, question, SPIRE_TARGET, SMALL_CONTEXTS, "67 M parameters"),
-        "throughput-maps-70b": lambda: _draw_maps(figure, question, LLAMA_3_70B, LARGE_CONTEXTS, "Llama 3 70B"),
-        "throughput-maps-own": lambda: _draw_maps(figure, question, body_of(own), contexts, own.model_type),
-        "roofline": lambda: _draw_roofline(figure, question),
-    }
-    drawers[name]()
+    """Draw one figure.
+
+    Args:
+        figure: where.
+        name: draft, two-drafts, throughput-maps or roofline.
+        question: its model, hardware and strategies are what is drawn.
+
+    Raises:
+        MxconvError: no strategy with as many drafts, or experts, which SPIRe's equation does not know.
+    """
+    if name == "throughput-maps":
+        _draw_maps(figure, question)
+    elif name == "roofline":
+        _draw_roofline(figure, question)
+    else:
+        surfaces = speedup_surfaces(question, 1 if name == "draft" else 2)
+        if not surfaces:
+            raise MxconvError(
+                f"--figure {name}: no hierarchy with so many drafts; one is required. Choose another figure."
+            )
+        title = f"Speed-up by {'a draft' if name == 'draft' else 'two drafts'}, ML-SpecQD Eq. (1)"
+        _draw_surfaces(figure, surfaces, f"{title}, {question.hardware.name}")
 
 
-def _draw_ml_specqd(figure: "Figure") -> None:
-    """ML-SpecQD's Figs. 2 and 3 at its own speeds, the star where Fig. 3 has it."""
-    panels = [(f"Fig. 2: a draft {speed} times as fast", draft_surface(1 / speed)) for speed in ML_SPECQD_SPEEDS]
-    four_bit, _, small = ML_SPECQD_SPEEDS
-    panels.append(("Fig. 3: 4 bits, then a small model", two_draft_surface((1 / four_bit, 1 / small), (4, 4))))
-    _draw_surfaces(figure, panels, EQUATION)
-    figure.axes[len(panels) - 1].plot(*reversed(ML_SPECQD_STAR), marker="*", ms=13, color="black", mec="white")
-
-
-def _surfaces(question: Question, num_levels: int) -> list[tuple[str, Surface]]:
-    found = []
-    for name, levels in question.strategies.items():
-        if len(levels) == num_levels:
-            seconds = [pass_seconds(question.hardware, level, question.workload) for level in levels]
-            costs = [value / seconds[0] for value in seconds[1:]]
-            if num_levels == 2:
-                found.append((name, draft_surface(costs[0])))
-            else:
-                lengths = question.lengths(2)
-                found.append((name, two_draft_surface((costs[0], costs[1]), (lengths[0], lengths[1]))))
-    if not found:
-        raise MxconvError(
-            f"--figure: no hierarchy of {num_levels} levels; one is required for this picture. Choose another figure."
-        )
-    return found
-
-
-def _draw_surfaces(figure: "Figure", panels: list[tuple[str, Surface]], title: str) -> None:
+def _draw_surfaces(figure: "Figure", panels: dict[str, Surface], title: str) -> None:
     figure.set_size_inches(max(4.3 * len(panels) + 0.8, 6.0), 4.4)
     axes = list(figure.subplots(1, len(panels), squeeze=False).flat)
-    top = max(max(max(row) for row in surface.values) for _, surface in panels)
-    for panel, (name, surface) in zip(axes, panels, strict=True):
+    top = max(max(max(row) for row in surface.values) for surface in panels.values())
+    for panel, (name, surface) in zip(axes, panels.items(), strict=True):
         colours = panel.contourf(
             surface.columns, surface.rows, surface.values, levels=_steps(top), cmap="RdBu", norm=_around_one(top)
         )
@@ -144,29 +134,15 @@ def _around_one(top: float) -> Any:
     return TwoSlopeNorm(1.0, 0.0, max(top, 1.2))
 
 
-def _draw_curves(figure: "Figure", question: Question) -> None:
-    """SPIRe's Fig. 1: throughput over the context, a curve a draft, batch 64."""
-    figure.set_size_inches(7.0, 4.4)
-    axes = figure.subplots()
-    curves = throughput_curves(SPIRE_TARGET, SMALL_CONTEXTS, intensity_of(question.hardware))
-    for (name, values), (colour, marker) in zip(curves.items(), STYLES, strict=False):
-        axes.plot(SMALL_CONTEXTS, values, color=colour, marker=marker, ms=5, lw=1.4, label=name)
-    axes.axhline(1.0, color=GREY, lw=1, ls="--", label="plain decoding")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(SMALL_CONTEXTS, [f"{context:,}" for context in SMALL_CONTEXTS], fontsize=8)
-    axes.minorticks_off()
-    axes.set_ylim(0, None)
-    axes.set_xlabel("context (positions)")
-    axes.set_ylabel("throughput over plain decoding")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
-    axes.set_title(f"Batch 64, 4 draft tokens, 67 M parameters, {question.hardware.name}", fontsize=10)
-
-
-def _draw_maps(figure: "Figure", question: Question, target: DecoderBody, contexts: list[int], label: str) -> None:
-    """SPIRe's Figs. 4 and 6: throughput over batch and context, a map a draft."""
-    intensity = intensity_of(question.hardware)
-    surfaces = [throughput_surface(target, name, contexts, intensity) for name in SPIRE_DRAFTS]
+def _draw_maps(figure: "Figure", question: Question) -> None:
+    """Throughput over batch and context, a map a draft of SPIRe's."""
+    model, intensity = question.architecture, intensity_of(question.hardware)
+    if model.num_experts:
+        raise MxconvError(
+            "--figure throughput-maps: a mixture of experts; a dense decoder is required. Choose another figure."
+        )
+    contexts = [context for context in CONTEXTS if context <= max(model.max_position_embeddings, 1 << 13)]
+    surfaces = [throughput_surface(body_of(model), name, contexts, intensity) for name in SPIRE_DRAFTS]
     figure.set_size_inches(16, 5)
     axes = list(figure.subplots(1, len(surfaces), squeeze=False).flat)
     top = max(max(max(row) for row in surface.values) for surface in surfaces)
@@ -176,18 +152,14 @@ def _draw_maps(figure: "Figure", question: Question, target: DecoderBody, contex
             for column, value in enumerate(values):
                 shade = "white" if value < 0.35 or value > 1 + 0.7 * (top - 1) else "black"
                 panel.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=shade)
-        panel.set_xticks(range(len(contexts)), [_binary(context) for context in contexts], fontsize=8)
+        panel.set_xticks(range(len(contexts)), [f"{context // 1024}K" for context in contexts], fontsize=8)
         panel.set_yticks(range(len(surface.rows)), [f"{batch:g}" for batch in surface.rows], fontsize=8)
         panel.set_title(surface.title)
         panel.set_xlabel("context (positions; K is 1,024)")
         panel.set_ylabel("batch (sequences)")
     figure.colorbar(image, ax=axes, label="throughput over plain decoding")
-    title = f"{label}, 4 draft tokens, {question.hardware.name} ({intensity:.0f} FLOPs a byte)"
+    title = f"{model.model_type}, 4 draft tokens, {question.hardware.name} ({intensity:.0f} FLOPs a byte)"
     figure.suptitle(title, fontsize=11, fontweight="bold")
-
-
-def _binary(number: int) -> str:
-    return f"{number // 1024}K" if number >= 1024 else str(number)
 
 
 def _draw_roofline(figure: "Figure", question: Question) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
-from mxconv.report.draft_head import DraftHead
 from mxconv.report.open_weights import OpenWeights, WeightTensor
 from mxconv.report.weight_statistics import NUM_PASSES, Statistics, merge, tensor_statistics
 from mxconv.workers import Advance, ByteCounter, Executor, Workers
@@ -37,7 +36,6 @@ class Inspection:
     groups: tuple[Statistics, ...]  # the tensors themselves where per is tensor
     total: Statistics
     notes: tuple[str, ...]
-    draft_head: DraftHead | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -45,7 +43,6 @@ class Inspection:
             "source_kind": self.kind,
             "commit": self.commit,
             "notes": list(self.notes),
-            "draft_head": self.draft_head.to_json() if self.draft_head else None,
             "per": self.per,
             "tensors": [tensor.to_json() for tensor in self.tensors],
             "groups": [] if self.per == "tensor" else [group.to_json() for group in self.groups],
@@ -98,7 +95,6 @@ def inspect_weights(
         groups=tensors if per == "tensor" else _groups(tensors, per),
         total=merge("total", tensors),
         notes=weights.notes,
-        draft_head=weights.draft_head,
     )
 
 

@@ -15,7 +15,6 @@ from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.plan import MAX_SLICE_WEIGHTS
-from mxconv.report.draft_head import DraftHead
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,6 @@ class OpenWeights:
     commit: str | None
     tensors: tuple[WeightTensor, ...]  # sorted by name
     notes: tuple[str, ...] = ()
-    draft_head: DraftHead | None = None  # what a checkpoint is that is no model of its own
     reopen: Callable[[], AbstractContextManager["OpenWeights"]] | None = None  # in another process
 
 

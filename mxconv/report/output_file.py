@@ -6,6 +6,16 @@ from pathlib import Path
 
 from mxconv.errors import MxconvError
 
+SUFFIXES = (".png", ".svg")  # of pictures
+
+
+def check_suffix(path: Path) -> None:
+    """Raise MxconvError unless the name of a file ends in .png or .svg."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise MxconvError(
+            f"{path}: a picture that ends in {path.suffix!r}; .png or .svg is required. Choose one of the two."
+        )
+
 
 def check_output(path: Path, force: bool) -> None:
     """Check before long work that a file can be written.
@@ -35,12 +45,3 @@ def write_output(path: Path, write: Callable[[Path], None]) -> None:
         raise MxconvError(f"{path}: cannot be written ({error.strerror}). Check space and permissions.") from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a page or another text in UTF-8, as `write_output` does."""
-
-    def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8")
-
-    write_output(path, write)

@@ -6,14 +6,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxconv.errors import MxconvError
+from mxconv.report.output_file import check_suffix
 from mxconv.report.tables import printable
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
 # the Okabe-Ito colours, which people with any colour vision can tell apart
 BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#555555"
 PURPLE, SKY = "#CC79A7", "#56B4E9"
@@ -24,14 +23,6 @@ SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "mxconv",  # the same bytes for the same figures
     "text.parse_math": False,  # a tensor's name is no formula
 }
-
-
-def check_suffix(path: Path) -> None:
-    """Raise MxconvError unless the name of a file ends in .png or .svg."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise MxconvError(
-            f"{path}: a picture that ends in {path.suffix!r}; .png or .svg is required. Choose one of the two."
-        )
 
 
 def write_picture(path: Path, draw: Callable[["Figure"], None]) -> None:

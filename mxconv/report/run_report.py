@@ -5,15 +5,14 @@ Tokens are the text of a model: the page escapes all of it and shows white space
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from mxconv.cost.trace import ProposedTree
+from mxconv.cost.trace import ProposedTree, TraceLine
 from mxconv.report.html_page import PageSection, render_page
-from mxconv.report.tables import Column, TextTable, print_table, printable
-from mxconv.report.traced_run import PromptRun, TracedRound, TracedRun
+from mxconv.report.tables import TextTable, print_table, printable
+from mxconv.report.traced_run import TracedRun
 
 MOST_DRAWN_ROUNDS = 500
 MOST_DRAWN_NODES = 20_000
@@ -27,47 +26,37 @@ LEGEND = (
     "Columns are depths, percentages the draft's probabilities. · is a space, ↵ a new line, ⇥ a tab."
 )
 LEVELS = {
-    "level": Column("name"),
-    "passes": Column("num_forwards", ","),
-    "proposed": Column("num_proposed", ","),
-    "nodes": Column("num_nodes", ","),
-    "accepted": Column("num_accepted", ","),
-    "share": Column("share", ".3f"),
-    "seconds": Column("seconds", ".2f"),
+    "level": ("name",),
+    "passes": ("num_forwards", ","),
+    "proposed": ("num_proposed", ","),
+    "nodes": ("num_nodes", ","),
+    "accepted": ("num_accepted", ","),
+    "share": ("share", ".3f"),
+    "seconds": ("seconds", ".2f"),
 }
 DEPTHS = {
-    "depth": Column("depth"),
-    "rounds": Column("num_rounds", ","),
-    "nodes": Column("num_nodes", ","),
-    "nodes a round": Column("width", ".2f"),
-    "accepted": Column("num_accepted", ","),
-    "share": Column("share", ".3f"),
+    "depth": ("depth",),
+    "rounds": ("num_rounds", ","),
+    "nodes": ("num_nodes", ","),
+    "nodes a round": ("width", ".2f"),
+    "accepted": ("num_accepted", ","),
+    "share": ("share", ".3f"),
 }
 
 
-@dataclass(frozen=True)
-class TextPiece:
+class TextPiece(NamedTuple):
     """Characters of a token, or the marks of its white space."""
 
     text: str
     is_mark: bool = False
 
 
-@dataclass(frozen=True)
-class TokenBox:
-    """A token of a tree as the page draws it."""
-
-    kind: str  # accepted, rejected, or own: the target's
-    pieces: list[TextPiece]
-    share: str
-    title: str
-
-
 def print_run(run: TracedRun, console: Console) -> None:
     """Print the sums of levels and depths."""
+    num_tokens, num_rounds = run.summary.num_tokens, len(run.rounds)
     summary = (
-        f"{run.num_tokens:,} tokens of {len(run.prompts):,} prompts in {run.num_rounds:,} rounds of the target "
-        f"({run.num_tokens / run.num_rounds:.2f} a round)"
+        f"{num_tokens:,} tokens of {len(run.prompts):,} prompts in {num_rounds:,} rounds of the target "
+        f"({num_tokens / num_rounds:.2f} a round)"
     )
     print_table(TextTable(f"{printable(run.name)}  (trace)", lines=[summary]), console)
     if not run.has_trees:
@@ -79,19 +68,20 @@ def print_run(run: TracedRun, console: Console) -> None:
 def render_run_page(run: TracedRun) -> str:
     """The text of the page; of long runs the first 500 rounds, or 20,000 nodes, are drawn."""
     left = drawn = _num_drawn(run)
+    prompts, num_tokens, num_rounds = run.prompts, run.summary.num_tokens, len(run.rounds)
     facts = {
-        "prompts": f"{len(run.prompts):,}",
-        "rounds": f"{run.num_rounds:,}",
-        "tokens": f"{run.num_tokens:,}",
-        "tokens a round": f"{run.num_tokens / run.num_rounds:.2f}",
+        "prompts": f"{len(prompts):,}",
+        "rounds": f"{num_rounds:,}",
+        "tokens": f"{num_tokens:,}",
+        "tokens a round": f"{num_tokens / num_rounds:.2f}",
     }
     sections = [PageSection(facts=facts, tables=_tables(run), lines=[LEGEND if run.has_trees else WITHOUT_TREES])]
-    for prompt in run.prompts if run.has_trees else ():
+    for number, rounds in prompts.items() if run.has_trees else ():
         if left:
-            title = printable(" ".join(prompt.text.split())[:60])
-            sections.append(PageSection(f"Prompt {prompt.number + 1}: {title}", prompt=_prompt(prompt, left)))
-        left -= min(left, len(prompt.rounds))
-    notes = [f"The first {drawn:,} of {run.num_rounds:,} rounds are drawn."] if drawn < run.num_rounds else []
+            title = printable(" ".join(rounds[0].prompt_text.split())[:60])
+            sections.append(PageSection(f"Prompt {number + 1}: {title}", prompt=_prompt(rounds[:left])))
+        left -= min(left, len(rounds))
+    notes = [f"The first {drawn:,} of {num_rounds:,} rounds are drawn."] if drawn < num_rounds else []
     subtitle = "The tokens that the drafts proposed in each round of the target, and those that it accepted."
     return render_page(f"{printable(run.name)}: trees", [subtitle], notes, sections)
 
@@ -140,7 +130,7 @@ def _tables(run: TracedRun) -> list[TextTable]:
         vars(level)
         | {"share": level.num_accepted / level.num_proposed if level.num_proposed else None}
         | ({} if level.num_nodes else dict.fromkeys(("num_proposed", "num_nodes", "num_accepted")))
-        for level in run.levels
+        for level in run.summary.levels
     ]
     tables = [TextTable.of("By level", LEVELS, levels)]
     tables[0].notes.append("Proposed counts the longest path of each tree, nodes all of it.")
@@ -156,32 +146,33 @@ def _tables(run: TracedRun) -> list[TextTable]:
 def _num_drawn(run: TracedRun) -> int:
     """The number of rounds, from the first on, that a page holds."""
     num_nodes = 0
-    for count, found in enumerate(run.rounds):
-        num_nodes += len(found.tree.tokens) if found.tree else 0
+    for count, (target, *_) in enumerate(run.rounds):
+        num_nodes += len(target.tree.tokens) if target.tree else 0
         if count == MOST_DRAWN_ROUNDS or num_nodes > MOST_DRAWN_NODES:
             return count
-    return run.num_rounds
+    return len(run.rounds)
 
 
-def _prompt(prompt: PromptRun, left: int) -> dict[str, Any]:
-    """The text of a prompt and of its first `left` rounds, and their trees."""
-    rounds = prompt.rounds[:left]
-    cut = "(...) " if len(prompt.text) > MOST_PROMPT else ""
+def _prompt(rounds: list[TraceLine]) -> dict[str, Any]:
+    """The text of a prompt and of its rounds, and their trees."""
+    text = rounds[0].prompt_text
+    cut = "(...) " if len(text) > MOST_PROMPT else ""
     return {
-        "text": label_pieces(cut + prompt.text[-MOST_PROMPT:]),
+        "text": label_pieces(cut + text[-MOST_PROMPT:]),
         "written": [part for found in rounds for part in _written(found)],
-        "rounds": [_drawn_round(found, found.tree) for found in rounds if found.tree is not None],
+        "rounds": [_drawn_round(found.round, found.tree) for found in rounds if found.tree is not None],
     }
 
 
-def _drawn_round(found: TracedRound, tree: ProposedTree) -> dict[str, Any]:
+def _drawn_round(number: int, tree: ProposedTree) -> dict[str, Any]:
     shape = f"{printable(tree.draft or '')}, {len(tree.tokens)} nodes" if tree.tokens else "nothing proposed"
-    title = f"round {found.number}: {shape}; {tree.num_accepted} accepted, {len(tree.emitted)} tokens"
+    title = f"round {number}: {shape}; {tree.num_accepted} accepted, {len(tree.emitted)} tokens"
     rows = [{"indent": row["indent"], "boxes": [_box(tree, node) for node in row["nodes"]]} for row in tree_rows(tree)]
     return {"title": title, "rows": rows}
 
 
-def _box(tree: ProposedTree, node: int) -> TokenBox:
+def _box(tree: ProposedTree, node: int) -> dict[str, Any]:
+    """A token of a tree as the page draws it: its kind, label and probability, and what a pointer over it shows."""
     if node == OWN:
         place = len(tree.path)
         kind, share, token = "own", None, tree.emitted[place]
@@ -192,10 +183,11 @@ def _box(tree: ProposedTree, node: int) -> TokenBox:
         text = tree.texts[node] if tree.texts else ""
     text = text or f"#{token}"
     title = f"{printable(text)!r}, token {token}: {'the target' if kind == 'own' else kind}"
-    return TokenBox(kind, label_pieces(text, MOST_LABEL), "" if share is None else f"{min(share, 1):.0%}", title)
+    percent = "" if share is None else f"{min(share, 1):.0%}"
+    return {"kind": kind, "pieces": label_pieces(text, MOST_LABEL), "share": percent, "title": title}
 
 
-def _written(found: TracedRound) -> Iterator[tuple[str, list[TextPiece]]]:
+def _written(found: TraceLine) -> Iterator[tuple[str, list[TextPiece]]]:
     """The text of a round by the kind of its tokens, or in one piece where the labels do not add up to it."""
     tree = found.tree
     if tree is None or "".join(tree.emitted_texts) != found.text:

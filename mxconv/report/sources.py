@@ -80,25 +80,9 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> OpenWeig
     names = [record.name for record in manifest.tensors]
     if mtp := mtp_note(lambda: describe_file(package.root / "config.json"), names):
         notes.append(mtp)
-    tensors = []
-    for record in sorted(manifest.tensors, key=lambda record: record.name):
-        if record.codec == "bsfp":
-            tensors.append(_bsfp_tensor(package, record))
-            continue
-        if record.carried is not None and referenced is None:
-            tensors.append(_carried_tensor(package, record))
-            continue
-        original = package.kept(record) if referenced is None else _referenced(package, record, referenced)
-        tensor = replace(source_tensor(original, record.codec != "keep", record.reason, None), codec=record.codec)
-        if record.scaled is not None:
-            tensors.append(_with_fp8(tensor, package, record, referenced))
-            continue
-        if record.codec == "mxint8":
-            tensor = _with_mxint8(tensor, package, record)
-        elif record.codec == "mxfp4" and record.carried is None:
-            tensor = _with_mxfp4(tensor, package, record)
-        tensors.append(tensor)
-    return OpenWeights(source, "package", manifest.source.commit, tuple(tensors), tuple(notes))
+    records = sorted(manifest.tensors, key=lambda record: record.name)
+    tensors = tuple(_package_tensor(package, record, referenced) for record in records)
+    return OpenWeights(source, "package", manifest.source.commit, tensors, tuple(notes))
 
 
 def _head_note(package: Package) -> list[str]:
@@ -117,41 +101,51 @@ def _head_note(package: Package) -> list[str]:
     ]
 
 
-def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
-    stack = record.stack
-    if stack is None:
-        return _bsfp_matrix(package, record, None)
-    first = _bsfp_matrix(package, record, 0)
-    whole = replace(
-        first,
-        name=record.name,
-        shape=stack.shape,
-        num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
-        matrices=lambda: [_bsfp_matrix(package, record, number) for number in range(stack.num_experts)],
-    )
-    return stacked(whole, stack)
+def _package_tensor(
+    package: Package, record: TensorRecord, referenced: Mapping[str, SourceTensor] | None
+) -> WeightTensor:
+    """A tensor with the draft that the package stores of it; `referenced` has the target where the package lacks it."""
+    stack, num_bytes = record.stack, sum(array.num_bytes for array in tensor_arrays(record))
+    if record.codec == "bsfp":
+        if stack is None:
+            return _bsfp_matrix(package, record)
+        whole = replace(
+            _bsfp_matrix(package, record, 0),
+            name=record.name,
+            shape=stack.shape,
+            num_stored_bytes=num_bytes,
+            matrices=lambda: [_bsfp_matrix(package, record, number) for number in range(stack.num_experts)],
+        )
+        return stacked(whole, stack)
+    if record.carried is not None and referenced is None:
+        return _carried_tensor(package, record)
+    original = package.kept(record) if referenced is None else _referenced(package, record, referenced)
+    tensor = replace(source_tensor(original, record.codec != "keep", record.reason, None), codec=record.codec)
+    if record.scaled is not None:
+        weights = _with_draft(decoded(tensor, package.fp8(record, referenced)), package, record)
+        return replace(tensor, matrices=lambda: [weights])
+    if record.carried is not None:
+        return tensor
+    if stack is None or record.codec != "mxfp4":
+        return _with_draft(tensor, package, record)
+    sources = with_experts(tensor, stack)
+
+    def experts() -> list[WeightTensor]:
+        assert sources.matrices is not None
+        return [_with_draft(each, package, record, number) for number, each in enumerate(sources.matrices())]
+
+    drafted = stacked(replace(tensor, matrices=experts, num_stored_bytes=num_bytes), stack)
+    return replace(drafted, rows=tensor.rows)
 
 
-def _bsfp_matrix(package: Package, record: TensorRecord, expert: int | None) -> WeightTensor:
+def _bsfp_matrix(package: Package, record: TensorRecord, expert: int | None = None) -> WeightTensor:
     """A BSFP matrix, or one expert of a stack."""
     stored = package.bsfp(record, expert)
 
     def rows(start: int, stop: int) -> U16:
         return stored.target_rows(start, stop, decode_bsfp)
 
-    def draft_rows(start: int, stop: int) -> F32:
-        tiles = stored.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        draft = decode_bsfp_draft(tiles, stored.table, (stop - start, stored.shape[1]))
-        return draft if stored.rescale_factor == 1.0 else (draft / stored.rescale_factor).astype(np.float32)
-
-    def release(start: int, stop: int) -> None:
-        if expert is not None:
-            package.release_expert(record, expert)
-            return
-        for array in tensor_arrays(record):  # whole: the escapes of some rows have no rows of their own
-            package.arrays[array.name].release()
-
-    return WeightTensor(
+    tensor = WeightTensor(
         name=record.name if expert is None else f"{record.name}[{expert}]",
         dtype=record.dtype,
         shape=stored.shape,
@@ -159,18 +153,54 @@ def _bsfp_matrix(package: Package, record: TensorRecord, expert: int | None) -> 
         is_quantized=True,
         reason=record.reason,
         rows=rows,
-        release=release,
+        release=lambda start, stop: None,
         codec="bsfp",
-        num_stored_bytes=stored.num_bytes,
-        draft_rows=draft_rows,
         note=f"rescaled by {stored.rescale_factor:.6g}: not lossless" if stored.rescale_factor != 1.0 else None,
     )
+    return _with_draft(tensor, package, record, expert)
+
+
+def _with_draft(
+    tensor: WeightTensor, package: Package, record: TensorRecord, expert: int | None = None
+) -> WeightTensor:
+    """A matrix, or one expert of a stack, with the draft that the package stores of it; what is kept has none."""
+    if record.codec == "bsfp":
+        bsfp = package.bsfp(record, expert)
+        num_bytes = bsfp.num_bytes
+
+        def draft_rows(start: int, stop: int) -> F32:
+            tiles = bsfp.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
+            draft = decode_bsfp_draft(tiles, bsfp.table, (stop - start, bsfp.shape[1]))
+            return draft if bsfp.rescale_factor == 1.0 else (draft / bsfp.rescale_factor).astype(np.float32)
+    elif record.codec == "mxfp4":
+        mxfp4 = package.mxfp4(record, expert)
+        num_bytes = mxfp4.codes.nbytes + mxfp4.scales.nbytes
+
+        def draft_rows(start: int, stop: int) -> F32:
+            tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
+            return decode_mxfp4(mxfp4.codes[tiles], mxfp4.scales[tiles], (stop - start, mxfp4.shape[1]))
+    elif record.codec == "mxint8":
+        mxint8 = package.mxint8(record)
+        num_bytes = mxint8.elements.nbytes + mxint8.scales.nbytes
+
+        def draft_rows(start: int, stop: int) -> F32:
+            return BF16.decode(mxint8.patterns(start, stop))
+    else:
+        return tensor
+
+    def release(start: int, stop: int) -> None:
+        tensor.release(start, stop)
+        if expert is None:
+            package.release(record, start, stop)
+        else:
+            package.release_expert(record, expert)
+
+    return replace(tensor, release=release, num_stored_bytes=num_bytes, draft_rows=draft_rows)
 
 
 def _carried_tensor(package: Package, record: TensorRecord) -> WeightTensor:
     """A tensor of the source's own MXFP4 bytes, by experts."""
-    rebuilt = RebuiltTensor(package, record)
-    num_rows = record.shape[1]
+    rebuilt, num_rows = RebuiltTensor(package, record), record.shape[1]
 
     def rows(start: int, stop: int) -> U16:
         found = [rebuilt.rows(number * num_rows, (number + 1) * num_rows) for number in range(start, stop)]
@@ -193,70 +223,6 @@ def _carried_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
         note=record.reason,
     )
-
-
-def _with_fp8(
-    tensor: WeightTensor, package: Package, record: TensorRecord, referenced: Mapping[str, SourceTensor] | None
-) -> WeightTensor:
-    """A tensor of FP8 bytes, with its decoded weights and the draft of them."""
-    weights = decoded(tensor, package.fp8(record, referenced))
-    if record.codec == "mxfp4":
-        weights = _mxfp4_matrix(weights, package, record, None)
-    elif record.codec == "mxint8":
-        weights = _with_mxint8(weights, package, record)
-    return replace(tensor, matrices=lambda: [weights])
-
-
-def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
-    stack = record.stack
-    if stack is None:
-        return _mxfp4_matrix(tensor, package, record, None)
-    sources = with_experts(tensor, stack)
-
-    def experts() -> list[WeightTensor]:
-        assert sources.matrices is not None
-        return [_mxfp4_matrix(each, package, record, number) for number, each in enumerate(sources.matrices())]
-
-    num_bytes = sum(array.num_bytes for array in tensor_arrays(record))
-    drafted = stacked(replace(tensor, matrices=experts, num_stored_bytes=num_bytes), stack)
-    return replace(drafted, rows=tensor.rows)
-
-
-def _mxfp4_matrix(tensor: WeightTensor, package: Package, record: TensorRecord, expert: int | None) -> WeightTensor:
-    """A matrix or one expert of a stack, with its MXFP4 draft."""
-    stored = package.mxfp4(record, expert)
-    columns = stored.shape[1]
-
-    def draft_rows(start: int, stop: int) -> F32:
-        tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        return decode_mxfp4(stored.codes[tiles], stored.scales[tiles], (stop - start, columns))
-
-    def release(start: int, stop: int) -> None:
-        tensor.release(start, stop)
-        if expert is not None:
-            package.release_expert(record, expert)
-            return
-        for array in tensor_arrays(record):
-            package.arrays[array.name].release(start // TILE_ROWS, -(-stop // TILE_ROWS))
-
-    return replace(
-        tensor, release=release, num_stored_bytes=stored.codes.nbytes + stored.scales.nbytes, draft_rows=draft_rows
-    )
-
-
-def _with_mxint8(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
-    stored = package.mxint8(record)
-
-    def draft_rows(start: int, stop: int) -> F32:
-        return BF16.decode(stored.patterns(start, stop))
-
-    def release(start: int, stop: int) -> None:
-        tensor.release(start, stop)
-        for array in tensor_arrays(record):
-            package.arrays[array.name].release(start // TILE_ROWS, -(-stop // TILE_ROWS))
-
-    num_bytes = stored.elements.nbytes + stored.scales.nbytes
-    return replace(tensor, release=release, num_stored_bytes=num_bytes, draft_rows=draft_rows)
 
 
 def _referenced(package: Package, record: TensorRecord, tensors: Mapping[str, SourceTensor]) -> SourceTensor:

@@ -2,22 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
 
 NOTHING = "-"
-
-
-class Column(NamedTuple):
-    """A column of a table: the member of a row that it shows, its format, and a factor for another unit."""
-
-    key: str
-    form: str = ""
-    factor: float = 1.0
+Columns = Mapping[str, tuple[Any, ...]]
+"""By heading: the attribute or key of a row, or a function of the row; then a format; then a factor for its unit."""
 
 
 @dataclass
@@ -29,22 +21,28 @@ class TextTable:
         notes: below those, in smaller print.
     """
 
-    title: str
+    title: str = ""
     columns: Sequence[str] = ()
     rows: list[list[str]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, title: str, columns: Mapping[str, Column], rows: Iterable[Mapping[str, Any]]) -> "TextTable":
-        """Make a table of rows of plain data; `columns` are by heading."""
-        return cls(title, list(columns), [[_cell(row[c.key], c) for c in columns.values()] for row in rows])
+    def of(cls, title: str, columns: Columns, rows: Iterable[Any]) -> "TextTable":
+        """Make a table with a row of cells for each of `rows`."""
+        cells = [[_cell(_member(row, key), *form) for key, *form in columns.values()] for row in rows]
+        return cls(title, list(columns), cells)
 
 
-def print_table(found: TextTable, console: Console) -> None:
+def print_table(found: TextTable, console: "Console") -> None:
     """Print a table with its lines and notes."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
     if found.columns:
-        table = Table(title=found.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+        title = found.title or None
+        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
         for index, column in enumerate(found.columns):
             table.add_column(column, justify="right" if index else "left", overflow="fold")
         for row in found.rows:
@@ -77,11 +75,28 @@ def percent(fraction: float) -> str:
     return f"{min(fraction, 0.9999):.2%}"
 
 
-def _cell(value: Any, column: Column) -> str:
+def format_bytes(num_bytes: float) -> str:
+    """Bytes as people read them: 1 GB is 10^9 bytes."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"
+
+
+def _member(row: Any, key: Any) -> Any:
+    if callable(key):
+        return key(row)
+    return row[key] if isinstance(row, Mapping) else getattr(row, key)
+
+
+def _cell(value: Any, form: str = "", factor: float = 1) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, str):
         return printable(value)
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
     if isinstance(value, list | tuple):
-        return ", ".join(_cell(each, column) for each in value) or NOTHING
-    return format(value * column.factor if column.factor != 1.0 else value, column.form)
+        return ", ".join(_cell(each, form, factor) for each in value) or NOTHING
+    return format_bytes(value) if form == "bytes" else format(value * factor if factor != 1 else value, form)

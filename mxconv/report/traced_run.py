@@ -1,64 +1,19 @@
-"""A run read from its trace: prompts, verification steps (rounds), and the tree of tokens that each one verified.
+"""A run read from its trace: verification steps (rounds) by prompt, and the tree of tokens that each one verified.
 
 The lines are those that mxconv/speculation/trace_lines.py writes; traces of earlier versions lack trees.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mxconv.cost.trace import REMEDY, ProposedTree, TraceLine, trace_lines
+from mxconv.cost.trace import REMEDY, ProposedTree, TraceLine, TraceSummary, summarize, trace_lines
 from mxconv.errors import MxconvError
 
 MOST_BYTES = 64_000_000
-
-
-@dataclass(frozen=True)
-class TracedRound:
-    """One verification step of the target, with a line for each level, the target's first."""
-
-    lines: list[TraceLine]
-
-    @property
-    def number(self) -> int:
-        return self.lines[0].round
-
-    @property
-    def tree(self) -> ProposedTree | None:
-        return self.lines[0].tree
-
-    @property
-    def text(self) -> str:
-        return self.lines[0].text
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens added to the text; older traces leave them to be counted from the first draft's accepted ones."""
-        recorded = self.lines[0].num_tokens
-        return 1 + sum(line.num_accepted for line in self.lines[1:2]) if recorded is None else recorded
-
-
-@dataclass(frozen=True)
-class PromptRun:
-    """One prompt and its rounds; the text is empty where the trace has none."""
-
-    number: int
-    text: str
-    rounds: list[TracedRound]
-
-
-@dataclass(frozen=True)
-class LevelSum:
-    """The sums of a level over all rounds."""
-
-    name: str
-    num_forwards: int
-    num_proposed: int  # of trees, their longest paths
-    num_nodes: int
-    num_accepted: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -72,63 +27,45 @@ class DepthSum:
 
 @dataclass(frozen=True)
 class TracedRun:
-    """A run: the prompts of a trace."""
+    """A run: its rounds, each with a line for every level, the target's first."""
 
     name: str
-    prompts: list[PromptRun]
+    rounds: list[list[TraceLine]]
+
+    @cached_property
+    def summary(self) -> TraceSummary:
+        """The sums of each level, the prompts' own rounds included."""
+        return summarize([line for lines in self.rounds for line in lines], self.name)
 
     @property
-    def rounds(self) -> Iterator[TracedRound]:
-        return (found for prompt in self.prompts for found in prompt.rounds)
-
-    @property
-    def num_rounds(self) -> int:
-        return sum(len(prompt.rounds) for prompt in self.prompts)
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(found.num_tokens for found in self.rounds)
+    def prompts(self) -> dict[int, list[TraceLine]]:
+        """The target's line of every round by the number of the prompt."""
+        found: dict[int, list[TraceLine]] = {}
+        for target, *_ in self.rounds:
+            found.setdefault(target.prompt, []).append(target)
+        return found
 
     @property
     def has_trees(self) -> bool:
-        return any(found.tree is not None for found in self.rounds)
-
-    @property
-    def levels(self) -> list[LevelSum]:
-        """The sums of each level, the target first."""
-        by_name: dict[str, list[TraceLine]] = {}
-        for found in self.rounds:
-            for line in found.lines:
-                by_name.setdefault(line.level, []).append(line)
-        return [
-            LevelSum(
-                name,
-                sum(line.num_forwards for line in lines),
-                sum(line.num_proposed for line in lines),
-                sum(line.num_rows for line in lines),
-                sum(line.num_accepted for line in lines),
-                sum(line.seconds for line in lines),
-            )
-            for name, lines in by_name.items()
-        ]
+        return any(target.tree is not None for target, *_ in self.rounds)
 
     @property
     def depths(self) -> dict[str, list[DepthSum]]:
         """The sums of each depth by the draft that proposed to the target."""
         trees: dict[str, list[ProposedTree]] = {}
-        for found in self.rounds:
-            if found.tree is not None and found.tree.draft is not None:
-                trees.setdefault(found.tree.draft, []).append(found.tree)
+        for target, *_ in self.rounds:
+            if target.tree is not None and target.tree.draft is not None:
+                trees.setdefault(target.tree.draft, []).append(target.tree)
         return {draft: _depths(own) for draft, own in trees.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {
             "trace": self.name,
             "num_prompts": len(self.prompts),
-            "num_rounds": self.num_rounds,
-            "num_tokens": self.num_tokens,
+            "num_rounds": len(self.rounds),
+            "num_tokens": self.summary.num_tokens,
             "has_trees": self.has_trees,
-            "levels": [vars(level) for level in self.levels],
+            "levels": [vars(level) for level in self.summary.levels],
             "depths": {draft: [vars(depth) for depth in depths] for draft, depths in self.depths.items()},
         }
 
@@ -143,14 +80,10 @@ def read_run(path: Path) -> TracedRun:
     rounds = list(_rounds(path))
     if not rounds:
         raise MxconvError(f"{path}: 0 lines; at least one is required. {REMEDY}")
-    prompts = []
-    for number, group in groupby(rounds, key=lambda found: found.lines[0].prompt):
-        own = list(group)
-        prompts.append(PromptRun(number, own[0].lines[0].prompt_text, own))
-    return TracedRun(str(path), prompts)
+    return TracedRun(str(path), rounds)
 
 
-def _rounds(path: Path) -> Iterator[TracedRound]:
+def _rounds(path: Path) -> Iterator[list[TraceLine]]:
     """The rounds of a trace; each level has one line in a round."""
     found = trace_lines(path, MOST_BYTES)
     for (prompt, number), group in groupby(found, key=lambda pair: (pair[1].prompt, pair[1].round)):
@@ -162,7 +95,7 @@ def _rounds(path: Path) -> Iterator[TracedRound]:
                     f"is required. {REMEDY}"
                 )
             lines[line.level] = line
-        yield TracedRound(list(lines.values()))
+        yield list(lines.values())
 
 
 def _depths(trees: Sequence[ProposedTree]) -> list[DepthSum]:

@@ -1,7 +1,7 @@
 """The figures of one tensor or of several: exponents, and the size and error of each 4-bit draft."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import reduce
 from math import log10
 from operator import add
@@ -49,7 +49,7 @@ class DraftSums:
     num_bsfp_escapes: int = 0
 
     def __add__(self, other: "DraftSums") -> "DraftSums":
-        return DraftSums(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        return DraftSums(*map(add, vars(self).values(), vars(other).values()))
 
     @property
     def bsfp_bits_per_weight(self) -> float:
@@ -70,7 +70,7 @@ class StoredSums:
     num_bytes: int = 0
 
     def __add__(self, other: "StoredSums") -> "StoredSums":
-        return StoredSums(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        return StoredSums(*map(add, vars(self).values(), vars(other).values()))
 
     @property
     def bits_per_weight(self) -> float:

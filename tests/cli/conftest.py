@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from checkpoints import write_tiny_llama
+from packages import quantize
 
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cli.main import main
-from mxconv.conversion.options import QuantizeOptions
-from mxconv.convert import convert
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def package(tmp_path_factory: pytest.TempPathFactory, source: Path, small: Path) -> Path:
     """target <- mxfp4 <- small; tests only read it."""
     path = tmp_path_factory.mktemp("cli") / "package"
-    with open_checkpoint(source) as checkpoint:
-        convert(checkpoint, path, QuantizeOptions(drafts=(f"checkpoint:{small}",)))
+    quantize(source, path, drafts=(f"checkpoint:{small}",))
     return path
 
 

@@ -60,11 +60,9 @@ def test_kernels_prints_a_table_and_draws_both_pictures(run: Any, tmp_path: Path
 
 
 def test_kernels_measures_the_implementations_asked_for(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("bench", "kernels", *SMALL, "--only", "mxfp4-int8", "--num-tokens", 1, "--json")
+    arguments = ("bench", "kernels", *SMALL, "--only", "mxint8", "--num-tokens", 1, "--json")
     outcome = run(*arguments, "--kernel", "all")
     assert [row["implementation"] for row in outcome.json["results"]] == _native.available()
-    outcome = run(*arguments, "--kernel", "portable")
-    assert [row["implementation"] for row in outcome.json["results"]] == ["portable"]
     monkeypatch.setenv("MXCONV_KERNEL", "portable")
     outcome = run(*arguments)
     assert [row["implementation"] for row in outcome.json["results"]] == ["portable"]
@@ -133,15 +131,15 @@ def test_decode_fails_where_tokens_differ(run: Any, package: Path, monkeypatch: 
 
 def test_decode_of_batches_stands_beside_plain_batches(run: Any, package: Path, prompts: Path) -> None:
     arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 6, "--threads", 1)
-    outcome = run(*arguments, "--batch", "3,1", "--json")
+    outcome = run(*arguments, "--batch", "2,1", "--json")
     assert outcome.exit_code == 0, outcome.stderr
     members = outcome.json
     assert (set(members["machine"]), members["target"]) == (MACHINE_KEYS, "target")
     rows = members["results"]
-    assert [(row["batch"], row["strategy"]) for row in rows] == [(n, name) for n in (1, 3) for name in STRATEGIES]
+    assert [(row["batch"], row["strategy"]) for row in rows] == [(n, name) for n in (1, 2) for name in STRATEGIES]
     assert all(set(row) >= BATCH_KEYS and row["identical_to_greedy"] for row in rows)
     num_prompts = len(prompts.read_text().splitlines())
-    assert {row["num_sequences"] for row in rows} == {-(-num_prompts // 3) * 3}
+    assert {row["num_sequences"] for row in rows} == {-(-num_prompts // 2) * 2}
     for row in rows:
         assert row["tokens_per_second"] == pytest.approx(2 * row["num_tokens"] / row["seconds"])
         (greedy,) = (one for one in rows if (one["batch"], one["strategy"]) == (row["batch"], "greedy"))
@@ -170,7 +168,7 @@ def test_decode_of_batches_fails_where_tokens_differ(
         return seconds, generations
 
     monkeypatch.setattr(batch_speed, "_decode", spoiled)
-    outcome = run("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--batch", "1,2")
+    outcome = run("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--batch", "2")
     assert outcome.exit_code == 1 and "tokens of small (2) differ from those of greedy" in outcome.stderr
 
 
@@ -212,8 +210,3 @@ def test_convert_takes_a_checkpoint(run: Any, source: Path, monkeypatch: pytest.
     assert "mxfp4" in outcome.stdout
     assert run("bench", "convert", source, "--codec", "q4").exit_code == 2
     assert run("bench", "convert", source / "absent").exit_code == 1
-
-
-def test_help_lists_the_commands(run: Any) -> None:
-    outcome = run("bench", "--help")
-    assert all(command in outcome.stdout for command in ("kernels", "decode", "serve", "convert"))

@@ -70,13 +70,12 @@ JSON = [{"role": "user", "content": "json"}]
 CHATS = [SYSTEM, *JSON], [SYSTEM, *TURNS]  # the third line's are those of the second with its own system message
 
 
-@pytest.mark.parametrize("more", [(), ("--batch", 2)], ids=["one by one", "side by side"])
 @pytest.mark.parametrize(
-    "command",
+    ("command", "more"),
     [
-        ("generate", "PACKAGE", "--prompts"),
-        ("verify", "PACKAGE", "--decode"),
-        ("bench", "decode", "PACKAGE", "--num-tokens", "1", "--prompts"),
+        (("generate", "PACKAGE", "--prompts"), ()),
+        (("verify", "PACKAGE", "--decode"), ("--batch", 2)),
+        (("bench", "decode", "PACKAGE", "--num-tokens", "1", "--prompts"), ()),
     ],
     ids=["generate", "verify", "bench decode"],
 )

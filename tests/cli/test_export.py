@@ -76,8 +76,6 @@ def test_a_file_that_exists_is_an_error_unless_forced(run: Any, exportable: Path
     ("arguments", "message"),
     [
         (["--to", "onnx", "-o", "x"], "'onnx' is not one of"),
-        (["--to", "gguf"], "--output"),
-        (["--to", "gguf", "-o", "x", "--level", "both"], "'both' is not one of"),
         (
             ["--to", "compressed-tensors", "-o", "x", "--level", "draft"],
             "compressed-tensors holds the 4-bit draft alone",

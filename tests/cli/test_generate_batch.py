@@ -18,8 +18,7 @@ def many(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("more", [[], ["--temperature", 0.9, "--seed", 5], ["--stop", "e"]], ids=str)
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("more", "batch"), [(["--temperature", 0.9, "--seed", 5], 3), (["--stop", "e"], 1)], ids=str)
 def test_texts_are_those_of_one_after_another(run: Any, package: Path, many: Path, more: list[Any], batch: int) -> None:
     arguments = ["generate", package, "--prompts", many, "--max-new-tokens", 12, "--json", *more]
     alone = run(*arguments).json["results"]

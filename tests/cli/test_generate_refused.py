@@ -82,10 +82,6 @@ def test_the_kernel_may_be_named_by_the_environment(run: Any, package: Path, mon
     assert run(*arguments, "--kernel", "numpy").exit_code == 0
 
 
-def test_zero_threads_are_bad_usage(run: Any, package: Path) -> None:
-    assert run("generate", package, "--prompt", "a", "--threads", 0).exit_code == 2
-
-
 def test_chat_without_a_template_says_what_is_missing(run: Any, package: Path) -> None:
     outcome = run("generate", package, "--prompt", "Hi", "--chat")
     assert (outcome.exit_code, outcome.stdout) == (1, "")

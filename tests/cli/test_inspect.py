@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import write_tiny_llama
+from packages import quantize
 from run_traces import run_lines, write_lines
 
-from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion.options import QuantizeOptions
-from mxconv.convert import convert
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("inspect") / "llama", num_hidden_layers=1)
+@pytest.fixture
+def model(source: Path) -> Path:
+    return source
 
 
 @pytest.fixture
@@ -47,8 +43,7 @@ def test_json_is_the_only_line_of_stdout_and_tables_go_to_stderr(inspect: Any, m
 
 
 def test_a_package_is_inspected_too(inspect: Any, model: Path, tmp_path: Path) -> None:
-    with open_checkpoint(model) as checkpoint:
-        convert(checkpoint, tmp_path / "package", QuantizeOptions(codec="bsfp"))
+    quantize(model, tmp_path / "package", codec="bsfp")
     result = inspect(tmp_path / "package", "--tensor", "*q_proj*", "--json")
     found = json.loads(result.stdout)
     assert found["source_kind"] == "package"
@@ -83,19 +78,6 @@ def test_a_wrong_suffix_is_found_before_anything_is_read(inspect: Any, tmp_path:
     assert result.exit_code == 1 and "a picture that ends in '.gif'; .png or .svg is required" in result.stderr
 
 
-def test_an_unknown_grouping_is_bad_usage(inspect: Any, model: Path) -> None:
-    result = inspect(model, "--per", "shard")
-    assert result.exit_code == 2
-    assert "shard" in result.stderr
-
-
-def test_the_command_imports_nothing_heavy_until_it_runs() -> None:
-    code = "import sys, mxconv.cli.inspect_command\n"
-    code += "print([m for m in ('numpy', 'matplotlib', 'jinja2') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
-
-
 def test_inspecting_loads_no_torch_and_no_picture_library(model: Path) -> None:
     code = "import sys; from mxconv.cli.inspect_command import *; app = typer.Typer(); app.command()(inspect)\n"
     code += f"app([{str(model)!r}, '--tensor', '*norm*'], standalone_mode=False)\n"
@@ -127,24 +109,7 @@ def test_a_trace_is_inspected_by_rounds_levels_and_depth(inspect: Any, trace: Pa
     assert sum(depth["num_nodes"] for depth in found["depths"]["token-recycling"]) > 0
 
 
-def test_a_trace_without_trees_has_its_table(inspect: Any, tmp_path: Path) -> None:
-    later = ("tree", "num_tokens", "text", "prompt_text", "num_nodes")
-    lines = [{key: value for key, value in line.items() if key not in later} for line in run_lines()]
-    result = inspect(write_lines(tmp_path / "old.jsonl", lines), "--html", tmp_path / "old.html")
-    assert result.exit_code == 0
-    assert "84 tokens of 3 prompts" in result.stdout
-    assert "This trace has no trees" in result.stdout
-    assert "This trace has no trees" in (tmp_path / "old.html").read_text()
-
-
-@pytest.mark.parametrize("option", [("--plot", "a.png"), ("--tensor", "*"), ("--per", "layer"), ("--dtype", "bf16")])
-def test_options_of_weights_are_bad_usage_with_a_trace(inspect: Any, trace: Path, option: tuple[str, str]) -> None:
-    result = inspect(trace, *option)
+def test_options_of_weights_are_bad_usage_with_a_trace(inspect: Any, trace: Path) -> None:
+    result = inspect(trace, "--tensor", "*", "--dtype", "bf16")
     assert result.exit_code == 2
-    assert option[0] in result.stderr
-
-
-def test_a_trace_that_is_none_is_an_error(inspect: Any, tmp_path: Path) -> None:
-    (tmp_path / "run.jsonl").write_text('{"prompt": 0}\n')
-    result = inspect(tmp_path / "run.jsonl")
-    assert result.exit_code == 1 and "run.jsonl: line 1: round is" in result.stderr
+    assert "--tensor, --dtype: of weights; a trace takes --html" in result.stderr

@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("levels", ["target", "target,bsfp", "bsfp"])
+@pytest.mark.parametrize("levels", ["target,bsfp", "bsfp"])
 def test_generate_checks_it(run: Any, folder: Path, levels: str) -> None:
     words = ["--prompt", "import os", "--max-new-tokens", 16, "--levels", levels, "--draft", "mtp", "--check"]
     done = run("generate", folder / "package", *words)

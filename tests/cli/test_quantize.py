@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from gguf_files import write_gguf
 
-from mxconv.cli.output import format_bytes
 from mxconv.package.manifest import read_manifest
+from mxconv.report.tables import format_bytes
 
 KEYS = {
     "package", "codec", "num_tensors", "num_quantized", "num_bytes_source", "num_bytes_package", "bits_per_weight",
@@ -94,10 +94,7 @@ def test_dry_run_says_what_workers_would_need(run: Any, source: Path, tmp_path: 
     arguments = ["quantize", source, "-o", tmp_path / "p", "--codec", "bsfp", "--threads", "2", "--dry-run", "--json"]
     usual = run(*arguments)
     assert usual.json["num_workers"] == 2
-    assert usual.json["predicted_seconds"] > 0
-    written = usual.json["num_bytes_package"]
-    assert usual.json["num_bytes_moved"] == 3 * usual.json["num_bytes_source"] + 2 * written
-    assert "2 workers, each within" in usual.stderr
+    assert "2 workers would each need" in usual.stderr
     need = run(*arguments, "--memory", 1)
     assert need.exit_code == 1
     least = int(re.search(r"--memory 1: at least ([\d,]+) bytes are required", need.stderr)[1].replace(",", ""))  # type: ignore[index]

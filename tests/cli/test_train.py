@@ -85,13 +85,6 @@ def test_an_input_that_is_not_there_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
-@pytest.mark.parametrize("option", ["--min-count", "--max-entries"])
-def test_numbers_below_one_are_bad_usage(run: Any, source: Path, text: Path, tmp_path: Path, option: str) -> None:
-    outcome = run("train", "ngram", text, "--tokenizer", source, "-o", tmp_path / "t", option, 0)
-    assert outcome.exit_code == 2
-    assert option in outcome.stderr
-
-
 def test_questions_are_answered_in_the_chat_template(run: Any, source: Path, tmp_path: Path) -> None:
     questions, output = tmp_path / "questions.jsonl", tmp_path / "own.jsonl"
     questions.write_text('{"prompt": "a cat"}\n{"messages": [{"role": "user", "content": "a mat"}]}\n')

@@ -54,8 +54,8 @@ def test_the_speed_up_of_a_hierarchy_is_its_seconds_over_plain_decoding() -> Non
 
 
 def test_surfaces_hold_the_equations_at_every_point() -> None:
-    one = draft_surface(0.3, 1.1)
-    assert one.values[45][6] == pytest.approx(round_speedup(0.9, 7, 1 / 0.3, 1.1))
+    one = draft_surface(0.3)
+    assert one.values[45][6] == pytest.approx(round_speedup(0.9, 7, 1 / 0.3))
     assert (one.rows[45], one.columns[6]) == (0.9, 7)
     levels = [LevelCost(1.0), LevelCost(0.3, 0.9, 8), LevelCost(0.05, 0.6, 4)]
     two = two_draft_surface((0.3, 0.05), (8, 4))

@@ -11,7 +11,7 @@ from tiny_levels import record_of
 
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.levels import CostLevel, Workload, costs, level_count, pass_seconds, with_rows
+from mxconv.cost.levels import CostLevel, Workload, costs, level_count, pass_seconds, with_acceptance
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
@@ -179,7 +179,7 @@ def test_passes_over_trees_are_as_wide_as_their_nodes(levels: list[CostLevel]) -
 
 
 def test_verification_pays_for_the_rows_of_trees(levels: list[CostLevel]) -> None:
-    trees = with_rows(levels[:2], {levels[1].name: 4.0})
+    trees = with_acceptance(levels[:2], {}, "", {levels[1].name: 4.0})
     passes = costs(SLOW, trees, [3], HERE)
     assert passes[0].verify_seconds == pass_seconds(SLOW, levels[0], HERE, 13)
     assert passes[0].seconds == pass_seconds(SLOW, levels[0], HERE)

@@ -15,10 +15,10 @@ from mxconv.cost.published import speq_tables
 from mxconv.cost.published.__main__ import sections
 from mxconv.cost.published.claim import Claim, Section
 from mxconv.cost.published.ml_specqd import MXFP4_SPEED, SETUPS, implied_length
-from mxconv.cost.published.mlp_tables import TABLES, step_of
+from mxconv.cost.published.mlp_tables import TABLES
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B
+from mxconv.cost.speedup import acceptance_of
 from mxconv.cost.throughput import SPIRE_TARGET, critical_context
-from mxconv.cost.trace import acceptance_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "published.md"
 
@@ -98,12 +98,11 @@ def test_the_tables_own_efficiency_is_above_the_speed_up_since_drafting_draws_le
 
 def test_steps_over_candidates_are_the_plain_step_where_there_is_none_and_grow_with_them() -> None:
     for table in TABLES:
-        step = step_of(table)
-        assert step.seconds(2, 0, 64, 0.01) == 0.01
-        seconds = [step.seconds(2, k, 64, 0.01) for k in table.candidates]
+        assert table.seconds(2, 0, 64, 0.01) == 0.01
+        seconds = [table.seconds(2, k, 64, 0.01) for k in table.candidates]
         assert seconds == sorted(seconds)
-        assert step.num_rows(4, 32) == 4 * 32 * (table.num_heads + 1)
-        assert 0.4 < step.share < 1
+        assert table.num_rows(4, 32) == 4 * 32 * (table.num_heads + 1)
+        assert 0.4 < table.share < 1
 
 
 def test_a_table_states_the_errors_of_each_kind_that_tests_something() -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from mxconv.cost.speedup import (
     LevelCost,
-    accepted_share,
     accepted_tokens,
     break_even_acceptance,
     expected_tokens,
@@ -44,11 +43,10 @@ def test_ml_specqds_equation_has_both_printed_forms() -> None:
 
 
 def test_the_two_equations_agree_at_the_share_that_a_probability_gives_and_at_no_other() -> None:
-    share = accepted_share(0.8, 6)
+    share = (expected_tokens(0.8, 6) - 1) / 6
     assert share < 0.8
     assert round_speedup(share, 6, 4.0) == pytest.approx(speedup(0.8, 6, 0.25))
     assert round_speedup(0.8, 6, 4.0) > 1.2 * speedup(0.8, 6, 0.25)
-    assert accepted_share(1.0, 6) == 1 and accepted_share(0.5, 0) == 0
 
 
 def ml_specqd(shares: list[float], lengths: list[float], speeds: list[float]) -> float:

@@ -1,49 +1,36 @@
-"""What the report is tested on: trained tiny models, and small checkpoints with one of everything."""
+"""What the report is tested on: models that tests only read, and what `inspect` finds in them, found once."""
 
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
+from packages import quantize
 
-from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion.options import QuantizeOptions
-from mxconv.convert import convert
 from mxconv.report.inspection import Inspection, inspect_weights
 from mxconv.report.sources import open_weights
 
-
-@pytest.fixture(params=["babyllama105-bf16", "stories260K-fp16"])
-def trained_model(request: pytest.FixtureRequest) -> Path:
-    models = os.environ.get("MXCONV_TEST_MODELS")
-    if models is None:
-        pytest.skip("MXCONV_TEST_MODELS is not set")
-    return Path(models) / request.param
+TRAINED = Path(__file__).parents[2] / "examples/models/pylib-0.2m"
 
 
-@cache
-def _inspect_once(path: Path) -> Inspection:
-    with open_weights(str(path)) as weights:
-        return inspect_weights(weights)
+@pytest.fixture(scope="session", params=["BF16", "F16"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers: trained weights in BF16, random ones in F16."""
+    is_trained = request.param == "BF16"
+    return TRAINED if is_trained else write_tiny_llama(tmp_path_factory.mktemp("report") / "half", dtype="F16")
 
 
-@pytest.fixture
-def inspect_trained(trained_model: Path) -> Callable[[], Inspection]:
-    """The trained model's figures, computed once for all tests."""
-    return lambda: _inspect_once(trained_model)
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("report") / "llama", num_hidden_layers=1)
 
 
-@pytest.fixture
-def tiny_llama(tmp_path: Path) -> Path:
-    return write_tiny_llama(tmp_path / "llama", num_hidden_layers=1)
-
-
-@pytest.fixture
-def odd_checkpoint(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def odd_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Names, shapes and values that are no model's."""
     rng = np.random.default_rng(3)
     matrix = (rng.standard_normal((48, 172)) * 0.02).astype(ml_dtypes.bfloat16)
@@ -51,7 +38,7 @@ def odd_checkpoint(tmp_path: Path) -> Path:
     with_nan[5, 7] = np.nan
     with_nan[6, 8] = np.inf
     return write_safetensors(
-        tmp_path / "odd.safetensors",
+        tmp_path_factory.mktemp("report") / "odd.safetensors",
         {
             "<script>alert(1)</script>.weight": matrix,
             "a & $b$ \x1b[31m.weight": matrix[:1],
@@ -67,21 +54,26 @@ def odd_checkpoint(tmp_path: Path) -> Path:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def inspect_path() -> Callable[..., Inspection]:
-    def run(path: Path, **options: object) -> Inspection:
-        dtype = options.pop("dtype", None)
-        with open_weights(str(path), dtype=dtype) as weights:  # type: ignore[arg-type]
-            return inspect_weights(weights, **options)  # type: ignore[arg-type]
+    """Inspect a path; the same path with the same options once."""
+
+    @cache
+    def run(path: Path, dtype: Any = None, **options: Any) -> Inspection:
+        with open_weights(str(path), dtype=dtype) as weights:
+            return inspect_weights(weights, **options)
 
     return run
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Callable[..., Path]:
-    def run(source: Path, name: str = "package", **options: object) -> Path:
-        with open_checkpoint(source) as checkpoint:
-            convert(checkpoint, tmp_path / name, QuantizeOptions(**options))  # type: ignore[arg-type]
-        return tmp_path / name
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A package of a source; the same source with the same options once."""
+
+    @cache
+    def run(source: Path, **options: Any) -> Path:
+        folder = tmp_path_factory.mktemp("report") / "package"
+        quantize(source, folder, **options)
+        return folder
 
     return run

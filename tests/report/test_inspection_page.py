@@ -33,11 +33,13 @@ def columns_of(page: str) -> dict[str, list[str | None]]:
     return {head: [cell.text for cell in column] for head, column in zip(heads[1:], columns, strict=True)}
 
 
-def test_the_page_has_a_row_a_tensor_the_totals_and_a_picture(
-    trained_model: Path, inspect_trained: Callable[[], Inspection]
-) -> None:
-    inspection = inspect_trained()
-    root = parse(render_page(inspection))
+def test_the_page_has_a_row_a_tensor_the_totals_and_a_picture(tiny_llama: Path, inspect_path: Inspect) -> None:
+    inspection = inspect_path(tiny_llama)
+    page = render_page(inspection)
+    for word in ("http:", "https:", "<script", "<link", "@import", "url("):  # it needs no network and no scripts
+        assert word not in page.lower()
+    assert "prefers-color-scheme: dark" in page and 'name="viewport"' in page
+    root = parse(page)
     groups, tensors = root.findall(".//tbody")
     assert len(groups) == len(inspection.groups) + 1
     assert [name_of(row) for row in tensors] == [tensor.name for tensor in inspection.tensors]
@@ -49,14 +51,6 @@ def test_the_page_has_a_row_a_tensor_the_totals_and_a_picture(
     assert figures["weights"] == f"{inspection.total.num_weights:,}"
     (picture,) = root.iter("img")
     assert picture.get("src", "").startswith("data:image/svg+xml;base64,")
-
-
-def test_the_page_needs_no_network_and_no_scripts(tiny_llama: Path, inspect_path: Inspect) -> None:
-    page = render_page(inspect_path(tiny_llama, tensor_glob="*norm*"))
-    for word in ("http:", "https:", "<script", "<link", "@import", "url("):
-        assert word not in page.lower()
-    assert "prefers-color-scheme: dark" in page
-    assert 'name="viewport"' in page
 
 
 def test_hostile_names_are_escaped(odd_checkpoint: Path, inspect_path: Inspect) -> None:
@@ -71,19 +65,25 @@ def test_hostile_names_are_escaped(odd_checkpoint: Path, inspect_path: Inspect) 
 
 
 def test_a_checkpoint_without_anything_to_count_still_makes_a_page(odd_checkpoint: Path, inspect_path: Inspect) -> None:
-    for glob in ("positions", "zeros*", "empty"):
+    for glob in ("positions", "zeros*"):
         page = render_page(inspect_path(odd_checkpoint, tensor_glob=glob))
         assert "No weight to count" in page
         parse(page)
 
 
-def test_a_package_has_columns_of_what_it_stores(
+def test_a_package_has_columns_of_what_it_stores_and_tensors_say_below_their_names_what_they_are(
     tiny_llama: Path, inspect_path: Inspect, package: Callable[..., Path]
 ) -> None:
     counted, drafts = ["weights", "max |w|", "window", "outside"], ["BSFP bits", "BSFP dB", "paper dB", "MXFP4 dB"]
     assert list(columns_of(render_page(inspect_path(tiny_llama)))) == [*counted, *drafts]
     inspection = inspect_path(package(tiny_llama, codec="bsfp", segments="paper"))
-    columns = columns_of(render_page(inspection))
+    page = render_page(inspection)
+    groups, tensors = parse(page).findall(".//tbody")
+    about = {name_of(row): (row[0].text or "").partition("\n")[2] for row in tensors}
+    assert about["model.layers.0.mlp.up_proj.weight"] == "BF16 172 × 64, bsfp, matrix"
+    assert about["model.norm.weight"] == "BF16 64, keep, not a matrix"
+    assert all("\n" not in (row[0].text or "") for row in groups)
+    columns = columns_of(page)
     assert list(columns) == [*counted, "stored bits", "draft dB", *drafts]
     for row, stored, fitted in zip(inspection.tensors, columns["stored bits"], columns["BSFP bits"], strict=True):
         if row.stored is not None and row.drafts is not None:
@@ -94,27 +94,14 @@ def test_a_package_has_columns_of_what_it_stores(
     )
 
 
-def test_a_tensor_says_below_its_name_what_it_is_and_why(
-    tiny_llama: Path, inspect_path: Inspect, package: Callable[..., Path]
-) -> None:
-    page = render_page(inspect_path(package(tiny_llama, codec="bsfp")))
-    groups, tensors = parse(page).findall(".//tbody")
-    about = {name_of(row): (row[0].text or "").partition("\n")[2] for row in tensors}
-    assert about["model.layers.0.mlp.up_proj.weight"] == "BF16 172 × 64, bsfp, matrix"
-    assert about["model.norm.weight"] == "BF16 64, keep, not a matrix"
-    assert all("\n" not in (row[0].text or "") for row in groups)
-
-
 def share_of(colour: str, pixels: np.ndarray) -> float:
     wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     return float((np.abs(pixels[..., :3] - wanted).max(axis=-1) < 0.02).mean())
 
 
-def test_a_png_shows_bars_and_all_three_drafts(
-    trained_model: Path, inspect_trained: Callable[[], Inspection], tmp_path: Path
-) -> None:
+def test_a_png_shows_bars_and_all_three_drafts(tiny_llama: Path, inspect_path: Inspect, tmp_path: Path) -> None:
     path = tmp_path / "plot.png"
-    write_inspection_picture(inspect_trained(), path)
+    write_inspection_picture(inspect_path(tiny_llama), path)
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     pixels = imread(path)
     assert pixels.shape[0] >= 700 and pixels.shape[1] >= 1700
@@ -124,7 +111,7 @@ def test_a_png_shows_bars_and_all_three_drafts(
 
 
 def test_an_svg_is_well_formed_and_the_same_each_time(tiny_llama: Path, inspect_path: Inspect, tmp_path: Path) -> None:
-    inspection = inspect_path(tiny_llama)
+    inspection = inspect_path(tiny_llama, tensor_glob="*proj*")
     write_inspection_picture(inspection, tmp_path / "first.svg")
     write_inspection_picture(inspection, tmp_path / "second.SVG")
     root = ElementTree.parse(tmp_path / "first.svg").getroot()
@@ -133,7 +120,7 @@ def test_an_svg_is_well_formed_and_the_same_each_time(tiny_llama: Path, inspect_
     assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.SVG").read_bytes()
 
 
-@pytest.mark.parametrize("glob", ["*", "positions", "a &*"])
+@pytest.mark.parametrize("glob", ["*", "positions"])
 def test_odd_checkpoints_and_names_are_drawn(
     glob: str, odd_checkpoint: Path, inspect_path: Inspect, tmp_path: Path
 ) -> None:

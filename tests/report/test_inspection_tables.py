@@ -20,10 +20,8 @@ def printed(inspection: Inspection, width: int = 140, encoding: str = "utf-8", *
     return buffer.getvalue().decode(encoding)
 
 
-def test_the_histogram_names_every_exponent_its_weights_and_the_window(
-    trained_model: Path, inspect_trained: Callable[[], Inspection]
-) -> None:
-    inspection = inspect_trained()
+def test_the_histogram_names_every_exponent_its_weights_and_the_window(model: Path, inspect_path: Inspect) -> None:
+    inspection = inspect_path(model)
     text = printed(inspection)
     exponents = inspection.total.exponents
     assert exponents is not None and exponents.window is not None

@@ -57,41 +57,23 @@ def enlarged(inspection: Inspection) -> Inspection:
     )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"codec": "bsfp"}, id="bsfp"),
-        pytest.param(None, id="checkpoint"),
-    ],
-)
-def test_on_a_desk_nothing_needs_scrolling(
-    browse: Browse,
-    tiny_llama: Path,
-    inspect_path: Inspect,
-    package: Callable[..., Path],
-    options: dict[str, Any] | None,
+def test_on_a_desk_nothing_needs_scrolling_and_on_a_phone_only_tables_do(
+    browse: Browse, tiny_llama: Path, inspect_path: Inspect, package: Callable[..., Path]
 ) -> None:
-    inspection = enlarged(inspect_path(tiny_llama if options is None else package(tiny_llama, **options)))
-    page = render_page(inspection)
-    for found in seen_at(browse, page, DESK):
+    page = render_page(enlarged(inspect_path(package(tiny_llama, codec="bsfp"))))
+    for found in seen_at(browse, page, (*DESK, PHONE)):
         assert any(name.startswith(LONGEST) for name in found["names"])
         assert found["page"] <= 0
         assert len(found["tables"]) == 2
-        assert max(found["tables"]) <= 0, found["width"]
+        if found["width"] == PHONE:
+            assert min(found["tables"]) > 0
+        else:
+            assert max(found["tables"]) <= 0, found["width"]
 
 
-def test_on_a_phone_the_tables_scroll_and_the_page_does_not(
-    browse: Browse, tiny_llama: Path, inspect_path: Inspect, package: Callable[..., Path]
-) -> None:
-    (found,) = seen_at(browse, render_page(enlarged(inspect_path(package(tiny_llama, codec="bsfp")))), (PHONE,))
-    assert found["page"] <= 0
-    assert min(found["tables"]) > 0
-
-
-@pytest.mark.parametrize("width", [500, 1280])
-def test_trees_are_laid_out_by_depth_and_nothing_overlaps(browse: Browse, tmp_path: Path, width: int) -> None:
+def test_trees_are_laid_out_by_depth_and_nothing_overlaps(browse: Browse, tmp_path: Path) -> None:
     page = render_run_page(read_run(write_lines(tmp_path / "run.jsonl", run_lines())))
-    seen = browse(page, TREES, width=width)
+    seen = browse(page, TREES, width=500)
     assert seen.console == []
     assert seen.found["wide"] <= 0
     trees = [line["tree"] for line in run_lines() if "tree" in line]

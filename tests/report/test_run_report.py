@@ -15,7 +15,7 @@ from run_traces import run_lines, write_lines
 from mxconv.cost.trace import ProposedTree
 from mxconv.report import run_report
 from mxconv.report.run_report import MARKS, OWN, label_pieces, render_run_page, tree_rows
-from mxconv.report.traced_run import PromptRun, TracedRound, TracedRun, read_run
+from mxconv.report.traced_run import TracedRun, read_run
 
 KINDS = ("accepted", "rejected", "own")
 
@@ -59,8 +59,8 @@ def test_the_text_is_told_as_it_was_written(run: TracedRun) -> None:
     page = parse(render_run_page(run))
     found = ["".join(text.itertext()) for text in with_class(page, "text")]
     assert len(found) == 3
-    for prompt, text in zip(run.prompts, found, strict=True):
-        expected = prompt.text + "".join(each.text for each in prompt.rounds)
+    for rounds, text in zip(run.prompts.values(), found, strict=True):
+        expected = rounds[0].prompt_text + "".join(each.text for each in rounds)
         shown = text.replace("↵\n", "\n").replace("⇥", "\t").replace("\\x1b", "\x1b").replace("\\u202e", "\u202e")
         assert shown == expected
         assert len(expected) > 28
@@ -106,18 +106,16 @@ def test_a_text_that_ends_among_guesses_has_no_token_of_the_targets_own(tmp_path
 
 def test_labels_that_do_not_make_the_text_leave_it_as_it_is(run: TracedRun) -> None:
     """As where a character's bytes are several tokens: the text has it, and no token alone does."""
-    line = run.prompts[0].rounds[0].lines[0]
     tree = ProposedTree(emitted=[5], emitted_texts=["\ufffd"])
-    line = line.model_copy(update={"tree": tree, "text": "\N{SNOWMAN}"})
-    found = replace(run, prompts=[PromptRun(0, "a", [TracedRound([line])])])
-    page = parse(render_run_page(found))
+    line = run.rounds[0][0].model_copy(update={"tree": tree, "text": "\N{SNOWMAN}", "prompt_text": "a"})
+    page = parse(render_run_page(replace(run, rounds=[[line]])))
     assert "".join(with_class(page, "text")[0].itertext()) == "a\N{SNOWMAN}"
 
 
 def test_tokens_without_labels_are_numbers(run: TracedRun) -> None:
     tree = ProposedTree(draft="d", tokens=[4], parents=[-1], emitted=[5])
-    line = run.prompts[0].rounds[0].lines[0].model_copy(update={"tree": tree})
-    page = parse(render_run_page(replace(run, prompts=[PromptRun(0, "", [TracedRound([line])])])))
+    line = run.rounds[0][0].model_copy(update={"tree": tree})
+    page = parse(render_run_page(replace(run, rounds=[[line]])))
     assert {"#4", "#5"} <= {cell.text for cell in page.iter("td")}
 
 
@@ -126,7 +124,7 @@ def test_of_long_runs_a_beginning_is_drawn(run: TracedRun, limit: str, monkeypat
     monkeypatch.setattr(run_report, limit, 9)
     page = parse(render_run_page(run))
     (note,) = (words(found) for found in with_class(page, "note"))
-    found = re.fullmatch(rf"The first (\d+) of {run.num_rounds} rounds are drawn\.", note)
+    found = re.fullmatch(rf"The first (\d+) of {len(run.rounds)} rounds are drawn\.", note)
     assert found
     assert int(found[1]) == len(with_class(page, "round"))
     assert int(found[1]) == 9 or limit == "MOST_DRAWN_NODES"
@@ -164,7 +162,7 @@ def test_a_deep_chain_is_one_row() -> None:
 
 def test_white_space_has_marks_and_long_labels_end() -> None:
     def shown(text: str, most: int | None) -> list[tuple[str, bool]]:
-        return [(piece.text, piece.is_mark) for piece in label_pieces(text, most)]
+        return [*label_pieces(text, most)]
 
     assert shown(" a\n\tb", 16) == [("·", True), ("a", False), ("↵", True), ("⇥", True), ("b", False)]
     assert shown("x" * 16, 16) == [("x" * 16, False)]

@@ -1,3 +1,4 @@
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -43,10 +44,10 @@ def test_a_package_gives_the_numbers_of_its_source(
 
 
 def test_a_trained_model_rebuilt_from_its_package_gives_the_same_numbers(
-    trained_model: Path, inspect_trained: Inspect, inspect_path: Inspect, package: Convert
+    model: Path, inspect_path: Inspect, package: Convert
 ) -> None:
-    rebuilt = inspect_path(package(trained_model, codec="bsfp"), tensor_glob="model.layers.1.*").tensors
-    source = {tensor.name: tensor.to_json() for tensor in inspect_trained().tensors}
+    rebuilt = inspect_path(package(model, codec="bsfp"), tensor_glob="model.layers.1.*").tensors
+    source = {tensor.name: tensor.to_json() for tensor in inspect_path(model).tensors}
     assert len(rebuilt) == 9
     for tensor in rebuilt:
         found = tensor.to_json()
@@ -58,18 +59,18 @@ def test_a_trained_model_rebuilt_from_its_package_gives_the_same_numbers(
 def test_what_a_package_stores_is_measured_from_its_bytes(
     tiny_llama: Path, inspect_path: Inspect, package: Convert
 ) -> None:
-    fitted = inspect_path(package(tiny_llama, "fitted", codec="bsfp")).total
+    fitted = inspect_path(package(tiny_llama, codec="bsfp")).total
     assert fitted.stored_draft_sqnr_db == pytest.approx(fitted.bsfp_draft_sqnr_db, abs=1e-12)
     assert fitted.stored is not None and fitted.drafts is not None
     assert fitted.stored.bits_per_weight == fitted.drafts.bsfp_bits_per_weight
-    paper = inspect_path(package(tiny_llama, "paper", codec="bsfp", segments="paper")).total
+    paper = inspect_path(package(tiny_llama, codec="bsfp", segments="paper")).total
     assert paper.stored_draft_sqnr_db == pytest.approx(paper.bsfp_paper_draft_sqnr_db, abs=1e-12)
-    ocp = inspect_path(package(tiny_llama, "ocp", lm_head="quantize")).total
+    ocp = inspect_path(package(tiny_llama, lm_head="quantize")).total
     assert ocp.stored_draft_sqnr_db == pytest.approx(ocp.mxfp4_sqnr_db, abs=1e-12)
-    (head,) = inspect_path(package(tiny_llama, "int8"), tensor_glob="lm_head.weight").tensors
+    (head,) = inspect_path(package(tiny_llama), tensor_glob="lm_head.weight").tensors
     assert head.stored_draft_sqnr_db is not None and head.mxfp4_sqnr_db is not None
     assert head.stored_draft_sqnr_db > head.mxfp4_sqnr_db + 20  # four more bits, of 6.02 dB each, less saturation
-    mse = inspect_path(package(tiny_llama, "mse", scale_rule="mse", lm_head="quantize")).total
+    mse = inspect_path(package(tiny_llama, scale_rule="mse", lm_head="quantize")).total
     assert mse.stored_draft_sqnr_db is not None and mse.mxfp4_sqnr_db is not None
     assert mse.stored_draft_sqnr_db > mse.mxfp4_sqnr_db
 
@@ -131,29 +132,33 @@ def test_options_of_checkpoints_do_not_go_with_packages(tiny_llama: Path, packag
         pass
 
 
-def test_a_referenced_source_must_be_there(tiny_llama: Path, inspect_path: Inspect, package: Convert) -> None:
-    converted = package(tiny_llama, target="reference")
-    shutil.rmtree(tiny_llama)
+@pytest.fixture
+def own(tiny_llama: Path, tmp_path: Path) -> Path:
+    """A source to change after its conversion."""
+    return Path(shutil.copytree(tiny_llama, tmp_path / "llama"))
+
+
+def test_a_referenced_source_must_be_there(own: Path, inspect_path: Inspect, package: Convert) -> None:
+    converted = package(own, target="reference")
+    shutil.rmtree(own)
     with pytest.raises(
         PackageError, match=r"llama: no such file or folder; .*package references its weights there\. Restore it"
     ):
         inspect_path(converted)
 
 
-def test_a_referenced_source_must_be_as_long_as_it_was(
-    tiny_llama: Path, inspect_path: Inspect, package: Convert
-) -> None:
-    converted = package(tiny_llama, target="reference")
-    write_tiny_llama(tiny_llama, vocab_size=80, num_hidden_layers=1)
+def test_a_referenced_source_must_be_as_long_as_it_was(own: Path, inspect_path: Inspect, package: Convert) -> None:
+    converted = package(own, target="reference")
+    write_tiny_llama(own, vocab_size=80, num_hidden_layers=1)
     with pytest.raises(PackageError, match=r"bytes; .*package was converted from a file of 116,800\. Restore the"):
         inspect_path(converted)
 
 
 def test_a_referenced_source_must_have_the_tensors_that_it_had(
-    tiny_llama: Path, inspect_path: Inspect, package: Convert
+    own: Path, inspect_path: Inspect, package: Convert
 ) -> None:
-    converted = package(tiny_llama, target="reference")
-    file = tiny_llama / "model.safetensors"
+    converted = package(own, target="reference")
+    file = own / "model.safetensors"
     file.write_bytes(file.read_bytes().replace(b"lm_head.weight", b"lm_hand.weight"))
     with pytest.raises(PackageError, match=r"tensor lm_head\.weight is missing; .* was converted from BF16 \[96, 64\]"):
         inspect_path(converted)
@@ -163,3 +168,31 @@ def test_nothing_there_is_an_error_of_the_reader(tmp_path: Path, inspect_path: I
     (tmp_path / "void").mkdir()
     with pytest.raises(CheckpointError, match=r"void: is empty; model\.safetensors"):
         inspect_path(tmp_path / "void")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {},
+            "eagle3 (speculators format), for llama: 1 layers of width 32; it knows 24 of the target's 96 tokens",
+        ),
+        (
+            {"speculators_model_type": "eagle", "draft_vocab_size": None},
+            "knows all of the target's 96 tokens",
+        ),
+        ({"transformer_layer_config": 3, "speculators_config": []}, "for an unnamed model: ? layers of width ?"),
+    ],
+)
+def test_a_draft_head_is_listed_as_what_it_is(
+    changes: dict[str, object], expected: str, tmp_path: Path, inspect_path: Inspect
+) -> None:
+    config = {
+        "draft_vocab_size": 24,
+        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "llama"}},
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 96},
+    }
+    write_safetensors(tmp_path / "model.safetensors", {"fc.weight": np.ones((32, 96), ml_dtypes.bfloat16)})
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    assert expected in inspect_path(tmp_path).notes[0]

@@ -65,9 +65,9 @@ def paper_draft(tensor: np.ndarray) -> np.ndarray:
     return with_group_scales(weights, np.copysign(levels, weights))
 
 
-def test_exponents_are_those_of_the_weights(trained_model: Path, inspect_trained: Inspect) -> None:
-    inspection = inspect_trained()
-    tensors = read_tensors(trained_model)
+def test_exponents_are_those_of_the_weights(model: Path, inspect_path: Inspect) -> None:
+    inspection = inspect_path(model)
+    tensors = read_tensors(model)
     assert [tensor.name for tensor in inspection.tensors] == sorted(tensors)
     for found in (tensor.to_json() for tensor in inspection.tensors):
         tensor = tensors[found["name"]]
@@ -86,9 +86,9 @@ def test_exponents_are_those_of_the_weights(trained_model: Path, inspect_trained
     assert sum(inspection.total.to_json()["exponent_histogram"].values()) == sum(t.size for t in tensors.values())
 
 
-def test_decibels_are_those_of_an_independent_computation(trained_model: Path, inspect_path: Inspect) -> None:
-    inspection = inspect_path(trained_model, tensor_glob="model.layers.1.*proj.weight")
-    tensors = read_tensors(trained_model)
+def test_decibels_are_those_of_an_independent_computation(model: Path, inspect_path: Inspect) -> None:
+    inspection = inspect_path(model, tensor_glob="model.layers.1.*proj.weight")
+    tensors = read_tensors(model)
     assert len(inspection.tensors) == 7
     for found in inspection.tensors:
         tensor = tensors[found.name]
@@ -117,9 +117,9 @@ def test_fitted_draft_follows_from_its_table(tmp_path: Path, inspect_path: Inspe
 
 @pytest.mark.parametrize("segments", ["fitted", "paper"])
 def test_bits_are_those_of_the_package_on_disk(
-    segments: str, trained_model: Path, inspect_trained: Inspect, package: Callable[..., Path]
+    segments: str, model: Path, inspect_path: Inspect, package: Callable[..., Path]
 ) -> None:
-    converted = package(trained_model, codec="bsfp", segments=segments)
+    converted = package(model, codec="bsfp", segments=segments)
     widths = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "I64": 8}
     num_bytes: Counter[str] = Counter()
     with safetensors.safe_open(converted / "bsfp.safetensors", "numpy") as file:
@@ -128,7 +128,7 @@ def test_bits_are_those_of_the_package_on_disk(
             num_bytes[name.rpartition(".")[0]] += widths[array.get_dtype()] * int(np.prod(array.get_shape()))
     key = "bsfp_bits_per_weight" if segments == "fitted" else "bsfp_paper_bits_per_weight"
     total_bytes = total_weights = 0
-    inspection = inspect_trained()
+    inspection = inspect_path(model)
     for found in (tensor.to_json() for tensor in inspection.tensors if tensor.num_quantized):
         assert found[key] == 8 * num_bytes[found["name"]] / found["num_weights"]
         total_bytes += num_bytes[found["name"]]

@@ -16,37 +16,42 @@ from dataclasses import dataclass
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import kv_bytes, multiplied_weights
-from mxconv.cost.hardware import Hardware, open_hardware
+from mxconv.cost.hardware import open_hardware
 from mxconv.cost.published.claim import Claim, Section
 from mxconv.cost.published.model_cards import CODELLAMA_13B, LLAMA_2_7B
 
 BATCHES = (1, 2, 4)
+HARDWARE = "a100-80g"
 BYTES_PER_WEIGHT = 2
 
 
 @dataclass(frozen=True)
-class CandidateStep:
-    """The time of a step of a target on given hardware, with a speculator.
+class CandidateTable:
+    """As printed: `milliseconds[context][b][k]` a token, and tau, the tokens a step, `tokens[context][k]`.
 
-    Args:
-        target: the model that verifies, in 16 bits.
-        hardware: with a `fp16` peak.
-        num_heads: n, tokens that the speculator adds to each candidate.
-        speculator_weights: that a step reads.
-        plain_seconds: of a step of one sequence without candidates, at the shortest context measured.
+    `num_heads` is n, the tokens that the speculator adds to each candidate. `speculator_weights` is the report's 800
+    million for a 7B model, 1.1 billion for a 13B one, both with three heads; a speculator of seven is taken to have 7/3
+    of it.
     """
 
-    target: ModelSizes
-    hardware: Hardware
+    name: str
+    config: dict[str, object]
     num_heads: int
     speculator_weights: float
-    plain_seconds: float
+    candidates: Sequence[int]
+    milliseconds: dict[int, Sequence[Sequence[float]]]
+    tokens: dict[int, Sequence[float]]
+
+    @property
+    def target(self) -> ModelSizes:
+        return ModelSizes.from_fields(Fields(self.config, self.name))
 
     @property
     def share(self) -> float:
-        """The part of the bandwidth that plain decoding of one sequence attains."""
+        """The part of the bandwidth that plain decoding of one sequence attains, at the shortest context measured."""
+        plain_seconds = self.milliseconds[min(self.milliseconds)][0][0] / 1e3
         num_bytes = multiplied_weights(self.target) * BYTES_PER_WEIGHT
-        return num_bytes / (self.hardware.read_bandwidth * 1e9) / self.plain_seconds
+        return num_bytes / (open_hardware(HARDWARE).read_bandwidth * 1e9) / plain_seconds
 
     def num_rows(self, batch: int, num_candidates: int) -> int:
         """Rows of a step; 0 candidates are plain decoding."""
@@ -63,32 +68,16 @@ class CandidateStep:
         """
         if not num_candidates:
             return plain_seconds
+        hardware, target = open_hardware(HARDWARE), self.target
         more_rows = self.num_rows(batch, num_candidates) - batch
-        arithmetic = more_rows * multiplied_weights(self.target) / (self.hardware.peak("fp16") * 1e9)
-        read = (num_candidates - 1) * batch * kv_bytes(self.target, context, "fp16")
+        arithmetic = more_rows * multiplied_weights(target) / (hardware.peak("fp16") * 1e9)
+        read = (num_candidates - 1) * batch * kv_bytes(target, context, "fp16")
         read += self.speculator_weights * BYTES_PER_WEIGHT
-        return plain_seconds + (arithmetic + read / (self.hardware.read_bandwidth * 1e9)) / self.share
-
-
-@dataclass(frozen=True)
-class Table:
-    """As printed: `milliseconds[context][b][k]` a token, and tau, the tokens a step, `tokens[context][k]`.
-
-    `speculator_weights` is the report's 800 million for a 7B model, 1.1 billion for a 13B one, both with three heads; a
-    speculator of seven is taken to have 7/3 of it.
-    """
-
-    name: str
-    config: dict[str, object]
-    num_heads: int
-    speculator_weights: float
-    candidates: Sequence[int]
-    milliseconds: dict[int, Sequence[Sequence[float]]]
-    tokens: dict[int, Sequence[float]]
+        return plain_seconds + (arithmetic + read / (hardware.read_bandwidth * 1e9)) / self.share
 
 
 TABLES = (
-    Table(
+    CandidateTable(
         "Table 1, Llama2-7B",
         LLAMA_2_7B,
         3,
@@ -108,7 +97,7 @@ TABLES = (
         },
         {64: (1.00, 2.21, 2.44, 2.67, 2.84, 2.96, 3.03), 2048: (1.00, 2.01, 2.21, 2.42, 2.61, 2.74, 2.83)},
     ),
-    Table(
+    CandidateTable(
         "Table 2, Codellama-13B-instruct",
         CODELLAMA_13B,
         7,
@@ -138,20 +127,13 @@ def sections() -> Iterator[Section]:
     yield Section("MLP speculators: what the text reads from the tables", list(_readings()))
 
 
-def step_of(table: Table) -> CandidateStep:
-    target = ModelSizes.from_fields(Fields(table.config, table.name))
-    plain = table.milliseconds[min(table.milliseconds)][0][0] / 1e3
-    return CandidateStep(target, open_hardware("a100-80g"), table.num_heads, table.speculator_weights, plain)
-
-
-def _cells(table: Table) -> Iterator[Claim]:
-    step = step_of(table)
+def _cells(table: CandidateTable) -> Iterator[Claim]:
     for context, rows in table.milliseconds.items():
         for batch, row in zip(BATCHES, rows, strict=True):
             for k, tau, published in zip(table.candidates, table.tokens[context], row, strict=True):
-                what = f"prompt {context:,}, b = {batch}, k = {k}, {step.num_rows(batch, k)} rows, tau = {tau:.2f}"
+                what = f"prompt {context:,}, b = {batch}, k = {k}, {table.num_rows(batch, k)} rows, tau = {tau:.2f}"
                 if k:
-                    ours = 1e3 * step.seconds(batch, k, context, row[0] / 1e3) / tau
+                    ours = 1e3 * table.seconds(batch, k, context, row[0] / 1e3) / tau
                     yield Claim(what, published, ours)
                 else:
                     yield Claim(what, published, None, kind="copied")
@@ -164,5 +146,5 @@ def _readings() -> Iterator[Claim]:
     yield Claim("Llama2-7B, tokens/s without drafts, b = 1, prompt 64", 94.9, 1e3 / plain, 1)
     yield Claim("the same over EAGLE's baseline of 55.1 tokens/s, percent more", 70, 100 * (1e3 / plain / 55.1 - 1), 0)
     yield Claim("Llama2-7B, speed-up at b = 1, k = 4, prompt 64: *just under*", 2, plain / best)
-    yield Claim("Llama2-7B, rows of a step at b = 4, k = 32", 512, step_of(llama).num_rows(4, 32), 0)
+    yield Claim("Llama2-7B, rows of a step at b = 4, k = 32", 512, llama.num_rows(4, 32), 0)
     yield Claim("Codellama-13B-instruct, tokens/s at b = 2, k = 2, prompt 64", 181.5, fastest, 1)
