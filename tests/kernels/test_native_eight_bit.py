@@ -12,7 +12,7 @@ from mxconv.kernels.engine import native_names
 pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
 from mxconv.kernels import _native
-from mxconv.kernels.native_matrix import NativeMatrix, native_mxint8
+from mxconv.kernels.native_matrix import NativeMatrix, native_draft
 
 SHAPES = [(1, 1), (5, 31), (16, 32), (33, 64), (20, 129), (64, 172), (257, 96), (48, 1100)]
 WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 70]
@@ -30,7 +30,7 @@ def rng() -> np.random.Generator:
 
 
 def native(engine: Any, weights: Mxint8Weights) -> NativeMatrix:
-    return native_mxint8(engine, weights.reference, weights.elements_as_stored, weights.scales_as_stored)
+    return native_draft(engine, weights.reference)
 
 
 @pytest.mark.parametrize("scales", [(115, 131), (0, 2), (221, 231)])  # beyond 2^104 the AVX-512 kernels count 2^104
