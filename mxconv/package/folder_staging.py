@@ -18,19 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.package.folder_target import delete_old, named, remove, step_aside
+from mxconv.package.folder_target import named, put_in_place, remove
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.journal import Journal
 from mxconv.package.manifest import FILE_NAME, FileRecord
-from mxconv.package.shard_files import (
-    ArrayPlace,
-    ArrayPlaces,
-    CheckIntact,
-    ShardHash,
-    ShardSink,
-    StagedShards,
-    reported,
-)
+from mxconv.package.shard_files import ArrayPlace, ArrayPlaces, CheckIntact, FolderSink, ShardHash, reported
 from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, Written
 from mxconv.package.stored import StoredArray
@@ -61,7 +53,7 @@ class FolderStaging:
         self._files: dict[str, FileIO] = {}
         self._hashes: list[ShardHash] = []
         self._arrays: Mapping[str, tuple[StoredArray, ...]] = {}
-        self._shards = StagedShards(self.path.absolute(), fingerprint)
+        self._fingerprint = fingerprint
         self._places: dict[str, ArrayPlaces] = {}  # of each tensor's arrays
         with self._reported(JOURNAL):
             self._journal = Journal(self.path)
@@ -90,13 +82,13 @@ class FolderStaging:
         self._places = _places(layout)
         noted = {encoded.name: encoded for line in self._finished if (encoded := _parse_finished(line)) is not None}
         pieces = [(encoded, self._places.get(name, {})) for name, encoded in noted.items()]
-        intact = workers.map(CheckIntact(self._shards), pieces)
+        intact = workers.map(CheckIntact(self.path.absolute()), pieces)
         return {encoded.name: encoded for (encoded, _), is_intact in zip(pieces, intact, strict=True) if is_intact}
 
     def sinks(self, names: Sequence[str]) -> Iterator[tuple[Sink, list[str]]]:
         """Where the arrays of these tensors go, one after another."""
         for name in names:
-            yield ShardSink(self._shards, self._places.get(name, {})), [name]
+            yield FolderSink(self.path.absolute(), self._fingerprint, self._places.get(name, {})), [name]
 
     def accept(self, written: Written) -> None:
         """Take arrays as written, now or by an earlier run."""
@@ -113,9 +105,7 @@ class FolderStaging:
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
         """Every file of the package, with its hash, by name: see `Staging.records`."""
-        shards = {
-            h.name: FileRecord(path=h.name, num_bytes=h.shard.num_bytes, sha256=h.hexdigest()) for h in self._hashes
-        }
+        shards = {h.name: FileRecord(path=h.name, num_bytes=h.shard.num_bytes, sha256=h.report()) for h in self._hashes}
         known = {**known, **shards}
         paths = sorted(path for path in self.path.rglob("*") if path.is_file() and not path.name.startswith("."))
         names = {path.relative_to(self.path).as_posix(): path for path in paths}
@@ -159,7 +149,7 @@ class FolderStaging:
                         raise
             shutil.copyfile(file.source, path)
 
-    def commit(self, manifest: bytes, force: bool) -> None:
+    def commit(self, manifest: bytes) -> None:
         """Write the manifest, make everything durable, and put the folder in its place."""
         self.write_file(FILE_NAME, manifest)
         with self._reported("the package"):
@@ -167,14 +157,10 @@ class FolderStaging:
                 os.fsync(file.fileno())
             flush_file(self.path / FILE_NAME)
             flush_folder(self.path)
-            if self.target.exists() and force:
-                step_aside(self.target)
             if not RENAMES_OPEN_FILES:  # whoever takes the lock in this moment gets the folder, and we an error
                 self.close()
-            self.path.rename(self.target)
-            flush_folder(self.target.parent)
+            put_in_place(self.path, self.target)
             (self.target / JOURNAL).unlink(missing_ok=True)
-            delete_old(self.target)
             self.close()
 
     def discard(self) -> None:

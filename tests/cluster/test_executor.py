@@ -123,7 +123,7 @@ def test_the_hash_of_a_shard_waits_for_its_last_array(make: Make, tmp_path: Path
     assert not stream.is_complete()
     stream.complete(["a.x"])
     executor.finish_streams()
-    assert stream.hexdigest() == hashlib.sha256(content).hexdigest()
+    assert stream.report() == hashlib.sha256(content).hexdigest()
 
 
 def test_a_piece_that_ends_every_worker_is_given_up(

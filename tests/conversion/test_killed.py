@@ -115,7 +115,7 @@ def test_a_replacement_killed_at_any_moment_leaves_the_old_or_the_new_package(
     source: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     moments = random.Random(3)
-    package, aside = tmp_path / "p", tmp_path / "p.replaced"
+    package, aside = tmp_path / "p", tmp_path / "p.mxconv-replaced"
     old = {"config": "old"}
     for number in range(4):
         if number % 2 == 0:

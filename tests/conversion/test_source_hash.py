@@ -99,7 +99,7 @@ def test_a_shard_is_hashed_in_order_while_its_arrays_are_completed_in_any(tmp_pa
             while stream.is_ready():
                 stream.advance()
         assert not stream.is_ready()
-        assert stream.hexdigest() == sha256(path.read_bytes())
+        assert stream.report() == sha256(path.read_bytes())
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 4])
