@@ -38,12 +38,7 @@ class RayExecutor:
     """The workers of a cluster, for one conversion or proof."""
 
     def __init__(self, ray: Any, memory_bytes: int | None = None) -> None:
-        """Submit nothing yet.
-
-        Args:
-            ray: the module, connected to a cluster.
-            memory_bytes: what a worker may need; Ray runs no more tasks on a node than fit.
-        """
+        """Submit nothing yet; `memory_bytes` is what a worker may need: Ray runs no more tasks on a node than fit."""
         self._ray, self._memory_bytes = ray, memory_bytes or 0
         options: dict[str, Any] = {"num_cpus": 1, "max_retries": MAX_RETRIES}
         if memory_bytes is not None:
@@ -186,14 +181,7 @@ _latest: tuple[bytes, Any] = (b"", None)  # the task that this process did last:
 
 
 def run_pieces(version: str, key: bytes, task: bytes, pieces: list[bytes]) -> list[PieceOutcome]:
-    """Do a task to some pieces, up to the first error.
-
-    Args:
-        version: of mxconv where the command runs.
-        key: names the task.
-        task: pickled.
-        pieces: each pickled.
-    """
+    """Do a pickled task to pickled pieces, up to the first error; `version` is the command's, `key` names the task."""
     outcomes: list[PieceOutcome] = []
     for piece in pieces:
         outcomes.append(_run_piece(version, key, task, piece))

@@ -55,12 +55,6 @@ def encode_e2m1_toward_zero(values: F32) -> U8:
 def decode_e2m1(codes: U8) -> F32:
     """Values of E2M1 codes.
 
-    Args:
-        codes: (...,) uint8; bits 7..4 must be zero.
-
-    Returns:
-        (...,) float32.
-
     Raises:
         CodecError: a code is above 15.
     """

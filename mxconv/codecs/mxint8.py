@@ -83,11 +83,7 @@ def mxint8_patterns(elements: I8, scales: U8) -> U16:
 
 
 def check_mxint8(elements: I8, scales: U8) -> None:
-    """Refuse bytes that no writer may write.
-
-    Args:
-        elements: int8, in any order.
-        scales: uint8, in any order.
+    """Refuse bytes that no writer may write, in any order.
 
     Raises:
         CodecError: an element of -128, or a scale that is NaN.

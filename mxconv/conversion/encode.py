@@ -36,7 +36,7 @@ def encode_tensor(
     hash_source: bool,
     progress: Advance,
 ) -> EncodedTensor:
-    """Stream one tensor.
+    """Stream one tensor: its hash, if it is asked for, and the checksum of each array that was written.
 
     Args:
         survey: its plan and table.
@@ -45,9 +45,6 @@ def encode_tensor(
         copy: also write the 16-bit tensor under its own name.
         hash_source: whether to hash the 16-bit tensor.
         progress: called with the 16-bit bytes of each slice.
-
-    Returns:
-        The tensor's hash, and each written array's checksum.
 
     Raises:
         NonFiniteError: MXFP4 or MXINT8 of a weight that is not finite.
@@ -76,15 +73,10 @@ def encode_tensor(
 def encoded_slices(
     survey: Survey, scale_rule: ScaleRule
 ) -> Iterator[tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]]:
-    """A tensor slice by slice, and what is stored for it.
+    """A tensor slice by slice: rows of the 16-bit tensor, contiguous, and the piece of each stored array by its name.
 
-    Args:
-        survey: its plan and table.
-        scale_rule: of MXFP4.
-
-    Yields:
-        Rows of the 16-bit tensor, contiguous, and the piece of each stored array by its name: both adjoin, in ascending
-        order. Where a stack of experts is stored another way than it lies, rows and pieces come by turns.
+    Both adjoin, in ascending order. Where a stack of experts is stored another way than it lies, rows and pieces come
+    by turns.
 
     Raises:
         NonFiniteError: MXFP4 or MXINT8 of a weight that is not finite.

@@ -34,13 +34,8 @@ class FrequentTokens:
 def frequent_tokens(checkpoint: Checkpoint, texts: Sequence[Path], number: int, progress: Progress) -> FrequentTokens:
     """The most frequent tokens of some texts, the lower id where equal; so those that never occur fill up by id.
 
-    Always among them are those that end a text and the special ones that the chat template writes.
-
-    Args:
-        checkpoint: whose tokenizer it is.
-        texts: files of plain text, or .jsonl with `text` or `prompt`.
-        number: of tokens, fewer than the model has.
-        progress: told the bytes read.
+    Always among them are those that end a text and the special ones that the chat template writes. Texts are files of
+    plain text, or .jsonl with `text` or `prompt`; `number` is less than the model has.
 
     Raises:
         MxconvError: a text or the tokenizer cannot be read, the texts are empty, or the number does not fit the model.

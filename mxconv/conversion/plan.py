@@ -97,21 +97,13 @@ class TensorPlan:
 
 @dataclass(frozen=True)
 class Recognized:
-    """Relations among a checkpoint's tensors, read from names, dtypes and shapes.
+    """Relations among a checkpoint's tensors, read from names, dtypes and shapes."""
 
-    Args:
-        is_tied: whether the output head is the embedding matrix.
-        stacks: the experts that are stacked in one tensor.
-        fp8: the FP8 matrices with block scales.
-        carried: MXFP4 that the checkpoint has already.
-        is_quantized: whether a quantizer has rounded some tensors, so that --dtype is about all of them.
-    """
-
-    is_tied: bool
-    stacks: Mapping[str, StackedExperts]
-    fp8: Mapping[str, Fp8Matrix]
-    carried: Mapping[str, CarriedTensor]
-    is_quantized: bool
+    is_tied: bool  # the output head is the embedding matrix
+    stacks: Mapping[str, StackedExperts]  # experts in one tensor
+    fp8: Mapping[str, Fp8Matrix]  # with block scales
+    carried: Mapping[str, CarriedTensor]  # MXFP4 that the checkpoint has already
+    is_quantized: bool  # a quantizer has rounded some tensors, so that --dtype is about all of them
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Recognized":
@@ -142,11 +134,7 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
 
 
 def check_any_quantized(checkpoint: Checkpoint, plans: list[TensorPlan]) -> None:
-    """Refuse a conversion that changes nothing.
-
-    Raises:
-        CheckpointError: every tensor stays in 16 bits.
-    """
+    """Raises CheckpointError where every tensor stays in 16 bits."""
     if not any(plan.codec != "keep" for plan in plans):
         raise CheckpointError(
             f"{checkpoint.id}: none of its {len(plans)} tensors would be quantized; at least one matrix is required. "
@@ -263,11 +251,7 @@ QUANTIZERS = {  # how the name of a tensor ends that only this quantizer writes
 
 
 def check_quantizer(checkpoint: Checkpoint) -> None:
-    """Refuse what GPTQ, AWQ, bitsandbytes and their like have written.
-
-    Raises:
-        CheckpointError: a tensor is theirs; the first one is named.
-    """
+    """Raises CheckpointError for the first tensor that GPTQ, AWQ, bitsandbytes or their like have written."""
     for name, tensor in checkpoint.tensors.items():
         for ending, quantizer in QUANTIZERS.items():
             if name.endswith(ending):

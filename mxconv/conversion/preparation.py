@@ -214,12 +214,6 @@ def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: list[Opened
     A source file of the name of one of ours would be linked in its place and, when an interrupted conversion goes on,
     be written to.
 
-    Args:
-        checkpoint: the source.
-        layout: what is written.
-        drafts: what goes along.
-        links_target: whether the source's weight files go along.
-
     Raises:
         CheckpointError: a name in the source is one that we write, or none that a manifest may hold.
         MxconvError: the same for a draft.

@@ -174,11 +174,7 @@ class SurveyTensor:
 
 
 def check_carried(plan: TensorPlan) -> None:
-    """Refuse scales that are no numbers: one reading pass of them.
-
-    Raises:
-        CheckpointError: there is one.
-    """
+    """Raises CheckpointError where a scale of the source's own MXFP4 is no number: one reading pass of them."""
     assert plan.carried is not None
     if plan.carried.part == "codes":
         return
@@ -296,12 +292,7 @@ NUMBER_BITS = 8 * 16  # what one number of a table takes in the manifest
 
 
 class ExpertTables:
-    """Fits, expert by expert: of each histogram only tables are kept.
-
-    Args:
-        float_format: of the weights.
-        residual_bits: fixes the width, or None for the best.
-    """
+    """Fits, expert by expert, at one residual width or the best: of each histogram only tables are kept."""
 
     def __init__(self, float_format: FloatFormat, residual_bits: int | None) -> None:
         widths = RESIDUAL_BITS[float_format.name] if residual_bits is None else (residual_bits,)
@@ -315,11 +306,7 @@ class ExpertTables:
         self._all.include(histogram)
 
     def choose(self, *, own: bool = False) -> list[FittedTable]:
-        """One table for all experts, or as many as there are experts.
-
-        Args:
-            own: whether each must have its own.
-        """
+        """One table for all experts, or as many as there are experts; `own`: each must have its own."""
         price = NUMBER_BITS * len(self._own) / self._all.num_weights  # in bits a weight of the tensor
         apart = list(zip(*self._own, strict=True))
         costs = [sum(fitted.cost for fitted in fits) / len(fits) + price * _num_numbers(fits[0]) for fits in apart]

@@ -28,18 +28,12 @@ class NativeMatrix:
 
     BF16 weights multiply activations rounded to BF16, 8-bit weights int8 activations, 4-bit weights these too where
     their levels are int8 and nobody asked for float32, all others float32 ones.
-
-    Args:
-        reference: the NumPy matrix of the same weights.
-        handle: what the kernels see; it keeps the arrays alive.
-        engine: which kernels, how many threads.
-        rebuilt_format: of a BSFP matrix, whose rows the kernels rebuild; None where the reference reads them.
     """
 
-    reference: Matrix
-    handle: _native.Matrix
+    reference: Matrix  # NumPy's, of the same weights
+    handle: _native.Matrix  # what the kernels see; it keeps the arrays alive
     engine: _native.Engine
-    rebuilt_format: FloatFormat | None = None
+    rebuilt_format: FloatFormat | None = None  # of BSFP, whose rows the kernels rebuild; else the reference reads them
 
     @property
     def shape(self) -> tuple[int, int]:

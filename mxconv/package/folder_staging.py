@@ -37,15 +37,12 @@ class FolderStaging:
     """The partial folder of one conversion."""
 
     def __init__(self, target: Path, fingerprint: str) -> None:
-        """Open or create the folder.
+        """Open or create the folder beside the package's final path.
 
-        Args:
-            target: the package's final path.
-            fingerprint: of the options and the source files' names; a partial folder with another one is started over.
+        A folder that another fingerprint (of the options and the source files' names) left is started over.
 
         Raises:
-            PackageError: something else is at the partial path, another process writes there, or it cannot be
-                written.
+            PackageError: something else is at the partial path, another process writes there, or it cannot be written.
         """
         self.target = named(target)
         self.path = self.target.with_name(self.target.name + ".partial")
@@ -91,20 +88,17 @@ class FolderStaging:
             yield FolderSink(self.path.absolute(), self._fingerprint, self._places.get(name, {})), [name]
 
     def accept(self, written: Written) -> None:
-        """Take arrays as written, now or by an earlier run."""
         for encoded in written.tensors:
             names = [array.name for array in self._arrays.get(encoded.name, ())]  # empty ones are never written
             for shard_hash in self._hashes:
                 shard_hash.complete(names)
 
     def note(self, encoded: EncodedTensor) -> None:
-        """Note in the journal that a tensor is written and hashed."""
         line = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}
         with self._lock, self._reported(JOURNAL):
             self._journal.add(line)
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
-        """Every file of the package, with its hash, by name: see `Staging.records`."""
         shards = {h.name: FileRecord(path=h.name, num_bytes=h.shard.num_bytes, sha256=h.report()) for h in self._hashes}
         known = {**known, **shards}
         paths = sorted(path for path in self.path.rglob("*") if path.is_file() and not path.name.startswith("."))
@@ -122,7 +116,6 @@ class FolderStaging:
         return records
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Write a whole small file."""
         path = self.path / name
         with self._reported(name):
             path.parent.mkdir(parents=True, exist_ok=True)

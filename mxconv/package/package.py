@@ -173,11 +173,7 @@ class Package:
         return self.arrays[record.name]
 
     def fp8(self, record: TensorRecord, tensors: Mapping[str, SourceTensor] | None = None) -> Fp8Matrix:
-        """An FP8 matrix, decoded as it is read.
-
-        Args:
-            record: with `scaled`.
-            tensors: where the target's tensors are, if not in the package.
+        """An FP8 matrix, decoded as it is read; `tensors` are the target's, where they are not in the package.
 
         Raises:
             PackageError: its scales are missing, or do not belong to it.

@@ -77,11 +77,7 @@ class StoreStaging:
     """The growing package of one conversion: see `staging.Staging`."""
 
     def __init__(self, target: Store, fingerprint: str) -> None:
-        """Begin, or resume; what a conversion with other options uploaded is deleted.
-
-        Args:
-            target: the package's folder; `check_store` allows it.
-            fingerprint: of the options and the source files' names.
+        """Begin, or resume; what a conversion with another fingerprint uploaded is deleted. `check_store` allows it.
 
         Raises:
             PackageError: another process converts into the folder, or the store or the disk cannot be written.
@@ -155,7 +151,6 @@ class StoreStaging:
                     self._journal.add({"upload": record.model_copy(update={"tensors": hashes}).model_dump()})
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Upload a whole small file."""
         self._claim([name])
         self.target.write(name, content)
         sha256 = hashlib.sha256(content).hexdigest()
@@ -231,7 +226,6 @@ class StoreStaging:
         return looks
 
     def discard(self) -> None:
-        """Delete everything."""
         self._delete_uploads()
         self.close()
         _delete(self._folder)

@@ -93,12 +93,9 @@ class StoredBsfp:
         )
 
     def target_rows(self, start: int, stop: int, decode: DecodeBsfp = decode_bsfp) -> U16:
-        """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled.
+        """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled; start is a multiple of 16.
 
-        Args:
-            start: a multiple of 16.
-            stop: a multiple of 16, or the last row's end.
-            decode: the reference, or something faster that gives the same bits.
+        `decode` is the reference, or something faster that gives the same bits.
         """
         tiles = self.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
         patterns = decode(tiles, self.table, (stop - start, self.shape[1]))

@@ -124,33 +124,19 @@ PROMPTS_AT_A_TIME = 4  # of a piece, where they are decoded one after another
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """The package, levels and options of a decoding; paths lead to the same files wherever a piece is done.
-
-    Args:
-        folder: the package.
-        levels: of it, what is decoded first.
-        drafts: further levels.
-        lengths: of proposals, `thresholds` and `tree`: as `Hierarchy` takes them.
-        max_new_tokens: for each prompt.
-        selection: greedy or coupled.
-        batch: prompts at a time, beside each other; None is one after another.
-        kernel: an implementation that every node has; None is the best that each has.
-        num_threads: of native kernels, in each process.
-        kv_dtype: of keys and values in caches.
-        weights: where they lie.
-    """
+    """The package, levels and options of a decoding; paths lead to the same files wherever a piece is done."""
 
     folder: Path
-    levels: Sequence[str]
-    drafts: Sequence[DraftSpec] = ()
-    lengths: Sequence[int] | Literal["auto"] | None = None
+    levels: Sequence[str]  # what is decoded first
+    drafts: Sequence[DraftSpec] = ()  # further levels
+    lengths: Sequence[int] | Literal["auto"] | None = None  # this and the next two as `Hierarchy` takes them
     thresholds: Sequence[float] | None = None
     tree: int | Literal["auto", "chain"] = "auto"
     max_new_tokens: int = 64
-    selection: Selection = GREEDY
-    batch: int | None = None
-    kernel: str | None = None
-    num_threads: int | None = None
+    selection: Selection = GREEDY  # greedy or coupled
+    batch: int | None = None  # prompts at a time, beside each other; None is one after another
+    kernel: str | None = None  # that every node has; None is the best that each has
+    num_threads: int | None = None  # of native kernels, in each process
     kv_dtype: KvDtype = "fp32"
     weights: WeightPlace = "auto"
 
@@ -188,15 +174,10 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Some of all prompts.
+    """Some of all prompts."""
 
-    Args:
-        texts: of these; messages where they are put into a chat template.
-        num_bytes: that are read for them at least, weights a token.
-    """
-
-    texts: tuple[Prompt, ...]
-    num_bytes: int
+    texts: tuple[Prompt, ...]  # messages where they are put into a chat template
+    num_bytes: int  # that are read for them at least: weights, for each token
 
 
 class DecodePrompts:

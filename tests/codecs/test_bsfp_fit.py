@@ -54,7 +54,7 @@ def stored_bits_per_weight(packed: PackedBsfp, num_weights: int) -> float:
     return 8 * num_bytes / num_weights
 
 
-@pytest.mark.parametrize("sigma", [0.003, 0.02, 0.3])
+@pytest.mark.parametrize("sigma", [0.003, 0.3])
 @both
 def test_gaussian_weights_get_a_better_draft_than_mxfp4_in_few_bits(kind: FloatFormat, sigma: float) -> None:
     patterns = gaussian(kind, sigma)
@@ -69,14 +69,6 @@ def test_gaussian_weights_get_a_better_draft_than_mxfp4_in_few_bits(kind: FloatF
     assert bits <= (12.9 if kind is BF16 else 16.2)
     assert bits == pytest.approx(fitted.bits_per_weight, abs=0.01)
     assert fitted.table.has_int8_levels
-
-
-@both
-def test_heavy_tails_get_a_better_draft_from_mxfp4_whose_scales_are_for_32_weights(kind: FloatFormat) -> None:
-    values = kind.decode(kind.encode((np.random.default_rng(7).standard_t(5, SHAPE) * 0.02).astype(np.float32)))
-    patterns = kind.encode(values)
-    mxfp4 = decibels(values, dequantize_mxfp4(*quantize_mxfp4(values)))
-    assert draft_decibels(patterns, fit(patterns, kind).table) < mxfp4 - 0.5
 
 
 @both
@@ -129,7 +121,7 @@ def test_the_number_of_escapes_is_exact(kind: FloatFormat) -> None:
                 assert fitted.num_escapes == found, (name, residual_bits, row_shifts)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.sampled_from([BF16, FP16]), st.integers(0, 2**32 - 1), st.booleans())
 def test_the_number_of_escapes_is_exact_for_any_patterns(kind: FloatFormat, seed: int, row_shifts: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -152,27 +144,6 @@ def test_the_fit_is_deterministic_and_blind_to_the_order_of_rows_and_slices(kind
     again = fit_table(sliced)
     assert again.table == first.table
     assert again.num_escapes == first.num_escapes
-
-
-@both
-def test_a_scale_of_two_moves_the_starts_by_an_octave_and_nothing_else(kind: FloatFormat) -> None:
-    patterns = gaussian(kind, 0.3)
-    once = fit(patterns, kind, row_shifts=False)
-    # only normal numbers move by whole octaves, so the few subnormals are kept out
-    normal = np.where((patterns & 0x7FFF) < 2 * kind.patterns_per_octave, np.uint16(0), patterns)
-    twice = np.where(normal == 0, np.uint16(0), normal + np.uint16(kind.patterns_per_octave))
-    moved = fit(twice, kind, row_shifts=False)
-    assert moved.table.residual_bits == once.table.residual_bits
-    difference = np.array(moved.table.starts) - np.array(once.table.starts)
-    assert (np.abs(difference - kind.patterns_per_octave) <= kind.patterns_per_octave // 16).all()
-
-
-def test_a_wider_residual_never_escapes_more_at_the_same_price() -> None:
-    patterns = gaussian(BF16, 0.02)
-    narrow, wide = fit(patterns, BF16, 8, False), fit(patterns, BF16, 9, False)
-    assert wide.num_escapes < narrow.num_escapes
-    assert wide.relative_error <= narrow.relative_error * 1.001
-    assert fit(patterns, BF16, None, False).cost == min(narrow.cost, wide.cost)
 
 
 @both

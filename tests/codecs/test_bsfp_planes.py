@@ -170,9 +170,3 @@ def test_tensors_that_are_unlike_others_survive_their_own_fit(kind: FloatFormat)
             shifts = row_shifts_of(patterns, kind) if table.has_row_shifts else None
             packed = encode_bsfp(patterns, table, shifts)
             assert (decode_bsfp(packed, table, patterns.shape) == patterns).all(), name
-
-
-def test_restoring_escapes_keeps_the_low_byte() -> None:
-    patterns = np.array([[0x1234, 0x5678]], np.uint16)
-    restore_escapes(patterns, np.array([[False, True]]), np.array([0xAB], np.uint8))
-    assert patterns.tolist() == [[0x1234, 0xAB78]]

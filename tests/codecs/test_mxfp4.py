@@ -2,7 +2,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -29,6 +29,7 @@ def amax_of(values: np.ndarray) -> np.ndarray:
 
 
 @every_rule
+@settings(max_examples=20)
 @given(values=matrices)
 def test_the_error_is_bounded_by_the_widest_gap_or_by_saturation(rule: ScaleRule, values: np.ndarray) -> None:
     codes, scales = quantize_mxfp4(values, rule)
@@ -40,6 +41,7 @@ def test_the_error_is_bounded_by_the_widest_gap_or_by_saturation(rule: ScaleRule
 
 
 @every_rule
+@settings(max_examples=20)
 @given(values=matrices)
 def test_scales_follow_their_rule(rule: ScaleRule, values: np.ndarray) -> None:
     amax = amax_of(values)
@@ -69,14 +71,8 @@ def test_mse_is_never_worse_than_ocp(values: np.ndarray) -> None:
     assert (squared_errors("mse") <= squared_errors("ocp") * (1 + 1e-12)).all()
 
 
-def test_mse_is_better_than_ocp_on_gaussian_weights() -> None:
-    values = gaussian(64, 512)
-    errors = {rule: ((dequantize_mxfp4(*quantize_mxfp4(values, rule)) - values) ** 2).sum() for rule in SCALE_RULES}
-    assert errors["mse"] < 0.98 * errors["ocp"]
-
-
 @every_rule
-@pytest.mark.parametrize("columns", [1, 31, 32, 33, 64, 172, 257])
+@pytest.mark.parametrize("columns", [1, 32, 33, 257])
 def test_widths_that_are_no_multiple_of_32_are_padded_with_zeros(rule: ScaleRule, columns: int) -> None:
     values = gaussian(3, columns)
     codes, scales = quantize_mxfp4(values, rule)
@@ -89,16 +85,6 @@ def test_widths_that_are_no_multiple_of_32_are_padded_with_zeros(rule: ScaleRule
     again = quantize_mxfp4(padded, rule)
     assert (again[0] == codes).all()
     assert (again[1] == scales).all()
-
-
-@every_rule
-def test_a_row_quantizes_alike_alone_and_among_others(rule: ScaleRule) -> None:
-    values = gaussian(7, 172)
-    codes, scales = quantize_mxfp4(values, rule)
-    for i in range(7):
-        one_codes, one_scales = quantize_mxfp4(values[i : i + 1], rule)
-        assert (one_codes[0] == codes[i]).all()
-        assert (one_scales[0] == scales[i]).all()
 
 
 @every_rule

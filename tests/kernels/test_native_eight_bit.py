@@ -14,7 +14,7 @@ pytest.importorskip("mxconv.kernels._native", reason="the extension is not built
 from mxconv.kernels import _native
 from mxconv.kernels.native_matrix import NativeMatrix, native_draft
 
-SHAPES = [(1, 1), (5, 31), (16, 32), (33, 64), (20, 129), (64, 172), (257, 96), (48, 1100)]
+SHAPES = [(1, 1), (5, 31), (20, 129), (257, 96), (48, 1100)]
 WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 70]
 EPSILON = np.finfo(np.float32).eps
 

@@ -99,8 +99,3 @@ def to_fp16_bits(patterns: U16, float_format: FloatFormat) -> U16:
     if ((bits & MAGNITUDE_MASK) >= FP16.infinity).any():
         raise CodecError("FP16 layout: a weight is 65536 or more, or not finite; less is required. Keep this tensor.")
     return bits
-
-
-def num_clamped(patterns: U16) -> int:
-    """How many BF16 weights `to_fp16_bits` changes: those below 2^-15."""
-    return int(np.count_nonzero((patterns & MAGNITUDE_MASK) < BF16_OFFSET * BF16.patterns_per_octave))

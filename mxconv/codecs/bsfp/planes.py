@@ -42,14 +42,7 @@ def encode_planes(patterns: U16, table: SegmentTable, row_shifts: I8 | None = No
 
 
 def planes_of(patterns: U16, codes: U8, table: SegmentTable, row_shifts: I8 | None = None) -> Planes:
-    """Split patterns whose codes are chosen: residual and escape follow from these.
-
-    Args:
-        patterns: (rows, columns) uint16.
-        codes: (rows, columns) uint8; bit 3 and above are not looked at.
-        table: the segment table.
-        row_shifts: as `encode_planes` takes them.
-    """
+    """Split patterns whose codes, bits 2..0 of (rows, columns) uint8, are chosen: residual and escape follow."""
     codes = codes & np.uint8(NUM_CODES - 1)
     starts = table.row_starts(len(patterns), row_shifts)
     magnitudes = (patterns & MAGNITUDE_MASK).astype(np.int32)
@@ -80,9 +73,6 @@ def decode_planes(nibbles: U8, residuals: U16, table: SegmentTable, row_shifts: 
 def restore_escapes(patterns: U16, escaped: Bool, high_bytes: U8) -> None:
     """Patch the escapes, in place: the high byte comes from the list, the low one is right already.
 
-    Args:
-        patterns: (...,) uint16 from `decode_planes`, changed in place.
-        escaped: (...,) bool.
-        high_bytes: (num_escapes,) uint8, bits 15..8 of the escapes in the order of `escaped`.
+    `high_bytes` are bits 15..8 of the escapes in the order of `escaped`.
     """
     patterns[escaped] = (high_bytes.astype(np.uint16) << 8) | (patterns[escaped] & 0xFF)

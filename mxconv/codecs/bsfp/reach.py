@@ -39,21 +39,13 @@ def reaching_table(table: SegmentTable) -> SegmentTable:
 
 @dataclass(frozen=True)
 class ReachGrid:
-    """What each weight of a matrix may be drafted as: implements `gptq.Grid`.
-
-    Args:
-        table: of the matrix; its levels ascend with its starts.
-        signs: (rows, columns) float64, 1 or -1.
-        lowest: (rows, columns) uint8, the first code in reach, in the order of the starts.
-        highest: the last one. A weight that no code reaches escapes, and may have any.
-        scales: (rows, columns) float64.
-    """
+    """What each weight of a matrix may be drafted as: implements `gptq.Grid`. The table is fitted."""
 
     table: SegmentTable
-    signs: F64
-    lowest: U8
-    highest: U8
-    scales: F64
+    signs: F64  # (rows, columns) 1 or -1
+    lowest: U8  # (rows, columns) the first code in reach, in the order of the starts
+    highest: U8  # the last one; a weight that no code reaches escapes, and may have any
+    scales: F64  # (rows, columns)
 
     @classmethod
     def of(cls, patterns: U16, table: SegmentTable, row_shifts: I8 | None, scales: U16) -> Self:
