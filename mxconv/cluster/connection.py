@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +19,6 @@ from mxconv.errors import MxconvError
 
 OBJECT_STORE_BYTES = 100_000_000  # results are kilobytes
 ANSWER_SECONDS = 10.0
-PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: a head that starts, or one that just lost a node
-FIRST_PAUSE_SECONDS = 0.5  # between two tries; each further one is twice as long
 LOOPBACK = "127.0.0.1"
 
 WORKERS = re.compile(r"ray(?::(?P<address>auto|(?:ray://)?[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}))?")
@@ -89,31 +86,24 @@ def cluster(
 
 
 def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
-    """Connect, again and again for some seconds: who resumes after a fault comes while the cluster still heals."""
-    end, pause = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE_SECONDS
-    while True:
-        try:
-            if address is not None:
-                options["address"] = _answering(ray, address)
-            _init(ray, options)
-            return
-        except Exception as error:
-            if _is_refused(error):
-                raise MxconvError(
-                    f"--workers ray: the cluster at {address} answers only whoever knows its token; the same token is "
-                    "required here. Copy ~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token."
-                ) from error
-            if not isinstance(error, (OSError, OverflowError, ValueError, RuntimeError)):
-                raise
-            if time.monotonic() + pause > end:
-                raise MxconvError(
-                    f"--workers ray: no cluster at {address or 'this machine'} ({str(error).splitlines()[0]}); a "
-                    f"running one with Ray {ray.__version__} is required. Start it with `ray start --head`, and give "
-                    "the address that it prints."
-                ) from error
-            print(f"mxconv: no cluster at {address or 'this machine'} yet; trying again", file=sys.stderr)
-        time.sleep(pause)
-        pause *= 2
+    try:
+        if address is not None:
+            options["address"] = _answering(ray, address)
+        ray.init(**options)
+    except Exception as error:
+        ray.shutdown()  # what of it began
+        if _is_refused(error):
+            raise MxconvError(
+                f"--workers ray: the cluster at {address} answers only whoever knows its token; the same token is "
+                "required here. Copy ~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token."
+            ) from error
+        if not isinstance(error, (OSError, OverflowError, ValueError, RuntimeError)):
+            raise
+        raise MxconvError(
+            f"--workers ray: no cluster at {address or 'this machine'} ({str(error).splitlines()[0]}); a running one "
+            f"with Ray {ray.__version__} is required. Start it with `ray start --head`, and give the address that it "
+            "prints."
+        ) from error
 
 
 def _is_refused(error: BaseException | None) -> bool:
@@ -121,14 +111,6 @@ def _is_refused(error: BaseException | None) -> bool:
     while error is not None and "AuthenticationError" not in f"{type(error).__name__}: {error}":
         error = error.__cause__ or error.__context__
     return error is not None
-
-
-def _init(ray: Any, options: dict[str, Any]) -> None:
-    try:
-        ray.init(**options)
-    except BaseException:
-        ray.shutdown()  # what of it began
-        raise
 
 
 def _answering(ray: Any, address: str) -> str:

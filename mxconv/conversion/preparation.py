@@ -100,9 +100,9 @@ def prepare(
         checkpoint: open.
         options: what to do.
         progress: told about every surveyed tensor.
-        workers: what surveys; of the options' number of threads if None.
-        assume_finite: for MXFP4, which is surveyed for non-finite weights alone, leave finding them to the encoder.
-        to_store: whether the package goes to an object store: a worker needs more memory.
+        workers: who surveys; as many threads as the options say if None.
+        assume_finite: leave finding non-finite weights to the encoder of MXFP4, which is surveyed for nothing else.
+        to_store: the package goes to an object store, for which a worker needs more memory.
 
     Raises:
         MxconvError: the source or the options do not allow it.

@@ -44,9 +44,6 @@ ESCAPE_SLACK = 64  # bytes that the native encoder may overwrite after a list of
 def encode_mxfp4(patterns: U16, float_format: FloatFormat, scale_rule: ScaleRule = "ocp") -> tuple[U8, U8]:
     """MXFP4 of 16-bit rows, as stored.
 
-    Args:
-        patterns: (rows, columns) uint16; rows may be any number.
-
     Returns:
         codes: (T, C, 64) uint8, see formats/mxfp4.md.
         scales: (T, blocks, 16) uint8 E8M0.

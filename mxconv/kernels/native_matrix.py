@@ -74,14 +74,9 @@ def native_dense(engine: _native.Engine, reference: DenseMatrix) -> NativeMatrix
 def native_bsfp(
     engine: _native.Engine, reference: Matrix, packed: PackedBsfp, escape_offsets: I64, table: SegmentTable, name: str
 ) -> NativeMatrix:
-    """The exact 16-bit weights inside a BSFP tensor that was not rescaled.
+    """The exact 16-bit weights inside a BSFP tensor, called `name`, that was not rescaled.
 
-    Args:
-        reference: the NumPy matrix.
-        packed: the whole tensor, as stored.
-        escape_offsets: (row tiles + 1,) index of each row tile's first escape.
-        table: its segment table.
-        name: what messages call it.
+    `escape_offsets` are (row tiles + 1,) indexes of each row tile's first escape.
 
     Raises:
         PackageError: its escape lists contradict themselves.

@@ -29,9 +29,6 @@ def linear(x: F32, out_features: int, weight_rows: Callable[[int, int], F32]) ->
         out_features: rows of the matrix.
         weight_rows: (start, stop) to rows start..stop of the matrix, (stop - start, in_features) float32. Called
             once a tile, in ascending order; start is a multiple of 16.
-
-    Returns:
-        (num_tokens, out_features) float32.
     """
     num_tokens, in_features = x.shape
     result = np.empty((num_tokens, out_features), np.float32)

@@ -38,16 +38,9 @@ def verify_decoding(
 ) -> DecodeRecord:
     """Decode every prompt plainly and with drafts; compare tokens, and logits of every emitted position.
 
-    What is decoded is the first of the levels, and the record names it.
-
-    Args:
-        loaded: the package.
-        hierarchy: of its levels.
-        prompts: texts, or messages for the model's chat template.
-        max_new_tokens: for each.
-        selection: how tokens are chosen; greedily or coupled, where the promise is the same tokens.
-        progress: told about every prompt.
-        batch: prompts that are decoded with drafts at a time, beside each other; None is one after another.
+    What is decoded is the first of the hierarchy's levels, and the record names it. Tokens are chosen greedily or
+    coupled, where the promise is the same tokens. `batch` prompts are decoded with drafts beside each other, or one
+    after another.
 
     Raises:
         MxconvError: a prompt cannot be decoded.

@@ -71,16 +71,6 @@ def test_a_package_has_the_same_bytes(make: Make, source: Path, tmp_path: Path, 
     assert files == files_of(tmp_path / "threads")
 
 
-def test_workers_upload_to_a_store_and_need_no_folder(
-    make: Make, s3: S3Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "cache"))
-    options: dict[str, Any] = {"codec": "bsfp", "max_shard_bytes": 60_000}
-    quantize(source, tmp_path / "threads", **options)
-    by_ray(make, source, store("ray"), **options)
-    assert s3.files("ray") == files_of(tmp_path / "threads")
-
-
 def test_the_first_weight_that_is_not_finite_is_named(make: Make, tmp_path: Path) -> None:
     tensors = {f"w{n}": np.zeros((64, 64), np.float16) for n in range(6)}
     for number in (2, 4):
@@ -183,3 +173,13 @@ def test_workers_that_are_killed_cost_time_and_no_byte(make: Make, large: Path, 
         killer.join()
     assert killed
     assert files_of(tmp_path / "ray") == files_of(tmp_path / "threads")
+
+
+def test_workers_upload_to_a_store_and_need_no_folder(
+    make: Make, s3: S3Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "cache"))
+    options: dict[str, Any] = {"codec": "bsfp", "max_shard_bytes": 60_000}
+    quantize(source, tmp_path / "threads", **options)
+    by_ray(make, source, store("ray"), **options)
+    assert s3.files("ray") == files_of(tmp_path / "threads")

@@ -94,33 +94,6 @@ def test_a_few_infinities_and_nans_do_not_disturb_the_fit(kind: FloatFormat, row
     assert found.num_escapes == len(encode(damaged, found.table).escape_high)
 
 
-@both
-def test_the_number_of_escapes_is_exact(kind: FloatFormat) -> None:
-    rng = np.random.default_rng(2)
-    tensors = {
-        "gaussian": rng.normal(0, 0.02, (40, 300)),
-        "student": rng.standard_t(3, (40, 300)) * 0.02,
-        "uniform in the exponent": 2.0 ** rng.uniform(-14, 15, (40, 300)),
-        "zeros": np.zeros((9, 50)),
-        "mostly zeros": np.where(rng.random((40, 300)) < 0.99, 0, rng.normal(0, 1, (40, 300))),
-        "one value": np.full((16, 16), 3.0),
-        "two values": np.where(rng.random((20, 20)) < 0.5, 1e-3, 100.0),
-        "one weight": np.full((1, 1), -7.0),
-        "rows that differ by 2^10": rng.normal(0, 1, (64, 100)) * 2.0 ** -(np.arange(64)[:, None] % 11),
-        "large": rng.normal(0, 1, (32, 64)) * 20000,
-        "subnormal": rng.normal(0, 1, (32, 64)) * float(kind.decode(np.array([40], np.uint16))[0]),
-    }
-    for name, values in tensors.items():
-        patterns = kind.encode(values.astype(np.float32))
-        for residual_bits in RESIDUAL_BITS[kind.name]:
-            for row_shifts in (False, True):
-                fitted = fit(patterns, kind, residual_bits, row_shifts)
-                assert fitted.table.residual_bits == residual_bits
-                assert fitted.table.has_row_shifts == row_shifts
-                found = len(encode(patterns, fitted.table).escape_high)
-                assert fitted.num_escapes == found, (name, residual_bits, row_shifts)
-
-
 @settings(max_examples=15)
 @given(st.sampled_from([BF16, FP16]), st.integers(0, 2**32 - 1), st.booleans())
 def test_the_number_of_escapes_is_exact_for_any_patterns(kind: FloatFormat, seed: int, row_shifts: bool) -> None:
@@ -128,7 +101,7 @@ def test_the_number_of_escapes_is_exact_for_any_patterns(kind: FloatFormat, seed
     low, high = sorted(rng.integers(0, 1 << 15, 2).tolist())
     patterns = rng.integers(low, high + 1, (int(rng.integers(1, 40)), int(rng.integers(1, 40)))).astype(np.uint16)
     patterns |= (rng.integers(0, 2, patterns.shape) << 15).astype(np.uint16)
-    fitted = fit(patterns, kind, None, row_shifts)
+    fitted = fit(patterns, kind, int(rng.choice(RESIDUAL_BITS[kind.name])), row_shifts)
     assert fitted.num_escapes == len(encode(patterns, fitted.table).escape_high)
 
 

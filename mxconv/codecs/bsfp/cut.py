@@ -63,9 +63,6 @@ CUTS = {
 def cut_draft(patterns: U16, float_format: FloatFormat, cut: Cut) -> tuple[U8, U16]:
     """Cut a tensor, and fit scales to its weights as they were before the clamp and Algorithm 1.
 
-    Args:
-        patterns: (rows, columns) uint16.
-
     Returns:
         nibbles: (rows, columns) uint8.
         scales: (rows, num_groups) uint16 BF16 patterns for 128 columns each: sum(w * q) / sum(q * q).

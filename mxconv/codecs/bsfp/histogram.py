@@ -32,13 +32,9 @@ def shift_limits(float_format: FloatFormat) -> tuple[int, int]:
 
 
 def row_shifts_of(patterns: U16, float_format: FloatFormat) -> I8:
-    """The shift of each row: its root mean square in eighths of an octave, rounded; 0 for a row of zeros.
+    """The shift of each row, (rows,) int8: its root mean square in eighths of an octave, rounded; 0 for a row of zeros.
 
-    Args:
-        patterns: (rows, columns) uint16. Non-finite weights count as zero.
-
-    Returns:
-        (rows,) int8.
+    Non-finite weights count as zero.
 
     Source:
         formats/bsfp.md, "Row shifts": the mean square is folded per group of 128, groups are added in order.
