@@ -89,9 +89,12 @@ def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
     try:
         if address is not None:
             options["address"] = _answering(ray, address)
-        ray.init(**options)
+        try:
+            ray.init(**options)
+        except BaseException:
+            ray.shutdown()  # what of it began
+            raise
     except Exception as error:
-        ray.shutdown()  # what of it began
         if _is_refused(error):
             raise MxconvError(
                 f"--workers ray: the cluster at {address} answers only whoever knows its token; the same token is "

@@ -126,18 +126,9 @@ def tensor_sha256(survey: Survey) -> str:
 
 def _bsfp_parts(packed: PackedBsfp) -> dict[str, NDArray[np.generic]]:
     """The stored arrays of some rows, but for the places of their escapes among all."""
-    parts: dict[str, NDArray[np.generic]] = {
-        "codes": packed.codes,
-        "residual_low": packed.residual_low,
-        "scales": packed.scales,
-        "escape_counts": packed.escape_counts,
-        "escape_positions": packed.escape_positions,
-        "escape_high": packed.escape_high,
-    }
-    if packed.residual_high.shape[2]:
-        parts["residual_high"] = packed.residual_high
-    if packed.row_shifts is not None:
-        parts["row_shifts"] = packed.row_shifts
+    parts = {name: array for name, array in vars(packed).items() if array is not None}
+    if not packed.residual_high.shape[2]:
+        del parts["residual_high"]
     return parts
 
 

@@ -30,9 +30,6 @@ EMBEDDINGS = (
 )
 LOOKED_UP = ("*embed_tokens_per_layer.weight", "*wpe.weight", "speculator.emb.*")  # never a head too
 HEADS = ("lm_head.weight", "*.lm_head.weight", "embed_out.weight")
-BIASES = ("*_bias",)  # one for each expert and feature
-MIXTURES = ("spire.memory_weights",)
-RATES = ("*.in_proj_a.weight", "*.in_proj_b.weight", "*.in_proj_ba.weight")  # few rows, which steer a memory
 ROUTERS = (
     "*.mlp.gate.weight",
     "*.block_sparse_moe.gate.weight",
@@ -44,6 +41,13 @@ ROUTERS = (
     "*.router.proj.weight",
     "*.shared_expert_gate.weight",
 )
+RATES = ("*.in_proj_a.weight", "*.in_proj_b.weight", "*.in_proj_ba.weight")  # few rows, which steer a memory
+KEPT = {
+    ROUTERS: "expert router",
+    RATES: "rates of a recurrence",
+    ("*_bias",): "biases of experts",  # one for each expert and feature
+    ("spire.memory_weights",): "mixture of memories",
+}
 
 
 @dataclass(frozen=True)
@@ -228,14 +232,9 @@ def choose_codec(tensor: SourceTensor, options: QuantizeOptions, recognized: Rec
         if recognized.is_tied and not matches(name, LOOKED_UP) and head != "keep":
             return head, "output head, tied to the embeddings"
         return "keep", "embeddings"
-    if matches(name, ROUTERS):
-        return "keep", "expert router"
-    if matches(name, RATES):
-        return "keep", "rates of a recurrence"
-    if matches(name, BIASES):
-        return "keep", "biases of experts"
-    if matches(name, MIXTURES):
-        return "keep", "mixture of memories"
+    for globs, reason in KEPT.items():
+        if matches(name, globs):
+            return "keep", reason
     return options.codec, "stacked experts" if is_stack else "matrix"
 
 

@@ -127,12 +127,12 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         CheckpointError: a weight is not finite, and --on-nonfinite is error.
     """
     survey = Survey(plan)
-    if plan.codec == "keep":
-        return _check_kept(survey, options) if must_check_kept(plan, options) else survey
+    if plan.codec == "keep" and not must_check_kept(plan, options):
+        return survey
     if plan.carried is not None:
         check_carried(plan)
         return survey
-    if plan.codec in ("mxfp4", "mxint8"):
+    if plan.codec != "bsfp":
         for rows in survey.matrices():
             for start, _, patterns in rows.slices():
                 if not _is_finite(patterns, plan.float_format):
@@ -191,14 +191,6 @@ def check_carried(plan: TensorPlan) -> None:
 def must_check_kept(plan: TensorPlan, options: QuantizeOptions) -> bool:
     """Whether weights that stay in 16 bits must be finite: those that blocks make, of which one may be damaged."""
     return plan.codec == "keep" and plan.tensor.quantized_type is not None and options.on_nonfinite == "error"
-
-
-def _check_kept(survey: Survey, options: QuantizeOptions) -> Survey:
-    for rows in survey.matrices():
-        for start, _, patterns in rows.slices():
-            if not _is_finite(patterns, survey.plan.float_format):
-                return _with_nonfinite(survey, rows, start, options)
-    return survey
 
 
 def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptions) -> Segments:

@@ -25,7 +25,6 @@ from mxconv.package.manifest import FILE_NAME, FileRecord
 from mxconv.package.shard_files import ArrayPlace, ArrayPlaces, CheckIntact, FolderSink, ShardHash, reported
 from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, Written
-from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve, write_at
 from mxconv.workers import ByteCounter, Executor
@@ -49,7 +48,6 @@ class FolderStaging:
         self._lock = threading.Lock()
         self._files: dict[str, FileIO] = {}
         self._hashes: list[ShardHash] = []
-        self._arrays: Mapping[str, tuple[StoredArray, ...]] = {}
         self._fingerprint = fingerprint
         self._places: dict[str, ArrayPlaces] = {}  # of each tensor's arrays
         with self._reported(JOURNAL):
@@ -68,7 +66,6 @@ class FolderStaging:
 
     def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
         """Lay out the shards at full length: a full disk is noticed here, not hours later. See `Staging.prepare`."""
-        self._arrays = layout.arrays
         with self._reported("the package"):  # companions and drafts may have changed since
             self._keep_only({shard.file_name for shard in layout.shards})
         for shard in layout.shards:
@@ -89,9 +86,8 @@ class FolderStaging:
 
     def accept(self, written: Written) -> None:
         for encoded in written.tensors:
-            names = [array.name for array in self._arrays.get(encoded.name, ())]  # empty ones are never written
             for shard_hash in self._hashes:
-                shard_hash.complete(names)
+                shard_hash.complete(self._places.get(encoded.name, {}).keys())  # of empty ones nothing is written
 
     def note(self, encoded: EncodedTensor) -> None:
         line = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}

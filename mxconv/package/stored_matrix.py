@@ -63,18 +63,8 @@ class StoredBsfp:
     @property
     def num_bytes(self) -> int:
         """Bytes of its arrays, or of its share of those of a stack."""
-        p = self.packed
-        arrays = (
-            p.codes,
-            p.residual_low,
-            p.residual_high,
-            p.scales,
-            p.escape_counts,
-            p.escape_positions,
-            p.escape_high,
-        )
-        shifts = 0 if p.row_shifts is None else p.row_shifts.nbytes
-        return sum(array.nbytes for array in arrays) + shifts + self.escape_offsets.nbytes
+        arrays = [*vars(self.packed).values(), self.escape_offsets]
+        return sum(array.nbytes for array in arrays if array is not None)
 
     def row_tiles(self, start: int, stop: int) -> PackedBsfp:
         """The rows of tiles [start, stop), still packed."""

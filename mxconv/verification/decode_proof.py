@@ -230,13 +230,7 @@ def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
             f"prompts were decoded by {'; '.join(f'{kernel} on {processor}' for kernel, processor in found)}; bits are "
             "promised for a kernel, and one for all is required. Name one that all nodes have, with --kernel."
         )
-    return records[0].model_copy(
-        update={
-            "num_prompts": sum(record.num_prompts for record in records),
-            "num_chat_prompts": sum(record.num_chat_prompts for record in records),
-            "num_tokens": sum(record.num_tokens for record in records),
-            "num_token_mismatches": sum(record.num_token_mismatches for record in records),
-            "num_logit_mismatches": sum(record.num_logit_mismatches for record in records),
-            "processors": sorted({processor for record in records for processor in record.processors}),
-        }
-    )
+    names = [name for name in DecodeRecord.model_fields if name.startswith("num_")]
+    sums = {name: sum(getattr(record, name) for record in records) for name in names}
+    processors = sorted({processor for record in records for processor in record.processors})
+    return records[0].model_copy(update={**sums, "processors": processors})

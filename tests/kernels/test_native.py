@@ -26,16 +26,6 @@ SHAPES = [(1, 1), (5, 31), (17, 128), (64, 172), (257, 96), (48, 1100)]
 WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 70]
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
-def engine(request: pytest.FixtureRequest) -> object:
-    return _native.Engine(request.param, 2)
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(7)
-
-
 def weights(rng: np.random.Generator, shape: tuple[int, int]) -> F32:
     """Rows whose scales differ by octaves, and a few weights far out, which escape."""
     values = rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 3, (shape[0], 1))

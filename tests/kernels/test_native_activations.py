@@ -8,22 +8,11 @@ import pytest
 
 from mxconv.engine.activations import ACTIVATIONS
 from mxconv.kernels import rowwise
-from mxconv.kernels.engine import choose_engine, native_names
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
 LENGTHS = [1, 2, 3, 7, 16, 17, 63, 65, 176, 2048]
 EPSILON = np.finfo(np.float32).eps
-
-
-@pytest.fixture(params=native_names())
-def engine(request: pytest.FixtureRequest) -> Any:
-    return choose_engine(request.param, 1)
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(11)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:

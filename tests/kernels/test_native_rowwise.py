@@ -17,16 +17,6 @@ LENGTHS = [1, 2, 3, 7, 16, 17, 63, 65, 176, 2048]
 EPSILON = np.finfo(np.float32).eps
 
 
-@pytest.fixture(params=native_names())
-def engine(request: pytest.FixtureRequest) -> Any:
-    return choose_engine(request.param, 1)
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(11)
-
-
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
 
