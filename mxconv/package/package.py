@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import cast
 
 import numpy as np
@@ -85,9 +84,7 @@ class Package:
     def __enter__(self) -> "Package":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -241,32 +241,29 @@ def test_a_referenced_target_is_compared_expert_by_expert(tmp_path: Path) -> Non
     assert compare(tmp_path / "p", source).ok
 
 
-def forged(tmp_path: Path, change: Any) -> str:
-    """What a manifest is refused with after a change of the first stack's record."""
-    quantize(write_stacks(tmp_path / "m.safetensors", "out_in", *random_stacks(3, 80)), tmp_path / "p", codec="bsfp")
-
-    def edit(members: dict[str, Any]) -> None:
-        change(next(record for record in members["tensors"] if record["name"] == FIRST))
-
-    forge(tmp_path / "p", edit)
-    with pytest.raises(PackageError) as caught:
-        Package(tmp_path / "p")
-    return str(caught.value)
-
-
 def test_a_stack_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    assert "experts of bsfp [144, 80]; three dimensions" in forged(
-        tmp_path / "a", lambda record: record.update(shape=[144, 80])
-    )
-    assert "experts of keep [3, 48, 80]" in forged(tmp_path / "b", lambda record: record.update(codec="keep"))
-    assert "2 segment tables of 1 kinds for 3 experts" in forged(
-        tmp_path / "c",
-        lambda record: record.update(segments=None, experts=record["experts"] | {"segments": [record["segments"]] * 2}),
-    )
-    assert "codec bsfp without segments" in forged(tmp_path / "d", lambda record: record.update(segments=None))
-    assert "a non-empty matrix is required" in forged(tmp_path / "e", lambda record: record.update(experts=None))
+    package = tmp_path / "p"
+    quantize(write_stacks(tmp_path / "m.safetensors", "out_in", *random_stacks(3, 80)), package, codec="bsfp")
+    manifest = (package / "mxconv.json").read_bytes()
+
+    def forged(change: Any) -> str:
+        """What a manifest is refused with after a change of the first stack's record."""
+        (package / "mxconv.json").write_bytes(manifest)
+        forge(package, lambda members: change(next(r for r in members["tensors"] if r["name"] == FIRST)))
+        with pytest.raises(PackageError) as caught:
+            Package(package)
+        return str(caught.value)
+
+    def give_two_tables(record: dict[str, Any]) -> None:
+        record.update(segments=None, experts=record["experts"] | {"segments": [record["segments"]] * 2})
+
+    assert "experts of bsfp [144, 80]; three dimensions" in forged(lambda record: record.update(shape=[144, 80]))
+    assert "experts of keep [3, 48, 80]" in forged(lambda record: record.update(codec="keep"))
+    assert "2 segment tables of 1 kinds for 3 experts" in forged(give_two_tables)
+    assert "codec bsfp without segments" in forged(lambda record: record.update(segments=None))
+    assert "a non-empty matrix is required" in forged(lambda record: record.update(experts=None))
     assert "codes is U8 [9, 12, 64]; U8 [15, 8, 64] is required" in forged(
-        tmp_path / "f", lambda record: record["experts"].update(axes="in_out")
+        lambda record: record["experts"].update(axes="in_out")
     )
 
 

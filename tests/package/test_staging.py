@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from checkpoints import write_tiny_llama
-from packages import StoppedError, files_of, flip, header_of, quantize, stop_after
+from packages import StoppedError, files_of, flip, header_of, quantize, stop_after, stop_in
 
 from mxconv.errors import PackageError
 from mxconv.package.journal import Journal
@@ -138,14 +138,6 @@ def test_companions_that_changed_since_are_taken_as_they_are_now(source: Path, t
     assert "LICENSE" not in files_of(tmp_path / "p")
     assert files_of(tmp_path / "p")["config.json"] == b"{}"
     assert verify(tmp_path / "p").ok
-
-
-def stop_in(wanted: str) -> Any:
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage == wanted:
-            raise StoppedError
-
-    return progress
 
 
 def test_resuming_never_writes_into_the_files_of_the_source(source: Path, tmp_path: Path) -> None:

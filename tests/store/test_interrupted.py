@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
-from packages import StoppedError, files_of, quantize
+from packages import StoppedError, files_of, quantize, stop_in
 from s3_proxy import Line, between
 from s3_server import BUCKET, S3Server, connected, store, variables
 
@@ -82,14 +82,6 @@ def kill_at(s3: S3Server, source: Path, folder: str, request_of: str) -> None:
     assert processes[0].returncode == -signal.SIGKILL, errors.decode()
 
 
-def stop_in(wanted: str) -> Any:
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage == wanted:
-            raise StoppedError
-
-    return progress
-
-
 def test_an_object_that_somebody_wrote_over_is_uploaded_again(
     s3: S3Server, folder: str, tiny: Path, tmp_path: Path
 ) -> None:
@@ -143,12 +135,8 @@ def test_a_changed_tensor_is_encoded_again_and_its_shard_sent_again(s3: S3Server
 
 
 def test_files_that_are_there_are_not_sent_again(s3: S3Server, folder: str, tiny: Path, tmp_path: Path) -> None:
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage == "copy" and done == total:
-            raise StoppedError
-
     with pytest.raises(StoppedError):
-        quantize(tiny, store(folder), progress)
+        quantize(tiny, store(folder), stop_in("copy", at_end=True))
     (tiny / "LICENSE").write_text("late")
     s3.put(f"{folder}/config.json", b"{}")  # companions are taken as they are now
     line = Line(lambda _: "")
