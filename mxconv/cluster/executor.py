@@ -64,7 +64,8 @@ class RayExecutor:
         done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
         """Do a task to every piece, see `Executor.map`."""
-        key, sent, run = uuid.uuid4().bytes, pickle.dumps(task), self._run_pieces.options(name=_name_of(task))
+        name = getattr(task, "__name__", type(task).__name__)  # that Ray's dashboard shows
+        key, sent, run = uuid.uuid4().bytes, pickle.dumps(task), self._run_pieces.options(name=name)
         batches = deque(_batches(pieces, self.num_workers))
         running: dict[Any, list[int]] = {}
         results: dict[int, Result] = {}
@@ -168,11 +169,6 @@ def _batches(pieces: Sequence[Any], num_workers: int) -> Iterator[list[int]]:
             batch, num_bytes = [], 0
     if batch:
         yield batch
-
-
-def _name_of(task: Any) -> str:
-    """Name that Ray's dashboard shows for a task."""
-    return str(getattr(task, "__name__", type(task).__name__))
 
 
 # What follows runs in a worker.

@@ -116,14 +116,6 @@ def encoded_slices(
         yield np.ascontiguousarray(piece.original), {f"{plan.name}.{part}": p for part, p in parts.items()}
 
 
-def tensor_sha256(survey: Survey) -> str:
-    """The hash that `encode_tensor` gives, alone."""
-    digest = hashlib.sha256()
-    for piece in _slices(survey):
-        digest.update(np.ascontiguousarray(piece.original).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
 def _bsfp_parts(packed: PackedBsfp) -> dict[str, NDArray[np.generic]]:
     """The stored arrays of some rows, but for the places of their escapes among all."""
     parts = {name: array for name, array in vars(packed).items() if array is not None}
@@ -226,4 +218,9 @@ class EncodeTensors:
 def hash_tensor(piece: tuple[Survey, str | None], _: Advance) -> str:
     """A task: the SHA-256 of a 16-bit tensor, unless it is known."""
     survey, sha256 = piece
-    return tensor_sha256(survey) if sha256 is None else sha256
+    if sha256 is not None:
+        return sha256
+    digest = hashlib.sha256()
+    for part in _slices(survey):
+        digest.update(np.ascontiguousarray(part.original).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

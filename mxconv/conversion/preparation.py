@@ -140,7 +140,7 @@ def prepare(
         checkpoint,
         options,
         record,
-        _source_sizes(checkpoint),
+        {relative_name(path, checkpoint): num_bytes for path, num_bytes in checkpoint.file_sizes.items()},
         surveys,
         layout,
         drafts,
@@ -166,10 +166,6 @@ def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progres
     total = sum(plan.num_bytes for plan in plans if plan.codec != "keep")
     advance = ByteCounter("survey", total, progress)
     return workers.map(SurveyTensor(options), plans, advance)
-
-
-def _source_sizes(checkpoint: Checkpoint) -> dict[str, int]:
-    return {relative_name(path, checkpoint): num_bytes for path, num_bytes in checkpoint.file_sizes.items()}
 
 
 def _groups(

@@ -220,14 +220,6 @@ def test_force_replaces_packages_only(source: Path, tmp_path: Path, make: str) -
     assert files_of(tmp_path) == before
 
 
-def test_force_replaces_a_package_as_a_whole(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "p", codec="bsfp", segments="paper")
-    quantize(source, tmp_path / "p", force=True)
-    quantize(source, tmp_path / "fresh")
-    assert files_of(tmp_path / "p") == files_of(tmp_path / "fresh")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "m", "p"]
-
-
 @pytest.mark.parametrize("place", ["", "drafts"])
 def test_the_folder_that_is_being_read_is_not_replaced(source: Path, tmp_path: Path, place: str) -> None:
     quantize(source, tmp_path / "p")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
 from commands import run_without_torch
-from packages import StoppedError, files_of, quantize, stop_after
+from packages import files_of, quantize
 from s3_server import BUCKET, S3Server, store
 
 from mxconv.checkpoint.object_store import Store
@@ -103,17 +103,6 @@ def test_what_a_kill_after_the_manifest_leaves_is_deleted(
     assert not list(scratch.iterdir())
 
 
-def test_names_that_a_journal_does_not_hold_are_not_ours(s3: S3Server, folder: str, source: Path) -> None:
-    with pytest.raises(StoppedError):
-        quantize(source, store(folder), stop_after(1), codec="bsfp", max_shard_bytes=60_000)
-    s3.put(f"{folder}/notes.txt", b"mine")
-    with pytest.raises(PackageError, match=r"holds notes\.txt, which no interrupted conversion"):
-        quantize(source, store(folder))
-    assert s3.files(folder)["notes.txt"] == b"mine"
-    s3.delete(f"{folder}/notes.txt")
-    quantize(source, store(folder))
-
-
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the manifest", "after it"])
 def test_a_shard_that_a_worker_of_another_conversion_uploads_late_is_noticed_and_uploaded_again(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
@@ -162,13 +151,6 @@ def test_a_weight_that_is_not_finite_leaves_nothing(s3: S3Server, folder: str, t
 def test_what_no_package_can_be_written_to_is_refused(text: str, message: str) -> None:
     with pytest.raises(MxconvError, match=message):
         parse_target(text)
-
-
-def test_a_store_in_memory_gets_the_same(source: Path, tmp_path: Path) -> None:
-    target = Store("memory://test_packages/p", PackageError)
-    quantize(source, target, codec="bsfp")
-    quantize(source, tmp_path / "p", codec="bsfp")
-    assert {name: target.read_all(name) for name in target.looks()} == files_of(tmp_path / "p")
 
 
 def test_a_dry_run_counts_what_a_store_takes_and_writes_nothing(
