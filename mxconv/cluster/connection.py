@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from mxconv.errors import MxconvError
 
 OBJECT_STORE_BYTES = 100_000_000  # results are kilobytes
 ANSWER_SECONDS = 10.0
+PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: a head that starts, or one that just lost a node
+FIRST_PAUSE_SECONDS = 0.5  # between two tries; each further one is twice as long
 LOOPBACK = "127.0.0.1"
 
 WORKERS = re.compile(r"ray(?::(?P<address>auto|(?:ray://)?[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}))?")
@@ -86,27 +89,35 @@ def cluster(
 
 
 def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
-    try:
-        if address is not None:
-            options["address"] = _answering(ray, address)
+    """Connect, again and again for some seconds: who resumes after a fault comes while the cluster still heals."""
+    end, pause = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE_SECONDS
+    while True:
         try:
-            ray.init(**options)
-        except BaseException:
-            ray.shutdown()  # what of it began
-            raise
-    except Exception as error:
-        if _is_refused(error):
-            raise MxconvError(
-                f"--workers ray: the cluster at {address} answers only whoever knows its token; the same token is "
-                "required here. Copy ~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token."
-            ) from error
-        if not isinstance(error, (OSError, OverflowError, ValueError, RuntimeError)):
-            raise
-        raise MxconvError(
-            f"--workers ray: no cluster at {address or 'this machine'} ({str(error).splitlines()[0]}); a running one "
-            f"with Ray {ray.__version__} is required. Start it with `ray start --head`, and give the address that it "
-            "prints."
-        ) from error
+            if address is not None:
+                options["address"] = _answering(ray, address)
+            try:
+                ray.init(**options)
+                return
+            except BaseException:
+                ray.shutdown()  # what of it began
+                raise
+        except Exception as error:
+            if _is_refused(error):
+                raise MxconvError(
+                    f"--workers ray: the cluster at {address} answers only whoever knows its token; the same token is "
+                    "required here. Copy ~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token."
+                ) from error
+            if not isinstance(error, (OSError, OverflowError, ValueError, RuntimeError)):
+                raise
+            if time.monotonic() + pause > end:
+                raise MxconvError(
+                    f"--workers ray: no cluster at {address or 'this machine'} ({str(error).splitlines()[0]}); a "
+                    f"running one with Ray {ray.__version__} is required. Start it with `ray start --head`, and give "
+                    "the address that it prints."
+                ) from error
+            print(f"mxconv: no cluster at {address or 'this machine'} yet; trying again", file=sys.stderr)
+        time.sleep(pause)
+        pause *= 2
 
 
 def _is_refused(error: BaseException | None) -> bool:

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,20 +35,24 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def closed() -> str:
-    """An address at which nobody listens."""
+def closed(monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address at which nobody listens, and little patience with it."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    monkeypatch.setattr("mxconv.cluster.connection.PATIENCE_SECONDS", 2.0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_head_that_does_not_answer_is_named(closed: str) -> None:
+def test_a_head_that_does_not_answer_is_asked_again_and_then_named(
+    closed: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with (
         pytest.raises(MxconvError, match=rf"no cluster at {closed} \(nobody answers at {closed}: .*\); a running one"),
         cluster(ClusterAddress(closed), 1),
     ):
         pass
+    assert f"no cluster at {closed} yet; trying again" in capfd.readouterr().err
 
 
 def test_what_an_earlier_head_noted_is_named_when_it_is_gone(
@@ -65,10 +70,33 @@ def test_what_an_earlier_head_noted_is_named_when_it_is_gone(
         pass
 
 
-class Refused:
-    """In place of Ray that is asked for a token, as 2.60 says it."""
+class Connected:
+    """In place of Ray, which connects a process once: what it was asked for."""
 
     __version__ = "0"
+
+    def init(self, **options: object) -> None:
+        self.options = options
+
+
+def test_a_head_that_comes_late_is_waited_for(closed: str) -> None:
+    ray, listener = Connected(), socket.socket()
+    host, _, port = closed.rpartition(":")
+
+    def listen() -> None:
+        listener.bind((host, int(port)))
+        listener.listen()
+
+    timer = threading.Timer(0.3, listen)
+    timer.start()
+    with listener:
+        _connect(ray, closed, {"namespace": "mxconv"})
+    timer.join()
+    assert ray.options == {"namespace": "mxconv", "address": closed}
+
+
+class Refused(Connected):
+    """In place of Ray that is asked for a token, as 2.60 says it."""
 
     def init(self, **options: object) -> None:
         try:
@@ -79,7 +107,7 @@ class Refused:
     def shutdown(self) -> None: ...
 
 
-def test_a_cluster_that_asks_for_a_token_is_said_to() -> None:
+def test_a_cluster_that_asks_for_a_token_is_not_asked_again() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(MxconvError, match=r"answers only whoever knows its token; .* Copy ~/.ray/auth_token"),
