@@ -15,7 +15,13 @@ Float = TypeVar("Float", np.float32, np.float64)
 
 
 def fold(values: NDArray[Float]) -> NDArray[Float]:
-    """Sum (..., n) floats over the last axis; the order depends on n alone. An odd middle one waits for the next round.
+    """Sum over the last axis; the order depends on its length alone.
+
+    Args:
+        values: (..., n) floats. An odd middle element waits for the next round.
+
+    Returns:
+        (...,) floats; 0 where n is 0.
 
     >>> float(fold(np.array([1.0, 2, 3, 4, 5])))  # ((1 + 4) + 3) + (2 + 5)
     15.0

@@ -23,12 +23,16 @@ E4M3_VALUES = _e4m3_values()
 
 
 def decode_fp8(codes: U8, scales: F32, block: tuple[int, int], first_row: int = 0) -> U16:
-    """Rows of a matrix, from `first_row` on, as (rows, columns) BF16 patterns: binary32 products, ties to even.
+    """Rows of a matrix as BF16.
 
     Args:
-        codes: (rows, columns) uint8.
+        codes: (rows, columns) uint8, some rows of the matrix.
         scales: (blocks of rows, blocks of columns) float32, of the whole matrix.
         block: rows and columns of a block.
+        first_row: of the matrix, that `codes` begins with.
+
+    Returns:
+        (rows, columns) uint16 BF16 patterns: binary32 products, rounded to nearest, ties to even.
     """
     rows, columns = codes.shape
     by_row = scales[(first_row + np.arange(rows)) // block[0]]
