@@ -141,10 +141,12 @@ def calibrate(
         shapes = {record.name: stored_shape(record) for record in records.values()}
         with DraftFileWriter(draft_file, shapes, options.codec) as writer:
             left = dict(records)
-            for index, layer_prefix in enumerate(_prefixes(loaded)):
-                progress("calibrate layers", index, loaded.own.config.num_hidden_layers)
-                of_layer = {own: left.pop(own) for own in list(left) if own.startswith(layer_prefix)}
-                _calibrate_layer(calibration, index, layer_prefix, of_layer, writer)
+            config = loaded.own.config
+            for index in range(config.num_hidden_layers):
+                progress("calibrate layers", index, config.num_hidden_layers)
+                prefix = f"{config.layer_prefix}.{index}."  # of the layer's tensors
+                of_layer = {own: left.pop(own) for own in list(left) if own.startswith(prefix)}
+                _calibrate_layer(calibration, index, prefix, of_layer, writer)
             _calibrate_head(calibration, left, writer)
             for record in left.values():
                 writer.write(record.name, *_cast(loaded, record))
@@ -152,12 +154,6 @@ def calibrate(
             counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
             writer.commit(description | counts)
     progress("calibrate layers", 1, 1)
-
-
-def _prefixes(loaded: LoadedPackage) -> list[str]:
-    """How the names of each layer's tensors begin."""
-    config = loaded.own.config
-    return [f"{config.layer_prefix}.{index}." for index in range(config.num_hidden_layers)]
 
 
 def _groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:

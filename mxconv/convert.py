@@ -120,7 +120,7 @@ def _convert(
         manifest = describe(preparation, sources, finished.all(), staging, progress)
         checkpoint.check_unchanged()
         check_target(target, options.force)
-        staging.commit(manifest.to_bytes(), options.force)
+        staging.commit(manifest.to_bytes())
     except NonFiniteError:
         staging.discard()
         raise

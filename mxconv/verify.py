@@ -82,10 +82,10 @@ def verify(
 
     Args:
         path: the package.
-        source: what it was converted from; without it the recorded hashes stand for the source.
+        source: what it was converted from; without it the recorded hashes count.
         progress: told about every file and tensor.
-        num_threads: what is found does not depend on it.
-        executor: who does the work; threads if None.
+        num_threads: of the threads that do the work, unless there is an executor; what is found does not depend on it.
+        executor: who does the work.
 
     Raises:
         PackageError: the manifest is damaged, or a file or array is missing or misshapen, so that nothing further

@@ -130,7 +130,6 @@ class Workers:
         self._changed = threading.Condition()
 
     def add_stream(self, stream: Stream) -> None:
-        """Carry this on, too: see `Executor.add_stream`."""
         with self._changed:
             self._streams.append(stream)
 

@@ -73,6 +73,11 @@ def run_mxconv(*arguments: str, launcher: tuple[str, ...] = ()) -> "subprocess.C
     return run_forked(arguments, environment(), Path.cwd(), TRAINING)
 
 
+def run_without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A command that does not train."""
+    return run_forked(arguments, environment(), Path.cwd())
+
+
 def kill_after(num_steps: int, log: Path, arguments: list[str]) -> None:
     """Begin a training and kill it once so many steps are in its log."""
     words = [sys.executable, "-m", "mxconv.cli.main", *arguments]

@@ -56,6 +56,16 @@ def stop_after(num_tensors: int) -> Progress:
     return progress
 
 
+def stop_in(wanted: str, at_end: bool = False) -> Progress:
+    """A progress callback that ends a conversion in a stage."""
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage == wanted and (done == total or not at_end):
+            raise StoppedError
+
+    return progress
+
+
 def files_of(package: Path) -> dict[str, bytes]:
     """Every file of a folder, hidden ones included, by relative path."""
     paths = [path for path in sorted(package.rglob("*")) if path.is_file()]

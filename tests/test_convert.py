@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import safetensors
 import torch
-from checkpoints import llama_tensors, write_safetensors, write_sharded, write_tiny_llama
+from checkpoints import write_safetensors, write_sharded, write_tiny_llama
 from packages import files_of, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.codecs.e8m0 import decode_e8m0
-from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.errors import CheckpointError
@@ -136,24 +134,7 @@ def test_every_tensor_comes_back_bit_for_bit(tmp_path: Path, dtype: str, options
         )
 
 
-def test_the_codes_in_an_mxfp4_package_stand_for_values_near_the_weights(tmp_path: Path) -> None:
-    weights = zoo("BF16")["odd.weight"]
-    source = write_safetensors(tmp_path / "m.safetensors", {"w": weights})
-    quantize(source, tmp_path / "p")
-    with Package(tmp_path / "p") as package:
-        stored = package.mxfp4(package.manifest.tensors[0])
-        levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
-        values = levels[unpack_nibbles(stored.codes)]
-        values *= np.repeat(unpack_scales(decode_e8m0(stored.scales)), 32, axis=1)
-    found = values[:33, :172]
-    signal, noise = (weights.astype(float) ** 2).sum(), ((weights.astype(float) - found) ** 2).sum()
-    assert 17 < 10 * np.log10(signal / noise) < 21
-    assert not values[33:].any() and not values[:, 172:].any()
-
-
-@pytest.mark.parametrize(
-    ("codec", "tied", "num_shards"), [("mxfp4", False, 1), ("mxfp4", True, 3), ("bsfp", False, 3), ("bsfp", True, 1)]
-)
+@pytest.mark.parametrize(("codec", "tied", "num_shards"), [("mxfp4", True, 3), ("bsfp", False, 1)])
 def test_a_model_folder_converts_with_its_companions_unchanged(
     tmp_path: Path, codec: str, tied: bool, num_shards: int
 ) -> None:
@@ -261,11 +242,6 @@ def test_rescaled_outliers_are_not_lossless_and_verify_says_by_how_much(
     assert by_name["odd.weight"].max_abs_error == 0.0
 
 
-def test_rescale_without_an_outlier_stays_lossless(tmp_path: Path) -> None:
-    source = write_safetensors(tmp_path / "m.safetensors", {"w": zoo("BF16")["odd.weight"]})
-    assert quantize(source, tmp_path / "p", codec="bsfp", outliers="rescale").lossless
-
-
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 def test_a_nonfinite_tensor_is_kept_bit_for_bit(tmp_path: Path, codec: str) -> None:
     tensors = {"w": zoo("F16")["odd.weight"], "x": zoo("F16")["prime.weight"]}
@@ -285,20 +261,6 @@ def test_the_number_of_threads_does_not_change_a_byte(tmp_path: Path, codec: str
     quantize(source, tmp_path / "one", codec=codec, max_shard_bytes=20_000)
     quantize(source, tmp_path / "three", codec=codec, max_shard_bytes=20_000, num_threads=3)
     assert files_of(tmp_path / "one") == files_of(tmp_path / "three")
-
-
-def test_shards_respect_the_limit_and_the_index_leads_to_every_array(tmp_path: Path) -> None:
-    source = write_tiny_llama(tmp_path / "m")
-    limit = 40_000
-    manifest = quantize(source, tmp_path / "p", codec="bsfp", segments="paper", max_shard_bytes=limit)
-    shards = sorted((tmp_path / "p").glob("*.safetensors"))
-    assert len(shards) > 3 and manifest.levels[0].files == [path.name for path in shards]
-    weight_map = json.loads((tmp_path / "p/bsfp.safetensors.index.json").read_text())["weight_map"]
-    for path in shards:
-        with safetensors.safe_open(path, "np") as file:
-            assert {weight_map[name] for name in file.keys()} == {path.name}  # noqa: SIM118  it is no mapping
-            num_tensors = len({name.partition(".weight")[0] for name in file.keys()})  # noqa: SIM118
-        assert path.stat().st_size <= limit or num_tensors == 1
 
 
 def test_bits_per_weight_count_everything_that_a_quantized_tensor_stores(tmp_path: Path) -> None:
@@ -336,15 +298,6 @@ def test_progress_of_every_stage_ends_at_its_total(tmp_path: Path) -> None:
     assert all(done == total for done, total in last.values())
 
 
-def test_mixed_formats_are_each_kept_and_the_commoner_one_is_named(tmp_path: Path) -> None:
-    tensors = {"a": zoo("BF16")["odd.weight"], "b": zoo("F16")["prime.weight"], "c": zoo("F16")["row.weight"]}
-    source = write_safetensors(tmp_path / "m.safetensors", tensors)
-    manifest = quantize(source, tmp_path / "p", codec="bsfp")
-    assert statuses(tmp_path / "p", source) == {"bit-exact"}
-    assert manifest.source.dtype == "BF16"
-    assert [record.dtype for record in manifest.tensors] == ["BF16", "F16", "F16"]
-
-
 def test_an_odd_vocabulary_size_in_the_configuration_is_recorded_as_unknown(tmp_path: Path) -> None:
     for number, vocab_size in enumerate([True, -1, 2**63, "many"]):
         source = write_tiny_llama(tmp_path / f"m{number}", hidden_size=32)
@@ -352,11 +305,3 @@ def test_an_odd_vocabulary_size_in_the_configuration_is_recorded_as_unknown(tmp_
         (source / "config.json").write_text(json.dumps(config | {"vocab_size": vocab_size}))
         tokenizer = quantize(source, tmp_path / f"p{number}").tokenizer
         assert tokenizer is not None and tokenizer.vocab_size == 0
-
-
-def test_weights_beside_each_other_in_one_file_are_read_as_they_are(tmp_path: Path) -> None:
-    """A whole Llama in F16, without tokenizer, configuration or folder."""
-    source = write_safetensors(tmp_path / "weights.safetensors", llama_tensors(dtype="F16"))
-    manifest = quantize(source, tmp_path / "p", codec="bsfp", segments="paper")
-    assert manifest.tokenizer is None and manifest.source.dtype == "F16"
-    assert statuses(tmp_path / "p", source) == {"bit-exact"}

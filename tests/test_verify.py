@@ -1,7 +1,5 @@
 """What `verify` finds, and what it says."""
 
-import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from mxconv.verify import TensorVerification, Verification, verify, write_certif
 
 MATRIX = "model.layers.0.mlp.up_proj.weight"
 CODECS: dict[str, dict[str, Any]] = {"mxfp4": {"codec": "mxfp4"}, "bsfp": {"codec": "bsfp", "segments": "paper"}}
-REAL_MODELS = ("stories260K", "llama2xs", "babyllama105")
 each_codec = pytest.mark.parametrize("codec", list(CODECS))
 
 
@@ -128,14 +125,6 @@ def test_missing_additional_and_misshapen_tensors_are_named(tmp_path: Path, sour
     }
 
 
-def test_another_checkpoint_of_the_same_shapes_matches_only_where_it_is_equal(
-    tmp_path: Path, source: Path, package: Path
-) -> None:
-    other = write_tiny_llama(tmp_path / "other", hidden_size=32, seed=1)
-    assert {name for name in failures(compare(package, other)) if "norm" in name} == set()
-    assert len(failures(compare(package, other))) == 16
-
-
 @pytest.mark.parametrize(
     ("codec", "part"), [("mxfp4", "codes"), ("mxfp4", "scales"), ("bsfp", "scales"), ("bsfp", "codes")]
 )
@@ -198,11 +187,11 @@ def test_any_number_of_threads_finds_the_same(tmp_path: Path, source: Path, made
     other = write_tiny_llama(tmp_path / "other", hidden_size=32, seed=1)
     for against in (None, source, other):
         found = []
-        for num_threads in (1, 2, 5):
+        for num_threads in (1, 3):
             with open_checkpoint(against or source) as checkpoint:
                 found.append(verify(tmp_path / "p", checkpoint if against else None, num_threads=num_threads))
         assert found[0].damaged_files == [f"{codec}.safetensors"]
-        assert found[0] == found[1] == found[2]
+        assert found[0] == found[1]
 
 
 def test_a_certificate_is_stored_and_the_package_stays_valid(
@@ -226,31 +215,8 @@ def test_a_failed_verification_is_not_written_down(tmp_path: Path, made: dict[st
     assert str(caught.value) == (f"{tmp_path}/p: verification failed; only a good one is written down. Convert again.")
 
 
-def test_a_certificate_that_cannot_be_written_is_our_error(tmp_path: Path, made: dict[str, Path]) -> None:
-    shutil.copytree(made["mxfp4"], tmp_path / "p")
-    verification = verify(tmp_path / "p")
-    (tmp_path / "p/mxconv.json.new").mkdir()
-    with pytest.raises(PackageError) as caught:
-        write_certificate(tmp_path / "p", verification)
-    assert str(caught.value) == f"{tmp_path}/p/mxconv.json.new: cannot be written (Is a directory). Check permissions."
-
-
 def test_progress_ends_at_its_total(package: Path) -> None:
     last: dict[str, tuple[int, int]] = {}
     verify(package, progress=lambda stage, done, total: last.update({stage: (done, total)}))
     assert list(last) == ["hash package", "verify"]
     assert all(done == total > 0 for done, total in last.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "codec"),
-    [(f"{model}-{dtype}", codec) for model in REAL_MODELS for dtype, codec in (("bf16", "mxfp4"), ("fp16", "bsfp"))],
-)
-def test_real_models_are_bit_exact(tmp_path: Path, name: str, codec: str) -> None:
-    models = os.environ.get("MXCONV_TEST_MODELS")
-    if not models:
-        pytest.skip("MXCONV_TEST_MODELS is not set")
-    quantize(Path(models) / name, tmp_path / "p", codec=codec, num_threads=2)
-    verification = compare(tmp_path / "p", Path(models) / name)
-    assert verification.ok and verification.lossless
-    assert verification.num_bit_exact == len(json.loads((tmp_path / "p/mxconv.json").read_text())["tensors"])

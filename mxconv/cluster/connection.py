@@ -29,11 +29,7 @@ WORKERS = re.compile(r"ray(?::(?P<address>auto|(?:ray://)?[\w.\-]+:\d{1,5}|\[[0-
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """A cluster.
-
-    Args:
-        address: `auto` (the one of this machine) or HOST:PORT of its head; None starts one on this machine alone.
-    """
+    """The address of a cluster: `auto` (the one of this machine) or HOST:PORT of its head; None starts one here."""
 
     address: str | None = None
 
@@ -59,14 +55,12 @@ def parse_workers(text: str) -> ClusterAddress | None:
 def cluster(
     address: ClusterAddress, num_threads: int, memory_bytes: int | None = None
 ) -> Iterator[Callable[[], RayExecutor]]:
-    """Connect, or start a cluster on this machine.
+    """Connect, or start a cluster on this machine; meanwhile what is printed goes to stderr.
 
     Args:
         address: of the cluster.
         num_threads: workers of a cluster that is started here; another has a worker a processor.
         memory_bytes: what a worker may need; Ray starts no more of them on a node than fit.
-
-    Meanwhile what is printed goes to stderr.
 
     Yields:
         What makes an executor of its workers: one for each conversion or proof.
@@ -101,8 +95,12 @@ def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
         try:
             if address is not None:
                 options["address"] = _answering(ray, address)
-            _init(ray, options)
-            return
+            try:
+                ray.init(**options)
+                return
+            except BaseException:
+                ray.shutdown()  # what of it began
+                raise
         except Exception as error:
             if _is_refused(error):
                 raise MxconvError(
@@ -127,14 +125,6 @@ def _is_refused(error: BaseException | None) -> bool:
     while error is not None and "AuthenticationError" not in f"{type(error).__name__}: {error}":
         error = error.__cause__ or error.__context__
     return error is not None
-
-
-def _init(ray: Any, options: dict[str, Any]) -> None:
-    try:
-        ray.init(**options)
-    except BaseException:
-        ray.shutdown()  # what of it began
-        raise
 
 
 def _answering(ray: Any, address: str) -> str:

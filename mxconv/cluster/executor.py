@@ -38,12 +38,7 @@ class RayExecutor:
     """The workers of a cluster, for one conversion or proof."""
 
     def __init__(self, ray: Any, memory_bytes: int | None = None) -> None:
-        """Submit nothing yet.
-
-        Args:
-            ray: the module, connected to a cluster.
-            memory_bytes: what a worker may need; Ray runs no more tasks on a node than fit.
-        """
+        """Submit nothing yet; `memory_bytes` is what a worker may need: Ray runs no more tasks on a node than fit."""
         self._ray, self._memory_bytes = ray, memory_bytes or 0
         options: dict[str, Any] = {"num_cpus": 1, "max_retries": MAX_RETRIES}
         if memory_bytes is not None:
@@ -69,7 +64,8 @@ class RayExecutor:
         done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
         """Do a task to every piece, see `Executor.map`."""
-        key, sent, run = uuid.uuid4().bytes, pickle.dumps(task), self._run_pieces.options(name=_name_of(task))
+        name = getattr(task, "__name__", type(task).__name__)  # that Ray's dashboard shows
+        key, sent, run = uuid.uuid4().bytes, pickle.dumps(task), self._run_pieces.options(name=name)
         batches = deque(_batches(pieces, self.num_workers))
         running: dict[Any, list[int]] = {}
         results: dict[int, Result] = {}
@@ -175,25 +171,13 @@ def _batches(pieces: Sequence[Any], num_workers: int) -> Iterator[list[int]]:
         yield batch
 
 
-def _name_of(task: Any) -> str:
-    """Name that Ray's dashboard shows for a task."""
-    return str(getattr(task, "__name__", type(task).__name__))
-
-
 # What follows runs in a worker.
 
 _latest: tuple[bytes, Any] = (b"", None)  # the task that this process did last: it keeps files open
 
 
 def run_pieces(version: str, key: bytes, task: bytes, pieces: list[bytes]) -> list[PieceOutcome]:
-    """Do a task to some pieces, up to the first error.
-
-    Args:
-        version: of mxconv where the command runs.
-        key: names the task.
-        task: pickled.
-        pieces: each pickled.
-    """
+    """Do a pickled task to pickled pieces, up to the first error; `version` is the command's, `key` names the task."""
     outcomes: list[PieceOutcome] = []
     for piece in pieces:
         outcomes.append(_run_piece(version, key, task, piece))

@@ -17,13 +17,9 @@ SIGN = 0x8
 
 
 def encode_e2m1(values: F32) -> U8:
-    """Round to E2M1 codes: nearest, ties to even, saturating at ±6; the sign of zero is kept.
+    """Round values over their block scale to E2M1 codes: nearest, ties to even, saturating at ±6, with signs of zeros.
 
-    Args:
-        values: (...,) float32, already divided by the block scale.
-
-    Returns:
-        (...,) uint8. Bit 3 is the sign, bits 2..0 the magnitude, bits 7..4 zero.
+    Bit 3 of a code is the sign, bits 2..0 are the magnitude, bits 7..4 zero.
 
     Raises:
         CodecError: a value is NaN.
@@ -54,12 +50,6 @@ def encode_e2m1_toward_zero(values: F32) -> U8:
 
 def decode_e2m1(codes: U8) -> F32:
     """Values of E2M1 codes.
-
-    Args:
-        codes: (...,) uint8; bits 7..4 must be zero.
-
-    Returns:
-        (...,) float32.
 
     Raises:
         CodecError: a code is above 15.

@@ -40,27 +40,13 @@ class FloatFormat:
         return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
 
     def decode(self, patterns: U16) -> F32:
-        """Values of bit patterns: exact, subnormals, infinities and NaNs included.
-
-        Args:
-            patterns: (...,) uint16.
-
-        Returns:
-            (...,) float32.
-        """
+        """Values of bit patterns: exact, subnormals, infinities and NaNs included."""
         if self.exponent_bits == 5:  # NumPy converts halves one by one; a look-up is three times as fast
             return _FP16_VALUES.take(patterns, mode="wrap")
         return patterns.view(self.numpy_dtype).astype(np.float32)
 
     def encode(self, values: F32) -> U16:
-        """Round to nearest, ties to even; beyond the largest finite value to infinity.
-
-        Args:
-            values: (...,) float32.
-
-        Returns:
-            (...,) uint16 bit patterns.
-        """
+        """Bit patterns: rounded to nearest, ties to even; beyond the largest finite value to infinity."""
         with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(self.numpy_dtype).view(np.uint16)
 

@@ -22,16 +22,10 @@ BLOCK_ROWS = 4096  # that are rounded together: rows do not depend on each other
 
 @dataclass(frozen=True)
 class InputFactor:
-    """What inputs say about errors: H^-1 = U^T U for the damped H = X^T X, with inputs in descending order.
+    """What inputs say about errors: H^-1 = U^T U for the damped H = X^T X, with inputs in descending order."""
 
-    Args:
-        order: (in_features,) the inputs in the order in which they are rounded.
-        unit: (in_features, in_features) float64, U divided by its diagonal: row j is what an error in input j takes
-            from each later input.
-    """
-
-    order: I64
-    unit: F64
+    order: I64  # (in_features,) the inputs in the order in which they are rounded
+    unit: F64  # (in_features, in_features) U by its diagonal: what an error in input j takes from each later input
 
     @classmethod
     def of(cls, products: F64, damping: float = DAMPING) -> "InputFactor":
@@ -88,15 +82,12 @@ class E2m1Grid:
 
 
 def compensated_codes(weights: F64, grid: Grid, factor: InputFactor) -> U8:
-    """Round to codes with GPTQ's compensation.
+    """Round to codes with GPTQ's compensation: (out_features, in_features) uint8.
 
     Args:
         weights: (out_features, in_features) float64, finite.
         grid: of the same shape.
         factor: of the inputs.
-
-    Returns:
-        (out_features, in_features) uint8.
     """
     codes = np.empty(weights.shape, np.uint8)
     for start in range(0, len(weights), BLOCK_ROWS):
@@ -110,9 +101,7 @@ def compensated_codes(weights: F64, grid: Grid, factor: InputFactor) -> U8:
 def output_errors(off: F64, products: F64) -> F64:
     """The squared error of each output over the inputs, sum((X off)^2): (out_features,) float64.
 
-    Args:
-        off: (out_features, in_features), the weights less what they were rounded to.
-        products: X^T X.
+    `off` are the weights less what they were rounded to, `products` is X^T X.
     """
     errors: F64 = np.einsum("ij,ij->i", off @ products, off)
     return errors

@@ -9,10 +9,7 @@ BLOCK = 32
 
 
 def quantize_int8(activations: F32) -> tuple[I8, F32]:
-    """Round to int8, nearest even, symmetric: the largest magnitude of a block becomes ±127.
-
-    Args:
-        activations: (num_tokens, in_features) float32, finite.
+    """Round finite float32 to int8, nearest even, symmetric: the largest magnitude of a block becomes ±127.
 
     Returns:
         codes: (num_tokens, num_blocks * 32) int8 in -127..127, zero-padded.

@@ -40,11 +40,7 @@ class NonFiniteError(CodecError):
 
 
 def quantize_mxfp4(values: F32, scale_rule: ScaleRule = "ocp") -> tuple[U8, U8]:
-    """Quantize rows to MXFP4; a last partial block is padded with zeros.
-
-    Args:
-        values: (rows, columns) float32, finite.
-        scale_rule: one of `SCALE_RULES`.
+    """Quantize rows of finite float32 to MXFP4; a last partial block is padded with zeros.
 
     Returns:
         codes: (rows, num_blocks * 32) uint8 E2M1 codes.
@@ -78,14 +74,9 @@ def quantize_mxfp4(values: F32, scale_rule: ScaleRule = "ocp") -> tuple[U8, U8]:
 
 
 def dequantize_mxfp4(codes: U8, scales: U8) -> F32:
-    """Values of MXFP4 codes: exact in float32 (a product of 3 significant bits and a power of two).
+    """Values of (rows, num_blocks * 32) codes and (rows, num_blocks) scales: exact in float32.
 
-    Args:
-        codes: (rows, num_blocks * 32) uint8.
-        scales: (rows, num_blocks) uint8 E8M0.
-
-    Returns:
-        (rows, num_blocks * 32) float32; infinite where a scale above 2^125 takes a value beyond float32.
+    Infinite where a scale above 2^125 takes a value beyond float32.
 
     Raises:
         CodecError: the shapes do not belong together, or a code is above 15.

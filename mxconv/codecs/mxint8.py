@@ -18,10 +18,7 @@ MAX_FLOAT32_EXPONENT = 127
 
 
 def quantize_mxint8(values: F32) -> tuple[I8, U8]:
-    """Quantize rows to MXINT8; a last partial block is padded with zeros.
-
-    Args:
-        values: (rows, columns) float32, finite.
+    """Quantize rows of finite float32 to MXINT8; a last partial block is padded with zeros.
 
     Returns:
         elements: (rows, num_blocks * 32) int8 in -127..127: nearest, ties to even, saturating.
@@ -57,14 +54,7 @@ def quantize_mxint8(values: F32) -> tuple[I8, U8]:
 
 
 def dequantize_mxint8(elements: I8, scales: U8) -> F32:
-    """Values of MXINT8 elements: exact in float32, and in BF16.
-
-    Args:
-        elements: (rows, num_blocks * 32) int8.
-        scales: (rows, num_blocks) uint8 E8M0.
-
-    Returns:
-        (rows, num_blocks * 32) float32.
+    """Values of (rows, num_blocks * 32) elements and (rows, num_blocks) scales: exact in float32, and in BF16.
 
     Raises:
         CodecError: the shapes do not belong together, or the arrays hold what the format does not have.
@@ -83,11 +73,7 @@ def mxint8_patterns(elements: I8, scales: U8) -> U16:
 
 
 def check_mxint8(elements: I8, scales: U8) -> None:
-    """Refuse bytes that no writer may write.
-
-    Args:
-        elements: int8, in any order.
-        scales: uint8, in any order.
+    """Refuse bytes that no writer may write, in any order.
 
     Raises:
         CodecError: an element of -128, or a scale that is NaN.

@@ -132,12 +132,8 @@ def unpack_scales(packed: NDArray[Scalar]) -> NDArray[Scalar]:
 def gather_rows(tiles: NDArray[Scalar], rows: NDArray[np.integer]) -> NDArray[Scalar]:
     """Tiles of some rows of a matrix, in their order, zeros below them: a copy.
 
-    Args:
-        tiles: (row tiles, n, 16 * width), `width` elements a row side by side: nibbles, quads and scales alike.
-        rows: (num_rows,) of the matrix.
-
-    Returns:
-        (num_rows / 16 rounded up, n, 16 * width).
+    (row tiles, n, 16 * width) -> (num_rows / 16 rounded up, n, 16 * width), `width` elements a row side by side:
+    nibbles, quads and scales alike.
     """
     row_tiles, length, size = tiles.shape
     found = tiles.reshape(row_tiles, length, TILE_ROWS, -1)[rows // TILE_ROWS, :, rows % TILE_ROWS]

@@ -19,14 +19,7 @@ from mxconv.package.staging import PlacedFile
 def level_of(
     draft: OpenedDraft, folder: str, own_codec: Codec, vocabulary: VocabularyRecord | None = None
 ) -> LevelRecord:
-    """The level that a draft becomes.
-
-    Args:
-        draft: opened.
-        folder: of its files in the package.
-        own_codec: of the package's 4-bit level.
-        vocabulary: the tokens that views of the target choose from.
-    """
+    """The level that a draft becomes, with its files in `folder`; views of the target choose from the vocabulary."""
     kind = KINDS[draft.spec.kind]
     codec, path = kind.codec_in(draft, own_codec), kind.path_in(folder, draft)
     record = kind.record(draft.spec, draft.name, codec, path, draft.same_tokenizer)

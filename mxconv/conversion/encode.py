@@ -36,7 +36,7 @@ def encode_tensor(
     hash_source: bool,
     progress: Advance,
 ) -> EncodedTensor:
-    """Stream one tensor.
+    """Stream one tensor: its hash, if it is asked for, and the checksum of each array that was written.
 
     Args:
         survey: its plan and table.
@@ -45,9 +45,6 @@ def encode_tensor(
         copy: also write the 16-bit tensor under its own name.
         hash_source: whether to hash the 16-bit tensor.
         progress: called with the 16-bit bytes of each slice.
-
-    Returns:
-        The tensor's hash, and each written array's checksum.
 
     Raises:
         NonFiniteError: MXFP4 or MXINT8 of a weight that is not finite.
@@ -76,15 +73,10 @@ def encode_tensor(
 def encoded_slices(
     survey: Survey, scale_rule: ScaleRule
 ) -> Iterator[tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]]:
-    """A tensor slice by slice, and what is stored for it.
+    """A tensor slice by slice: rows of the 16-bit tensor, contiguous, and the piece of each stored array by its name.
 
-    Args:
-        survey: its plan and table.
-        scale_rule: of MXFP4.
-
-    Yields:
-        Rows of the 16-bit tensor, contiguous, and the piece of each stored array by its name: both adjoin, in ascending
-        order. Where a stack of experts is stored another way than it lies, rows and pieces come by turns.
+    Both adjoin, in ascending order. Where a stack of experts is stored another way than it lies, rows and pieces come
+    by turns.
 
     Raises:
         NonFiniteError: MXFP4 or MXINT8 of a weight that is not finite.
@@ -124,28 +116,11 @@ def encoded_slices(
         yield np.ascontiguousarray(piece.original), {f"{plan.name}.{part}": p for part, p in parts.items()}
 
 
-def tensor_sha256(survey: Survey) -> str:
-    """The hash that `encode_tensor` gives, alone."""
-    digest = hashlib.sha256()
-    for piece in _slices(survey):
-        digest.update(np.ascontiguousarray(piece.original).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
 def _bsfp_parts(packed: PackedBsfp) -> dict[str, NDArray[np.generic]]:
     """The stored arrays of some rows, but for the places of their escapes among all."""
-    parts: dict[str, NDArray[np.generic]] = {
-        "codes": packed.codes,
-        "residual_low": packed.residual_low,
-        "scales": packed.scales,
-        "escape_counts": packed.escape_counts,
-        "escape_positions": packed.escape_positions,
-        "escape_high": packed.escape_high,
-    }
-    if packed.residual_high.shape[2]:
-        parts["residual_high"] = packed.residual_high
-    if packed.row_shifts is not None:
-        parts["row_shifts"] = packed.row_shifts
+    parts = {name: array for name, array in vars(packed).items() if array is not None}
+    if not packed.residual_high.shape[2]:
+        del parts["residual_high"]
     return parts
 
 
@@ -243,4 +218,9 @@ class EncodeTensors:
 def hash_tensor(piece: tuple[Survey, str | None], _: Advance) -> str:
     """A task: the SHA-256 of a 16-bit tensor, unless it is known."""
     survey, sha256 = piece
-    return tensor_sha256(survey) if sha256 is None else sha256
+    if sha256 is not None:
+        return sha256
+    digest = hashlib.sha256()
+    for part in _slices(survey):
+        digest.update(np.ascontiguousarray(part.original).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

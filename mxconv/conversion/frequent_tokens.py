@@ -34,13 +34,8 @@ class FrequentTokens:
 def frequent_tokens(checkpoint: Checkpoint, texts: Sequence[Path], number: int, progress: Progress) -> FrequentTokens:
     """The most frequent tokens of some texts, the lower id where equal; so those that never occur fill up by id.
 
-    Always among them are those that end a text and the special ones that the chat template writes.
-
-    Args:
-        checkpoint: whose tokenizer it is.
-        texts: files of plain text, or .jsonl with `text` or `prompt`.
-        number: of tokens, fewer than the model has.
-        progress: told the bytes read.
+    Always among them are those that end a text and the special ones that the chat template writes. Texts are files of
+    plain text, or .jsonl with `text` or `prompt`; `number` is less than the model has.
 
     Raises:
         MxconvError: a text or the tokenizer cannot be read, the texts are empty, or the number does not fit the model.
@@ -62,7 +57,10 @@ def frequent_tokens(checkpoint: Checkpoint, texts: Sequence[Path], number: int, 
             f"{flag}: {checkpoint.id} has {vocab_size} tokens, of which {len(always)} end texts or turns; "
             f"{max(len(always), 1)} to {vocab_size - 1} are required. Choose another number."
         )
-    counts = _counts(texts, tokenizer, vocab_size, progress)
+    counts: I64 = np.zeros(vocab_size, np.int64)
+    for piece in read_documents(texts, "count", progress):
+        found = np.array(tokenizer.encode(piece.text, add_special_tokens=False), np.int64)
+        counts += np.bincount(found[found < vocab_size], minlength=vocab_size)
     if not counts.any():
         raise MxconvError(
             f"{', '.join(map(str, texts))}: 0 tokens; at least one is required. Give texts that hold some."
@@ -71,15 +69,6 @@ def frequent_tokens(checkpoint: Checkpoint, texts: Sequence[Path], number: int, 
     tokens = np.sort(np.argsort(-counts, kind="stable")[:number]).astype(np.int32)
     record = VocabularyRecord(num_tokens=number, texts=[sha256_file(path) for path in texts])
     return FrequentTokens(tokens, record)
-
-
-def _counts(texts: Sequence[Path], tokenizer: Tokenizer, vocab_size: int, progress: Progress) -> I64:
-    """(vocab_size,) how often each token occurs."""
-    counts: I64 = np.zeros(vocab_size, np.int64)
-    for piece in read_documents(texts, "count", progress):
-        found = np.array(tokenizer.encode(piece.text, add_special_tokens=False), np.int64)
-        counts += np.bincount(found[found < vocab_size], minlength=vocab_size)
-    return counts
 
 
 def _always(folder: Path, tokenizer: Tokenizer, vocab_size: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule
 from mxconv.errors import MxconvError
@@ -66,23 +66,22 @@ class QuantizeOptions:
                 f"--draft-vocabulary: {self.draft_vocabulary} with {len(self.draft_vocabulary_texts)} of "
                 "--draft-vocabulary-texts; a number of tokens and texts to count them in are required. Give both."
             )
-        foreign = (
-            {
+        other: Codec = "mxfp4" if self.codec == "bsfp" else "bsfp"
+        foreign: dict[Codec, dict[str, tuple[object, ...]]] = {  # options of a codec, and what they are with the other
+            "mxfp4": {
                 "scale_rule": ("ocp",),
                 "target": (None, "include"),
                 "lm_head": (None, "exact", "quantize", "keep"),
-            }
-            if self.codec == "bsfp"
-            else {
+            },
+            "bsfp": {
                 "outliers": ("exact",),
                 "segments": ("fitted",),
                 "residual_bits": (None,),
                 "lm_head": (None, "int8", "quantize", "keep"),
-            }
-        )
-        for name, harmless in foreign.items():
+            },
+        }
+        for name, harmless in foreign[other].items():
             if getattr(self, name) not in harmless:
-                other = "mxfp4" if self.codec == "bsfp" else "bsfp"
                 raise MxconvError(
                     f"{_flag(name)}: {getattr(self, name)!r} with --codec {self.codec}; only {other} has this option. "
                     f"Leave it out, or use --codec {other}."
@@ -104,18 +103,9 @@ class QuantizeOptions:
 
     def record(self, is_local: bool) -> OptionsRecord:
         """As the manifest keeps them; the target's place is decided here."""
-        return OptionsRecord(
-            codec=self.codec,
-            scale_rule=self.scale_rule,
-            lm_head=self.head,
-            skip=list(self.skip),
-            outliers=self.outliers,
-            segments=self.segments,
-            residual_bits=self.residual_bits,
-            on_nonfinite=self.on_nonfinite,
-            dtype=self.dtype,
-            target=self.target or ("include" if is_local or self.codec == "bsfp" else "reference"),
-        )
+        values: dict[str, Any] = {name: getattr(self, name) for name in OptionsRecord.model_fields}
+        target = self.target or ("include" if is_local or self.codec == "bsfp" else "reference")
+        return OptionsRecord(**values | {"lm_head": self.head, "skip": list(self.skip), "target": target})
 
 
 def _flag(name: str) -> str:

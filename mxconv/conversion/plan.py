@@ -30,9 +30,6 @@ EMBEDDINGS = (
 )
 LOOKED_UP = ("*embed_tokens_per_layer.weight", "*wpe.weight", "speculator.emb.*")  # never a head too
 HEADS = ("lm_head.weight", "*.lm_head.weight", "embed_out.weight")
-BIASES = ("*_bias",)  # one for each expert and feature
-MIXTURES = ("spire.memory_weights",)
-RATES = ("*.in_proj_a.weight", "*.in_proj_b.weight", "*.in_proj_ba.weight")  # few rows, which steer a memory
 ROUTERS = (
     "*.mlp.gate.weight",
     "*.block_sparse_moe.gate.weight",
@@ -44,6 +41,13 @@ ROUTERS = (
     "*.router.proj.weight",
     "*.shared_expert_gate.weight",
 )
+RATES = ("*.in_proj_a.weight", "*.in_proj_b.weight", "*.in_proj_ba.weight")  # few rows, which steer a memory
+KEPT = {
+    ROUTERS: "expert router",
+    RATES: "rates of a recurrence",
+    ("*_bias",): "biases of experts",  # one for each expert and feature
+    ("spire.memory_weights",): "mixture of memories",
+}
 
 
 @dataclass(frozen=True)
@@ -97,21 +101,13 @@ class TensorPlan:
 
 @dataclass(frozen=True)
 class Recognized:
-    """Relations among a checkpoint's tensors, read from names, dtypes and shapes.
+    """Relations among a checkpoint's tensors, read from names, dtypes and shapes."""
 
-    Args:
-        is_tied: whether the output head is the embedding matrix.
-        stacks: the experts that are stacked in one tensor.
-        fp8: the FP8 matrices with block scales.
-        carried: MXFP4 that the checkpoint has already.
-        is_quantized: whether a quantizer has rounded some tensors, so that --dtype is about all of them.
-    """
-
-    is_tied: bool
-    stacks: Mapping[str, StackedExperts]
-    fp8: Mapping[str, Fp8Matrix]
-    carried: Mapping[str, CarriedTensor]
-    is_quantized: bool
+    is_tied: bool  # the output head is the embedding matrix
+    stacks: Mapping[str, StackedExperts]  # experts in one tensor
+    fp8: Mapping[str, Fp8Matrix]  # with block scales
+    carried: Mapping[str, CarriedTensor]  # MXFP4 that the checkpoint has already
+    is_quantized: bool  # a quantizer has rounded some tensors, so that --dtype is about all of them
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Recognized":
@@ -142,11 +138,7 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
 
 
 def check_any_quantized(checkpoint: Checkpoint, plans: list[TensorPlan]) -> None:
-    """Refuse a conversion that changes nothing.
-
-    Raises:
-        CheckpointError: every tensor stays in 16 bits.
-    """
+    """Raises CheckpointError where every tensor stays in 16 bits."""
     if not any(plan.codec != "keep" for plan in plans):
         raise CheckpointError(
             f"{checkpoint.id}: none of its {len(plans)} tensors would be quantized; at least one matrix is required. "
@@ -240,14 +232,9 @@ def choose_codec(tensor: SourceTensor, options: QuantizeOptions, recognized: Rec
         if recognized.is_tied and not matches(name, LOOKED_UP) and head != "keep":
             return head, "output head, tied to the embeddings"
         return "keep", "embeddings"
-    if matches(name, ROUTERS):
-        return "keep", "expert router"
-    if matches(name, RATES):
-        return "keep", "rates of a recurrence"
-    if matches(name, BIASES):
-        return "keep", "biases of experts"
-    if matches(name, MIXTURES):
-        return "keep", "mixture of memories"
+    for globs, reason in KEPT.items():
+        if matches(name, globs):
+            return "keep", reason
     return options.codec, "stacked experts" if is_stack else "matrix"
 
 
@@ -263,11 +250,7 @@ QUANTIZERS = {  # how the name of a tensor ends that only this quantizer writes
 
 
 def check_quantizer(checkpoint: Checkpoint) -> None:
-    """Refuse what GPTQ, AWQ, bitsandbytes and their like have written.
-
-    Raises:
-        CheckpointError: a tensor is theirs; the first one is named.
-    """
+    """Raises CheckpointError for the first tensor that GPTQ, AWQ, bitsandbytes or their like have written."""
     for name, tensor in checkpoint.tensors.items():
         for ending, quantizer in QUANTIZERS.items():
             if name.endswith(ending):

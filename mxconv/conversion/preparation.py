@@ -100,9 +100,9 @@ def prepare(
         checkpoint: open.
         options: what to do.
         progress: told about every surveyed tensor.
-        workers: what surveys; of the options' number of threads if None.
-        assume_finite: for MXFP4, which is surveyed for non-finite weights alone, leave finding them to the encoder.
-        to_store: whether the package goes to an object store: a worker needs more memory.
+        workers: who surveys; as many threads as the options say if None.
+        assume_finite: leave finding non-finite weights to the encoder of MXFP4, which is surveyed for nothing else.
+        to_store: the package goes to an object store, for which a worker needs more memory.
 
     Raises:
         MxconvError: the source or the options do not allow it.
@@ -140,7 +140,7 @@ def prepare(
         checkpoint,
         options,
         record,
-        _source_sizes(checkpoint),
+        {relative_name(path, checkpoint): num_bytes for path, num_bytes in checkpoint.file_sizes.items()},
         surveys,
         layout,
         drafts,
@@ -166,10 +166,6 @@ def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progres
     total = sum(plan.num_bytes for plan in plans if plan.codec != "keep")
     advance = ByteCounter("survey", total, progress)
     return workers.map(SurveyTensor(options), plans, advance)
-
-
-def _source_sizes(checkpoint: Checkpoint) -> dict[str, int]:
-    return {relative_name(path, checkpoint): num_bytes for path, num_bytes in checkpoint.file_sizes.items()}
 
 
 def _groups(
@@ -213,12 +209,6 @@ def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: list[Opened
 
     A source file of the name of one of ours would be linked in its place and, when an interrupted conversion goes on,
     be written to.
-
-    Args:
-        checkpoint: the source.
-        layout: what is written.
-        drafts: what goes along.
-        links_target: whether the source's weight files go along.
 
     Raises:
         CheckpointError: a name in the source is one that we write, or none that a manifest may hold.

@@ -127,12 +127,12 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         CheckpointError: a weight is not finite, and --on-nonfinite is error.
     """
     survey = Survey(plan)
-    if plan.codec == "keep":
-        return _check_kept(survey, options) if must_check_kept(plan, options) else survey
+    if plan.codec == "keep" and not must_check_kept(plan, options):
+        return survey
     if plan.carried is not None:
         check_carried(plan)
         return survey
-    if plan.codec in ("mxfp4", "mxint8"):
+    if plan.codec != "bsfp":
         for rows in survey.matrices():
             for start, _, patterns in rows.slices():
                 if not _is_finite(patterns, plan.float_format):
@@ -174,11 +174,7 @@ class SurveyTensor:
 
 
 def check_carried(plan: TensorPlan) -> None:
-    """Refuse scales that are no numbers: one reading pass of them.
-
-    Raises:
-        CheckpointError: there is one.
-    """
+    """Raises CheckpointError where a scale of the source's own MXFP4 is no number: one reading pass of them."""
     assert plan.carried is not None
     if plan.carried.part == "codes":
         return
@@ -195,14 +191,6 @@ def check_carried(plan: TensorPlan) -> None:
 def must_check_kept(plan: TensorPlan, options: QuantizeOptions) -> bool:
     """Whether weights that stay in 16 bits must be finite: those that blocks make, of which one may be damaged."""
     return plan.codec == "keep" and plan.tensor.quantized_type is not None and options.on_nonfinite == "error"
-
-
-def _check_kept(survey: Survey, options: QuantizeOptions) -> Survey:
-    for rows in survey.matrices():
-        for start, _, patterns in rows.slices():
-            if not _is_finite(patterns, survey.plan.float_format):
-                return _with_nonfinite(survey, rows, start, options)
-    return survey
 
 
 def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptions) -> Segments:
@@ -296,12 +284,7 @@ NUMBER_BITS = 8 * 16  # what one number of a table takes in the manifest
 
 
 class ExpertTables:
-    """Fits, expert by expert: of each histogram only tables are kept.
-
-    Args:
-        float_format: of the weights.
-        residual_bits: fixes the width, or None for the best.
-    """
+    """Fits, expert by expert, at one residual width or the best: of each histogram only tables are kept."""
 
     def __init__(self, float_format: FloatFormat, residual_bits: int | None) -> None:
         widths = RESIDUAL_BITS[float_format.name] if residual_bits is None else (residual_bits,)
@@ -315,11 +298,7 @@ class ExpertTables:
         self._all.include(histogram)
 
     def choose(self, *, own: bool = False) -> list[FittedTable]:
-        """One table for all experts, or as many as there are experts.
-
-        Args:
-            own: whether each must have its own.
-        """
+        """One table for all experts, or as many as there are experts; `own`: each must have its own."""
         price = NUMBER_BITS * len(self._own) / self._all.num_weights  # in bits a weight of the tensor
         apart = list(zip(*self._own, strict=True))
         costs = [sum(fitted.cost for fitted in fits) / len(fits) + price * _num_numbers(fits[0]) for fits in apart]

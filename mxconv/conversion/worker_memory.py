@@ -19,12 +19,9 @@ COPIED_BYTES = 4  # of a tensor that is copied, for each weight that a slice may
 
 
 def fit_slices(plans: Sequence[TensorPlan], memory_bytes: int | None, uses_store: bool = False) -> list[TensorPlan]:
-    """Plans whose slices fit.
+    """Plans whose slices fit into the bytes that a worker may have; None gives slices of the usual length.
 
-    Args:
-        plans: of all tensors.
-        memory_bytes: that a worker may have; None for slices of the usual length.
-        uses_store: whether it reads from a store, or writes to one.
+    `uses_store`: it reads from a store, or writes to one.
 
     Raises:
         MxconvError: less than the smallest slice of some tensor takes.

@@ -1,7 +1,7 @@
 """Matrices of stored tensors: NumPy's, or native ones around them."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -12,7 +12,15 @@ from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.weights import ModelWeights
-from mxconv.kernels.draft_matrix import Activations, bsfp_draft_matrix, mxfp4_matrix, mxint8_matrix
+from mxconv.kernels.draft_matrix import (
+    Activations,
+    EightBitMatrix,
+    FourBitFloatMatrix,
+    FourBitMatrix,
+    bsfp_draft_matrix,
+    mxfp4_matrix,
+    mxint8_matrix,
+)
 from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix, Matrix
 from mxconv.kernels.weight_pages import WeightPages
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
 try:
     from mxconv.engine.native_decoder import NativeDecoder
-    from mxconv.kernels.native_matrix import native_bsfp, native_bsfp_draft, native_dense, native_mxfp4, native_mxint8
+    from mxconv.kernels.native_matrix import native_bsfp, native_dense, native_draft
 except ImportError:  # without the extension there is no engine to use them with
     pass
 
@@ -71,11 +79,7 @@ class Matrices:
 
     def mxfp4_draft(self, stored: StoredMxfp4) -> Matrix:
         """The 4-bit weights of an MXFP4 tensor."""
-        reference = mxfp4_matrix(stored.shape, stored.codes, stored.scales, self.activations)
-        if self.engine is None:
-            return reference
-        codes, scales = self.pages.put(stored.codes), self.pages.put(stored.scales)
-        return native_mxfp4(self.engine, reference, codes, scales, self.activations)
+        return self._draft(mxfp4_matrix(stored.shape, stored.codes, stored.scales, self.activations))
 
     def mxfp4_target(self, stored: StoredMxfp4) -> Matrix:
         """MXFP4 weights that are a target's own: activations stay float32, and a row has the same bits among others."""
@@ -85,20 +89,19 @@ class Matrices:
         """The 8-bit weights of an MXINT8 tensor; where activations stay float32, as the BF16 weights that they are."""
         if self.activations == "fp32":
             return self.dense(stored.patterns(0, stored.shape[0]), BF16)
-        elements = stored.elements.view(np.uint8)
-        reference = mxint8_matrix(stored.shape, elements, stored.scales)
-        if self.engine is None:
-            return reference
-        return native_mxint8(self.engine, reference, self.pages.put(elements), self.pages.put(stored.scales))
+        return self._draft(mxint8_matrix(stored.shape, stored.elements.view(np.uint8), stored.scales))
 
     def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
         """The 4-bit weights of a BSFP tensor."""
-        codes, scales, table = stored.packed.codes, stored.packed.scales, stored.table
-        reference = bsfp_draft_matrix(stored.shape, codes, scales, table, self.activations)
+        packed = stored.packed
+        return self._draft(bsfp_draft_matrix(stored.shape, packed.codes, packed.scales, stored.table, self.activations))
+
+    def _draft(self, reference: FourBitMatrix | FourBitFloatMatrix | EightBitMatrix) -> Matrix:
         if self.engine is None:
             return reference
-        codes, scales = self.pages.put(codes), self.pages.put(scales)
-        return native_bsfp_draft(self.engine, reference, codes, scales, table, self.activations)
+        put = self.pages.put
+        arrays: Any = {"codes": put(reference.codes), "stored_scales": put(cast(Any, reference.stored_scales))}
+        return native_draft(self.engine, replace(reference, **arrays))
 
     def decoder(self, config: ModelConfig, weights: ModelWeights, name: str) -> Decoder:
         """A decoder of matrices that were made here.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxconv.codecs.bsfp.packing import PackedBsfp, check_escapes
+from mxconv.codecs.bsfp.packing import PackedBsfp, escape_mask
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.gpu.device_arrays import as_words, joined, pattern_table, piece, row_tables, upload
@@ -67,7 +67,7 @@ class BsfpArrays:
         Raises:
             CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
         """
-        check_escapes(packed)
+        escape_mask(packed)
         stored = {} if stored is None else stored
 
         def on_device(part: str, array: NDArray[Any]) -> torch.Tensor:

@@ -5,7 +5,7 @@ it and lets others run meanwhile, so that a conversion may have a thread a tenso
 """
 
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +44,6 @@ ESCAPE_SLACK = 64  # bytes that the native encoder may overwrite after a list of
 def encode_mxfp4(patterns: U16, float_format: FloatFormat, scale_rule: ScaleRule = "ocp") -> tuple[U8, U8]:
     """MXFP4 of 16-bit rows, as stored.
 
-    Args:
-        patterns: (rows, columns) uint16; rows may be any number.
-
     Returns:
         codes: (T, C, 64) uint8, see formats/mxfp4.md.
         scales: (T, blocks, 16) uint8 E8M0.
@@ -70,13 +67,7 @@ def encode_mxfp4(patterns: U16, float_format: FloatFormat, scale_rule: ScaleRule
 
 
 def decode_mxfp4(codes: U8, scales: U8, shape: tuple[int, int]) -> F32:
-    """Values of stored MXFP4 rows.
-
-    Args:
-        codes: (T, C, 64) uint8.
-        scales: (T, blocks, 16) uint8.
-        shape: (rows, columns) without padding.
-    """
+    """Values of stored MXFP4 rows, (rows, columns) without padding."""
     rows, columns = shape
     engine = _engine()
     if engine is None:
@@ -179,21 +170,14 @@ def decode_bsfp(packed: PackedBsfp, table: SegmentTable, shape: tuple[int, int])
     engine = _engine()
     if engine is None:
         return packing.decode_bsfp(packed, table, shape)
-    packing.check_escapes(packed)
-    row_tiles = len(packed.codes)
-    starts = table.row_starts(row_tiles * TILE_ROWS, packed.row_shifts)
-    matrix = _native.bsfp(
-        *shape,
-        table.float_format.name,
-        _plain(packed.codes),
-        _plain(packed.residual_low),
-        _plain(packed.residual_high),
-        np.ascontiguousarray(starts.astype(np.uint16)),
-        _plain(packed.escape_counts),
-        packing.escape_offsets(packed),
-        _plain(packed.escape_positions),
-        _plain(packed.escape_high),
-    )
+    starts = table.row_starts(len(packed.codes) * TILE_ROWS, packed.row_shifts)
+    lists = packed.escape_counts, packing.escape_offsets(packed), packed.escape_positions, packed.escape_high
+    planes = packed.codes, packed.residual_low, packed.residual_high, starts.astype(np.uint16)
+    arrays: Any = [_plain(array) for array in (*planes, *lists)]
+    try:
+        matrix = _native.bsfp(*shape, table.float_format.name, *arrays)
+    except (TypeError, ValueError):  # the escape lists contradict themselves; the reference says how
+        return packing.decode_bsfp(packed, table, shape)
     out = np.empty(shape, np.uint16)
     matrix.patterns(engine, 0, out)
     return out

@@ -36,10 +36,7 @@ def kernel_names() -> tuple[str, ...]:
 
 
 def choose_kernel(flag: str | None = None) -> str:
-    """The name of the kernels to use.
-
-    Args:
-        flag: what the command line asks for; None takes the environment's MXCONV_KERNEL, or else the best.
+    """The name of the kernels to use: what the command line asks for, or MXCONV_KERNEL, or the best.
 
     Raises:
         ModelError: no kernels of that name exist, or this processor lacks their instructions.
@@ -58,11 +55,7 @@ def choose_kernel(flag: str | None = None) -> str:
 
 
 def choose_engine(kernel: str | None = None, num_threads: int | None = None) -> "_native.Engine | None":
-    """The shared engine of these kernels; None where NumPy is chosen.
-
-    Args:
-        kernel: as for `choose_kernel`.
-        num_threads: 1 to 1024; None takes every processor that this process may use.
+    """The shared engine of these kernels, with 1 to 1024 threads or all processors; None where NumPy is chosen.
 
     Raises:
         ModelError: no such kernels, or an impossible number of threads.

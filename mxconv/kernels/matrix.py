@@ -63,14 +63,9 @@ class Float32Matrix:
 
 @dataclass(frozen=True, eq=False)
 class DenseMatrix:
-    """Implements `Matrix` for 16-bit floats as they are stored; they become float32 a tile at a time, which is exact.
+    """Implements `Matrix` for 16-bit floats as they are stored; a tile at a time becomes float32, which is exact."""
 
-    Args:
-        patterns: (out_features, in_features) uint16, usually a view of a memory-mapped file.
-        float_format: how to read them.
-    """
-
-    patterns: U16
+    patterns: U16  # (out_features, in_features), usually a view of a memory-mapped file
     float_format: FloatFormat
 
     @property
@@ -96,16 +91,11 @@ class BsfpMatrix:
     """Implements `Matrix` for the target in BSFP: rebuilds a few rows of exact weights, multiplies, forgets them.
 
     Bit-identical to `DenseMatrix` on the same weights, since the products are the same.
-
-    Args:
-        shape: (out_features, in_features).
-        float_format: of the rebuilt weights.
-        target_rows: 16-bit patterns of rows [start, stop); start is a multiple of 16.
     """
 
     shape: tuple[int, int]
     float_format: FloatFormat
-    target_rows: Callable[[int, int], U16]
+    target_rows: Callable[[int, int], U16]  # patterns of rows [start, stop); start is a multiple of 16
 
     def multiply(self, x: F32) -> F32:
         return rowwise.linear(x, self.shape[0], self._decoded)

@@ -4,20 +4,19 @@ Each wraps the NumPy matrix of the same weights, its reference: that one stays t
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import F32, I64, U8, U16
+from mxconv.arrays import F32, I64
 from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.e2m1 import DOUBLED
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels import _native
-from mxconv.kernels.draft_matrix import Activations
+from mxconv.kernels.draft_matrix import EightBitMatrix, FourBitFloatMatrix, FourBitMatrix
 from mxconv.kernels.matrix import DenseMatrix, Matrix
 
 Element = TypeVar("Element", bound=np.generic)
@@ -29,18 +28,12 @@ class NativeMatrix:
 
     BF16 weights multiply activations rounded to BF16, 8-bit weights int8 activations, 4-bit weights these too where
     their levels are int8 and nobody asked for float32, all others float32 ones.
-
-    Args:
-        reference: the NumPy matrix of the same weights.
-        handle: what the kernels see; it keeps the arrays alive.
-        engine: which kernels, how many threads.
-        rebuilt_format: of a BSFP matrix, whose rows the kernels rebuild; None where the reference reads them.
     """
 
-    reference: Matrix
-    handle: _native.Matrix
+    reference: Matrix  # NumPy's, of the same weights
+    handle: _native.Matrix  # what the kernels see; it keeps the arrays alive
     engine: _native.Engine
-    rebuilt_format: FloatFormat | None = None
+    rebuilt_format: FloatFormat | None = None  # of BSFP, whose rows the kernels rebuild; else the reference reads them
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,14 +74,9 @@ def native_dense(engine: _native.Engine, reference: DenseMatrix) -> NativeMatrix
 def native_bsfp(
     engine: _native.Engine, reference: Matrix, packed: PackedBsfp, escape_offsets: I64, table: SegmentTable, name: str
 ) -> NativeMatrix:
-    """The exact 16-bit weights inside a BSFP tensor that was not rescaled.
+    """The exact 16-bit weights inside a BSFP tensor, called `name`, that was not rescaled.
 
-    Args:
-        reference: the NumPy matrix.
-        packed: the whole tensor, as stored.
-        escape_offsets: (row tiles + 1,) index of each row tile's first escape.
-        table: its segment table.
-        name: what messages call it.
+    `escape_offsets` are (row tiles + 1,) indexes of each row tile's first escape.
 
     Raises:
         PackageError: its escape lists contradict themselves.
@@ -116,37 +104,18 @@ def native_bsfp(
     return NativeMatrix(reference, handle, engine, table.float_format)
 
 
-def native_mxfp4(
-    engine: _native.Engine, reference: Matrix, codes: U8, scales: U8, activations: Activations = "int8"
+def native_draft(
+    engine: _native.Engine, reference: FourBitMatrix | FourBitFloatMatrix | EightBitMatrix
 ) -> NativeMatrix:
-    """The MXFP4 draft of a matrix; arrays as for `mxfp4_matrix`."""
-    codes, scales = _readable(codes), _readable(scales)
-    if activations == "int8":
-        return NativeMatrix(reference, _native.four_bit_int8(*reference.shape, codes, DOUBLED, scales, 0.5), engine)
-    levels = DOUBLED.astype(np.float32)
-    return NativeMatrix(reference, _native.four_bit_float(*reference.shape, codes, levels, scales, 0.5), engine)
-
-
-def native_mxint8(engine: _native.Engine, reference: Matrix, elements: U8, scales: U8) -> NativeMatrix:
-    """The MXINT8 draft of a matrix; arrays as for `mxint8_matrix`."""
-    handle = _native.mxint8(*reference.shape, _readable(elements), _readable(scales))
-    return NativeMatrix(reference, handle, engine)
-
-
-def native_bsfp_draft(
-    engine: _native.Engine,
-    reference: Matrix,
-    codes: U8,
-    scales: U16,
-    table: SegmentTable,
-    activations: Activations = "int8",
-) -> NativeMatrix:
-    """The BSFP draft of a matrix; arrays as for `bsfp_draft_matrix`."""
-    codes, scales = _readable(codes), _readable(scales)
-    if table.has_int8_levels and activations == "int8":
-        levels = table.signed_levels.astype(np.int8)
-        return NativeMatrix(reference, _native.four_bit_int8(*reference.shape, codes, levels, scales, 1.0), engine)
-    handle = _native.four_bit_float(*reference.shape, codes, table.signed_levels, scales, 1.0)
+    """The weights of a draft."""
+    codes, scales = _readable(reference.codes), _readable(cast(Any, reference.stored_scales))
+    handle: _native.Matrix
+    if isinstance(reference, EightBitMatrix):
+        handle = _native.mxint8(*reference.shape, codes, scales)
+    elif isinstance(reference, FourBitMatrix):
+        handle = _native.four_bit_int8(*reference.shape, codes, reference.levels, scales, reference.factor)
+    else:
+        handle = _native.four_bit_float(*reference.shape, codes, reference.levels, scales, reference.factor)
     return NativeMatrix(reference, handle, engine)
 
 

@@ -29,9 +29,6 @@ def linear(x: F32, out_features: int, weight_rows: Callable[[int, int], F32]) ->
         out_features: rows of the matrix.
         weight_rows: (start, stop) to rows start..stop of the matrix, (stop - start, in_features) float32. Called
             once a tile, in ascending order; start is a multiple of 16.
-
-    Returns:
-        (num_tokens, out_features) float32.
     """
     num_tokens, in_features = x.shape
     result = np.empty((num_tokens, out_features), np.float32)
@@ -48,12 +45,7 @@ def linear(x: F32, out_features: int, weight_rows: Callable[[int, int], F32]) ->
 
 
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
-    """Scale each row to a root mean square of one, then by `weight`.
-
-    Args:
-        x: (..., n) float32.
-        weight: (n,) float32.
-    """
+    """Scale each row of (..., n) float32 to a root mean square of one, then by `weight`, (n,) float32."""
     mean_square = fold_in_place(x * x)[..., None] / np.float32(x.shape[-1])
     inverse: F32 = np.float32(1) / np.sqrt(mean_square + np.float32(eps))
     return x * inverse * weight

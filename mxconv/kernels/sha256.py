@@ -47,12 +47,7 @@ def new_stream() -> HashStream:
 
 
 def update(streams: Sequence[HashStream], pieces: Sequence[U8]) -> None:
-    """Hash one piece into each stream.
-
-    Args:
-        streams: all different.
-        pieces: a contiguous (n,) array of bytes for each; any lengths.
-    """
+    """Hash one contiguous piece of bytes into each stream, of which all are different."""
     together: list[HashStream] = []
     their_pieces: list[U8] = []
     for stream, piece in zip(streams, pieces, strict=True):

@@ -22,12 +22,7 @@ def draft_vocabulary_file(tokens: I32) -> bytes:
 
 
 def read_draft_vocabulary(package: Package, record: LevelRecord, vocab_size: int) -> I64:
-    """(num_tokens,) int64: the ascending ids that a level chooses from.
-
-    Args:
-        package: open.
-        record: of a level with a vocabulary.
-        vocab_size: rows of the whole output head.
+    """(num_tokens,) int64: the ascending ids that a level with a vocabulary chooses from, of `vocab_size`.
 
     Raises:
         PackageError: the array is missing or of another shape, or its ids do not ascend or are none of the model's.

@@ -18,22 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.package.folder_target import delete_old, named, remove, step_aside
+from mxconv.package.folder_target import named, put_in_place, remove
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.journal import Journal
 from mxconv.package.manifest import FILE_NAME, FileRecord
-from mxconv.package.shard_files import (
-    ArrayPlace,
-    ArrayPlaces,
-    CheckIntact,
-    ShardHash,
-    ShardSink,
-    StagedShards,
-    reported,
-)
+from mxconv.package.shard_files import ArrayPlace, ArrayPlaces, CheckIntact, FolderSink, ShardHash, reported
 from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, Written
-from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve, write_at
 from mxconv.workers import ByteCounter, Executor
@@ -45,23 +36,19 @@ class FolderStaging:
     """The partial folder of one conversion."""
 
     def __init__(self, target: Path, fingerprint: str) -> None:
-        """Open or create the folder.
+        """Open or create the folder beside the package's final path.
 
-        Args:
-            target: the package's final path.
-            fingerprint: of the options and the source files' names; a partial folder with another one is started over.
+        A folder that another fingerprint (of the options and the source files' names) left is started over.
 
         Raises:
-            PackageError: something else is at the partial path, another process writes there, or it cannot be
-                written.
+            PackageError: something else is at the partial path, another process writes there, or it cannot be written.
         """
         self.target = named(target)
         self.path = self.target.with_name(self.target.name + ".partial")
         self._lock = threading.Lock()
         self._files: dict[str, FileIO] = {}
         self._hashes: list[ShardHash] = []
-        self._arrays: Mapping[str, tuple[StoredArray, ...]] = {}
-        self._shards = StagedShards(self.path.absolute(), fingerprint)
+        self._fingerprint = fingerprint
         self._places: dict[str, ArrayPlaces] = {}  # of each tensor's arrays
         with self._reported(JOURNAL):
             self._journal = Journal(self.path)
@@ -79,7 +66,6 @@ class FolderStaging:
 
     def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
         """Lay out the shards at full length: a full disk is noticed here, not hours later. See `Staging.prepare`."""
-        self._arrays = layout.arrays
         with self._reported("the package"):  # companions and drafts may have changed since
             self._keep_only({shard.file_name for shard in layout.shards})
         for shard in layout.shards:
@@ -90,32 +76,26 @@ class FolderStaging:
         self._places = _places(layout)
         noted = {encoded.name: encoded for line in self._finished if (encoded := _parse_finished(line)) is not None}
         pieces = [(encoded, self._places.get(name, {})) for name, encoded in noted.items()]
-        intact = workers.map(CheckIntact(self._shards), pieces)
+        intact = workers.map(CheckIntact(self.path.absolute()), pieces)
         return {encoded.name: encoded for (encoded, _), is_intact in zip(pieces, intact, strict=True) if is_intact}
 
     def sinks(self, names: Sequence[str]) -> Iterator[tuple[Sink, list[str]]]:
         """Where the arrays of these tensors go, one after another."""
         for name in names:
-            yield ShardSink(self._shards, self._places.get(name, {})), [name]
+            yield FolderSink(self.path.absolute(), self._fingerprint, self._places.get(name, {})), [name]
 
     def accept(self, written: Written) -> None:
-        """Take arrays as written, now or by an earlier run."""
         for encoded in written.tensors:
-            names = [array.name for array in self._arrays.get(encoded.name, ())]  # empty ones are never written
             for shard_hash in self._hashes:
-                shard_hash.complete(names)
+                shard_hash.complete(self._places.get(encoded.name, {}).keys())  # of empty ones nothing is written
 
     def note(self, encoded: EncodedTensor) -> None:
-        """Note in the journal that a tensor is written and hashed."""
         line = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}
         with self._lock, self._reported(JOURNAL):
             self._journal.add(line)
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
-        """Every file of the package, with its hash, by name: see `Staging.records`."""
-        shards = {
-            h.name: FileRecord(path=h.name, num_bytes=h.shard.num_bytes, sha256=h.hexdigest()) for h in self._hashes
-        }
+        shards = {h.name: FileRecord(path=h.name, num_bytes=h.shard.num_bytes, sha256=h.report()) for h in self._hashes}
         known = {**known, **shards}
         paths = sorted(path for path in self.path.rglob("*") if path.is_file() and not path.name.startswith("."))
         names = {path.relative_to(self.path).as_posix(): path for path in paths}
@@ -132,7 +112,6 @@ class FolderStaging:
         return records
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Write a whole small file."""
         path = self.path / name
         with self._reported(name):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +138,7 @@ class FolderStaging:
                         raise
             shutil.copyfile(file.source, path)
 
-    def commit(self, manifest: bytes, force: bool) -> None:
+    def commit(self, manifest: bytes) -> None:
         """Write the manifest, make everything durable, and put the folder in its place."""
         self.write_file(FILE_NAME, manifest)
         with self._reported("the package"):
@@ -167,14 +146,10 @@ class FolderStaging:
                 os.fsync(file.fileno())
             flush_file(self.path / FILE_NAME)
             flush_folder(self.path)
-            if self.target.exists() and force:
-                step_aside(self.target)
             if not RENAMES_OPEN_FILES:  # whoever takes the lock in this moment gets the folder, and we an error
                 self.close()
-            self.path.rename(self.target)
-            flush_folder(self.target.parent)
+            put_in_place(self.path, self.target)
             (self.target / JOURNAL).unlink(missing_ok=True)
-            delete_old(self.target)
             self.close()
 
     def discard(self) -> None:

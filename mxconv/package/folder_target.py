@@ -1,11 +1,11 @@
 """Replacing a package with --force: the old one steps aside, whole, until the new one is in place.
 
-    PACKAGE           becomes PACKAGE.replaced, with a marker in it
-    PACKAGE.partial   becomes PACKAGE
-    PACKAGE.replaced  is deleted
+    PACKAGE                  becomes PACKAGE.mxconv-replaced
+    PACKAGE.partial          becomes PACKAGE
+    PACKAGE.mxconv-replaced  is deleted
 
 A kill between the renames leaves no PACKAGE, and the next conversion puts the old one back before it does anything
-else. A folder of that name without the marker is somebody else's: it is refused, never deleted.
+else.
 """
 
 import os
@@ -14,99 +14,38 @@ from pathlib import Path
 
 from mxconv.errors import PackageError
 from mxconv.package.manifest import FILE_NAME
+from mxconv.system.disk import flush_folder
 
-MARKER = ".mxconv-replaced"
+
+def named(target: Path) -> Path:
+    """The path with a last name to append to, which "." and ".." are not."""
+    return target if target.name not in ("", "..") else target.resolve()
 
 
 def aside(target: Path) -> Path:
-    """Where a package waits while it is replaced."""
-    return target.with_name(target.name + ".replaced")
-
-
-def recover(target: Path) -> None:
-    """Finish what a kill interrupted: put the old package back, or delete it where the new one is in place.
-
-    Raises:
-        OSError: the system does not allow it.
-    """
-    old = aside(target)
-    if not _is_marked(old):
-        return
-    if os.path.lexists(target) or not (old / FILE_NAME).is_file():
-        _delete(old)
-    else:
-        old.rename(target)
-        (target / MARKER).unlink()
-
-
-def step_aside(target: Path) -> None:
-    """Make room for the new package.
-
-    Raises:
-        PackageError: something that is not ours is where the old package has to wait.
-        OSError: the system does not allow it.
-    """
-    check_aside(target)
-    delete_old(target)
-    if aside(target).is_dir():  # and empty; Windows renames onto nothing that is there
-        aside(target).rmdir()
-    (target / MARKER).touch()
-    target.rename(aside(target))
-
-
-def check_aside(target: Path) -> None:
-    """Refuse early what `step_aside` would refuse.
-
-    Raises:
-        PackageError: something that is not ours is where the old package has to wait.
-    """
-    old = aside(target)
-    # an empty folder is what a kill at the very end of a deletion leaves
-    is_empty = old.is_dir() and not old.is_symlink() and not any(old.iterdir())
-    if os.path.lexists(old) and not is_empty and not _is_marked(old):
-        raise PackageError(f"{old}: exists; the old package has to wait there while it is replaced. Move it away.")
-
-
-def delete_old(target: Path) -> None:
-    """Delete the package that stepped aside."""
-    if _is_marked(aside(target)):
-        _delete(aside(target))
-
-
-def _is_marked(old: Path) -> bool:
-    return not old.is_symlink() and (old / MARKER).is_file()
-
-
-def _delete(old: Path) -> None:
-    """The marker goes last, so that a kill leaves something that is still known as ours."""
-    for path in old.iterdir():
-        if path.name != MARKER:
-            remove(path)
-    (old / MARKER).unlink()
-    old.rmdir()
-
-
-def remove(path: Path) -> None:
-    """Delete a file, a link or a whole folder."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    """Where a package waits while it is replaced; a name that nobody else gives."""
+    return target.with_name(target.name + ".mxconv-replaced")
 
 
 def recover_folder(target: Path) -> None:
-    """Finish a replacement that a kill interrupted.
+    """Finish a replacement that a kill interrupted: put the old package back, or delete it where the new one is.
 
     Raises:
         PackageError: the system does not allow it.
     """
     target = named(target)
+    old = aside(target)
+    if not os.path.lexists(old):
+        return
     try:
-        recover(target)
+        if os.path.lexists(target) or not (old / FILE_NAME).is_file():
+            remove(old)
+        else:
+            old.rename(target)
     except OSError as error:
         raise PackageError(
             f"{target}: an interrupted replacement cannot be finished ({error.strerror or error}); the old package is "
-            f"to be found at {target}.replaced. Move it back, or delete it."
+            f"to be found at {old}. Move it back, or delete it."
         ) from error
 
 
@@ -114,7 +53,7 @@ def check_folder(target: Path, force: bool) -> None:
     """Refuse to overwrite anything but a package, and that only with --force.
 
     Raises:
-        PackageError: the path exists, or, with --force, something is where the old package has to wait.
+        PackageError: something is there.
     """
     if not os.path.lexists(target):
         return
@@ -124,9 +63,25 @@ def check_folder(target: Path, force: bool) -> None:
         raise PackageError(
             f"{target}: exists and is no package; --force replaces packages only. Choose another output, or remove it."
         )
-    check_aside(named(target))
 
 
-def named(target: Path) -> Path:
-    """The path with a last name to append to, which "." and ".." are not."""
-    return target if target.name not in ("", "..") else target.resolve()
+def put_in_place(made: Path, target: Path) -> None:
+    """Rename a finished folder; `check_folder` allows it to replace what is there.
+
+    Raises:
+        OSError: the system does not allow it.
+    """
+    if target.exists():
+        remove(aside(target))
+        target.rename(aside(target))
+    made.rename(target)
+    flush_folder(target.parent)
+    remove(aside(target))
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a link or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -48,7 +48,7 @@ class Journal:
         except BaseException:
             self._file.close()
             raise
-        self.lines: list[dict[str, Any]] = [line for line in map(_parse, text.split("\n")) if line is not None]
+        self.lines = _parsed(text)
         self._ends_in_line = text.endswith("\n") or not text
 
     def begin(self, fingerprint: str) -> None:
@@ -88,12 +88,12 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
         text = (folder / FILE_NAME).read_text(errors="replace")
     except OSError:
         return []
-    return [line for line in map(_parse, text.split("\n")) if line is not None]
+    return _parsed(text)
 
 
-def _parse(text: str) -> dict[str, Any] | None:
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return line if isinstance(line, dict) else None
+def _parsed(text: str) -> list[dict[str, Any]]:
+    lines = []
+    for line in text.split("\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            lines.append(json.loads(line))
+    return [line for line in lines if isinstance(line, dict)]

@@ -57,15 +57,7 @@ class NgramTable:
         return self.unigram
 
     def check_tokenizer(self, sha256: str, name: str) -> None:
-        """Check that the table was counted in the tokens of a model.
-
-        Args:
-            sha256: of the model's tokenizer.json, in hex.
-            name: what the message calls the table.
-
-        Raises:
-            CheckpointError: it was counted in those of another tokenizer.json.
-        """
+        """Raises CheckpointError where the table, called `name`, was counted in tokens of another tokenizer.json."""
         if sha256 != self.tokenizer_sha256:
             raise CheckpointError(
                 f"{name}: its tokens are of a tokenizer.json with SHA-256 {self.tokenizer_sha256[:16]}...; that of the "

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import cast
 
 import numpy as np
@@ -85,9 +84,7 @@ class Package:
     def __enter__(self) -> "Package":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -173,11 +170,7 @@ class Package:
         return self.arrays[record.name]
 
     def fp8(self, record: TensorRecord, tensors: Mapping[str, SourceTensor] | None = None) -> Fp8Matrix:
-        """An FP8 matrix, decoded as it is read.
-
-        Args:
-            record: with `scaled`.
-            tensors: where the target's tensors are, if not in the package.
+        """An FP8 matrix, decoded as it is read; `tensors` are the target's, where they are not in the package.
 
         Raises:
             PackageError: its scales are missing, or do not belong to it.

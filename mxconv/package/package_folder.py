@@ -35,11 +35,6 @@ CHUNK_BYTES = 32 << 20
 def find_package(package: str | Path, revision: str | None = None, progress: Progress = silent) -> Path:
     """The folder of a package, downloaded where a Hub id or a URL is given. A path that exists wins.
 
-    Args:
-        package: a folder, a Hub id `owner/name`, or the URL of a folder on an object store.
-        revision: branch, tag or commit of a Hub repository; its default branch when None.
-        progress: told about the hashing of downloaded files.
-
     Raises:
         PackageError: the repository is no package, or does not hold what its manifest says.
         CheckpointError: no such repository, no access, or no connection and no copy; a revision of a local folder.
@@ -84,11 +79,7 @@ def _is_on_store(package: str | Path) -> bool:
 
 
 def check_writable(package: str | Path, what: str) -> None:
-    """Refuse a package that is not a local folder.
-
-    Args:
-        package: as the user named it.
-        what: would be written there.
+    """Refuse a package that is not a local folder; `what` would be written there.
 
     Raises:
         PackageError: a Hub id or a URL.

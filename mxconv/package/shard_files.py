@@ -8,7 +8,7 @@ import shutil
 import threading
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -38,56 +38,42 @@ ArrayPlaces = Mapping[str, ArrayPlace]  # by array name
 
 
 @dataclass(frozen=True)
-class StagedShards:
-    """The shards of one conversion; they are there at full length."""
+class FolderSink:
+    """Takes the arrays of one tensor, see `staging.Sink`; its shards are there at full length."""
 
     folder: Path  # absolute
     fingerprint: str  # of the conversion, as in its journal
+    places: ArrayPlaces
     is_sent: bool = False  # to another process, which may outlive the conversion
 
     def __reduce__(self) -> tuple[object, ...]:
-        return StagedShards, (self.folder, self.fingerprint, True)
+        return FolderSink, (self.folder, self.fingerprint, self.places, True)
+
+    def arrays(self, _: str) -> Collection[str]:
+        return self.places.keys()
 
     @contextmanager
-    def writing(self, places: ArrayPlaces) -> Iterator[Write]:
-        """A function that writes pieces of these arrays, until the end of the block.
+    def writing(self) -> Iterator[Write]:
+        """A function that writes pieces of the arrays, until the end of the block.
 
         Raises:
             PackageError: a shard cannot be written, or it is another conversion's.
         """
         with ExitStack() as stack:
-            if self.is_sent:
+            if self.is_sent and self.places:
                 self._check_ours()
-            files = {
-                name: stack.enter_context(self._open(name, "r+b")) for name in {p.file_name for p in places.values()}
-            }
+            names = {place.file_name for place in self.places.values()}
+            files = {name: stack.enter_context(_opened(self.folder, name, "r+b")) for name in names}
 
             def write(name: str, offset: int, piece: NDArray[np.generic]) -> None:
-                place = places[name]
+                place = self.places[name]
                 with reported(self.folder, place.file_name):
                     write_at(files[place.file_name], piece.reshape(-1).view(np.uint8).data, place.begin + offset)
 
             yield write
 
-    def checksum(self, place: ArrayPlace) -> int:
-        """The CRC-32 of an array's bytes."""
-        checksum, (_, offset, num_bytes) = 0, place
-        with self._open(place.file_name, "rb") as file, reported(self.folder, place.file_name):
-            while num_bytes and (chunk := read_at(file, min(CHUNK_BYTES, num_bytes), offset)):
-                checksum = zlib.crc32(chunk, checksum)
-                offset, num_bytes = offset + len(chunk), num_bytes - len(chunk)
-        return checksum
-
-    @contextmanager
-    def _open(self, name: str, mode: str) -> Iterator[FileIO]:
-        """A shard; on a network's file system the others see what was written once it is closed."""
-        with reported(self.folder, name):
-            file = FileIO(self.folder / name, mode)
-        try:
-            yield file
-        finally:
-            with reported(self.folder, name):
-                file.close()
+    def finish(self, tensors: list[EncodedTensor]) -> Written:
+        return Written(tensors)
 
     def _check_ours(self) -> None:
         with reported(self.folder, JOURNAL), (self.folder / JOURNAL).open("rb") as journal:
@@ -104,36 +90,37 @@ class StagedShards:
 
 
 @dataclass(frozen=True)
-class ShardSink:
-    """Takes the arrays of one tensor: see `staging.Sink`."""
-
-    shards: StagedShards
-    places: ArrayPlaces
-
-    def arrays(self, _: str) -> Collection[str]:
-        """Names of the tensor's arrays."""
-        return self.places.keys()
-
-    def writing(self) -> AbstractContextManager[Write]:
-        """A function that writes pieces of the arrays, until the end of the block."""
-        return self.shards.writing(self.places)
-
-    def finish(self, tensors: list[EncodedTensor]) -> Written:
-        """Take the arrays as written."""
-        return Written(tensors)
-
-
-@dataclass(frozen=True)
 class CheckIntact:
     """Whether the arrays of a finished tensor are the bytes that were written: a task."""
 
-    shards: StagedShards
+    folder: Path  # absolute
 
     def __call__(self, piece: tuple[EncodedTensor, ArrayPlaces], _: Advance) -> bool:
         encoded, places = piece
         return places.keys() == encoded.arrays.keys() and all(
-            self.shards.checksum(place) == encoded.arrays[name] for name, place in places.items()
+            self._checksum(place) == encoded.arrays[name] for name, place in places.items()
         )
+
+    def _checksum(self, place: ArrayPlace) -> int:
+        """The CRC-32 of an array's bytes."""
+        checksum, (name, offset, num_bytes) = 0, place
+        with _opened(self.folder, name, "rb") as file, reported(self.folder, name):
+            while num_bytes and (chunk := read_at(file, min(CHUNK_BYTES, num_bytes), offset)):
+                checksum = zlib.crc32(chunk, checksum)
+                offset, num_bytes = offset + len(chunk), num_bytes - len(chunk)
+        return checksum
+
+
+@contextmanager
+def _opened(folder: Path, name: str, mode: str) -> Iterator[FileIO]:
+    """A shard; on a network's file system the others see what was written once it is closed."""
+    with reported(folder, name):
+        file = FileIO(folder / name, mode)
+    try:
+        yield file
+    finally:
+        with reported(folder, name):
+            file.close()
 
 
 @contextmanager
@@ -163,12 +150,7 @@ class ShardHash(Stream):
     """One shard, hashed in the order of its bytes; arrays may be completed in any order."""
 
     def __init__(self, shard: Shard, folder: Path) -> None:
-        """Follow a shard.
-
-        Args:
-            shard: its layout; the file is there, and its header is written.
-            folder: that it lies in.
-        """
+        """Follow a shard, whose file is in this folder with its header."""
         self.shard, self._folder = shard, folder
         self._digest = hashlib.sha256()
         self._hexdigest: str | None = None  # of another process
@@ -219,16 +201,10 @@ class ShardHash(Stream):
             os.fsync(file.fileno())  # while others still work; at the very end everybody would wait
             return False
 
-    def hexdigest(self) -> str:
-        """The SHA-256 of the whole file."""
-        if self._hexdigest is not None:
-            return self._hexdigest
-        assert self._position == self.shard.num_bytes
-        return self._digest.hexdigest()
-
     def report(self) -> str:
-        """Hash of the file, at its end."""
-        return self.hexdigest()
+        """The SHA-256 of the whole file."""
+        assert self._position == self.shard.num_bytes
+        return self._hexdigest or self._digest.hexdigest()
 
     def accept(self, report: str) -> None:
         """Take what a copy reports."""

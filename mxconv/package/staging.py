@@ -83,11 +83,7 @@ class Staging(Protocol):
     """Whether an earlier run of the same conversion left something."""
 
     def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
-        """Lay out the shards.
-
-        Args:
-            layout: what will be written.
-            workers: to whom the streams of the shards are handed.
+        """Lay out the shards, and hand their streams to the workers.
 
         Returns:
             The tensors that an earlier run finished, their bytes checked. Whether the source still holds the same
@@ -114,26 +110,14 @@ class Staging(Protocol):
     def place_files(
         self, files: Sequence[PlacedFile], known: Mapping[str, FileRecord], workers: Executor, progress: Progress
     ) -> None:
-        """Put files into the package as they are.
-
-        Args:
-            files: which.
-            known: files whose hash is known, by their names in the package.
-            workers: who copies.
-            progress: told about bytes.
-        """
+        """Put files into the package as they are; `known` are those whose hash is known, by their names in it."""
         ...
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
-        """Every file of the package, with its hash, by name; the workers have finished their streams.
-
-        Args:
-            known: files whose hash is known.
-            progress: told about bytes.
-        """
+        """Every file of the package, with its hash, by name; the workers have finished their streams."""
         ...
 
-    def commit(self, manifest: bytes, force: bool) -> None:
+    def commit(self, manifest: bytes) -> None:
         """Write the manifest, and have the package seen."""
         ...
 

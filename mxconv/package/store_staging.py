@@ -13,7 +13,7 @@ import hashlib
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -30,7 +30,7 @@ from mxconv.errors import PackageError
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.journal import Journal, read_lines
 from mxconv.package.manifest import FILE_NAME, FileRecord
-from mxconv.package.shard_files import reported
+from mxconv.package.shard_files import FolderSink, reported
 from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, UploadRecord, Write, Written
 from mxconv.progress import Progress
@@ -77,11 +77,7 @@ class StoreStaging:
     """The growing package of one conversion: see `staging.Staging`."""
 
     def __init__(self, target: Store, fingerprint: str) -> None:
-        """Begin, or resume; what a conversion with other options uploaded is deleted.
-
-        Args:
-            target: the package's folder; `check_store` allows it.
-            fingerprint: of the options and the source files' names.
+        """Begin, or resume; what a conversion with another fingerprint uploaded is deleted. `check_store` allows it.
 
         Raises:
             PackageError: another process converts into the folder, or the store or the disk cannot be written.
@@ -137,10 +133,9 @@ class StoreStaging:
             yield UploadedShard(self.target, shard, arrays), tensors
         for name in names:
             if name not in stored:
-                yield Unstored(), [name]
+                yield FolderSink(self._folder, "", {}), [name]  # it is only hashed
 
     def accept(self, written: Written) -> None:
-        """Take a shard as uploaded."""
         if written.upload is not None:
             self._uploads[written.upload.path] = written.upload
 
@@ -156,7 +151,6 @@ class StoreStaging:
                     self._journal.add({"upload": record.model_copy(update={"tensors": hashes}).model_dump()})
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Upload a whole small file."""
         self._claim([name])
         self.target.write(name, content)
         sha256 = hashlib.sha256(content).hexdigest()
@@ -196,16 +190,15 @@ class StoreStaging:
         uploads = sorted(self._uploads.values(), key=lambda record: record.path.split("/"))
         return [FileRecord(path=u.path, num_bytes=u.num_bytes, sha256=u.sha256) for u in uploads]
 
-    def commit(self, manifest: bytes, force: bool) -> None:
+    def commit(self, manifest: bytes) -> None:
         """Check every upload, write the manifest, check again, and delete the scratch folder.
 
         A worker of another conversion that was killed may outlive it and upload its shard late. What it replaced has
         another tag, which one of the checks finds: then there is no manifest, and the next run uploads the shard again.
         """
         looks = self._check_uploads()
-        self.target.delete(
-            (looks.keys() - self._uploads.keys()) & self._ours
-        )  # of an earlier run with other companions
+        companions = (looks.keys() - self._uploads.keys()) & self._ours  # of an earlier run, where they were others
+        self.target.delete(companions)
         self.target.write(FILE_NAME, manifest)
         try:
             self._check_uploads()
@@ -233,7 +226,6 @@ class StoreStaging:
         return looks
 
     def discard(self) -> None:
-        """Delete everything."""
         self._delete_uploads()
         self.close()
         _delete(self._folder)
@@ -262,7 +254,6 @@ class UploadedShard:
     names: Mapping[str, Sequence[str]]  # of the arrays of each tensor in this shard
 
     def arrays(self, tensor: str) -> Sequence[str]:
-        """Names of the arrays of a tensor that go here."""
         return self.names[tensor]
 
     @contextmanager
@@ -287,26 +278,11 @@ class UploadedShard:
             self._path.unlink(missing_ok=True)
 
     def finish(self, tensors: list[EncodedTensor]) -> Written:
-        """Upload the shard."""
         return Written(tensors, upload_file(self.target, self._path, self.shard.file_name))
 
     @property
     def _path(self) -> Path:
         return _shards_in(scratch_of(self.target)) / self.shard.file_name
-
-
-@dataclass(frozen=True)
-class Unstored:
-    """Takes a tensor of which nothing is stored: it is only hashed."""
-
-    def arrays(self, tensor: str) -> Sequence[str]:
-        return ()
-
-    def writing(self) -> AbstractContextManager[Write]:
-        return nullcontext(_refuse)
-
-    def finish(self, tensors: list[EncodedTensor]) -> Written:
-        return Written(tensors)
 
 
 class FilePiece(NamedTuple):
@@ -371,7 +347,3 @@ def _upload_of(line: dict[str, Any]) -> UploadRecord | None:
         return UploadRecord.model_validate(line.get("upload"))
     except ValidationError:
         return None
-
-
-def _refuse(_: str, __: int, ___: NDArray[np.generic]) -> None:
-    raise AssertionError("arrays without a place")

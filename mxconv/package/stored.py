@@ -105,8 +105,7 @@ def place_of(record: TensorRecord, expert: int | None) -> tuple[tuple[int, int],
         assert stack is None and expert is None, f"{record.name}: a stack of experts, and one of them, go together"
         shape = stored_shape(record)
         return shape, slice(0, padded(shape[0], TILE_ROWS) // TILE_ROWS)
-    if not 0 <= expert < stack.num_experts:
-        raise ValueError(f"tensor {record.name!r} has {stack.num_experts} experts, none of number {expert}")
+    assert 0 <= expert < stack.num_experts, f"tensor {record.name} has {stack.num_experts} experts, not {expert}"
     return stack.matrix_shape, slice(*stack.tiles(expert))
 
 

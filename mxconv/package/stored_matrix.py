@@ -63,18 +63,8 @@ class StoredBsfp:
     @property
     def num_bytes(self) -> int:
         """Bytes of its arrays, or of its share of those of a stack."""
-        p = self.packed
-        arrays = (
-            p.codes,
-            p.residual_low,
-            p.residual_high,
-            p.scales,
-            p.escape_counts,
-            p.escape_positions,
-            p.escape_high,
-        )
-        shifts = 0 if p.row_shifts is None else p.row_shifts.nbytes
-        return sum(array.nbytes for array in arrays) + shifts + self.escape_offsets.nbytes
+        arrays = [*vars(self.packed).values(), self.escape_offsets]
+        return sum(array.nbytes for array in arrays if array is not None)
 
     def row_tiles(self, start: int, stop: int) -> PackedBsfp:
         """The rows of tiles [start, stop), still packed."""
@@ -93,12 +83,9 @@ class StoredBsfp:
         )
 
     def target_rows(self, start: int, stop: int, decode: DecodeBsfp = decode_bsfp) -> U16:
-        """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled.
+        """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled; start is a multiple of 16.
 
-        Args:
-            start: a multiple of 16.
-            stop: a multiple of 16, or the last row's end.
-            decode: the reference, or something faster that gives the same bits.
+        `decode` is the reference, or something faster that gives the same bits.
         """
         tiles = self.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
         patterns = decode(tiles, self.table, (stop - start, self.shape[1]))

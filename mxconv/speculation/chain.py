@@ -119,8 +119,8 @@ class Chain:
             if level.reader is not None and is_asked_alone and not self._can_read(index - 1, level.reader, index):
                 raise ModelError(
                     f"hierarchy: level {level.name} reads hidden states of {level.reader.sizes.hidden_size} numbers of "
-                    f"the target's tokens, and {levels[index - 1].name} above it has none; with lengths that are given it "
-                    f"asks nobody else. Put it after the level that it reads, or use --num-draft-tokens auto."
+                    f"the target's tokens, and {levels[index - 1].name} above it has none; with lengths that are given "
+                    f"it asks nobody else. Put it after the level that it reads, or use --num-draft-tokens auto."
                 )
         self._variants = {
             index: variants

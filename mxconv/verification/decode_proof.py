@@ -38,16 +38,9 @@ def verify_decoding(
 ) -> DecodeRecord:
     """Decode every prompt plainly and with drafts; compare tokens, and logits of every emitted position.
 
-    What is decoded is the first of the levels, and the record names it.
-
-    Args:
-        loaded: the package.
-        hierarchy: of its levels.
-        prompts: texts, or messages for the model's chat template.
-        max_new_tokens: for each.
-        selection: how tokens are chosen; greedily or coupled, where the promise is the same tokens.
-        progress: told about every prompt.
-        batch: prompts that are decoded with drafts at a time, beside each other; None is one after another.
+    What is decoded is the first of the hierarchy's levels, and the record names it. Tokens are chosen greedily or
+    coupled, where the promise is the same tokens. `batch` prompts are decoded with drafts beside each other, or one
+    after another.
 
     Raises:
         MxconvError: a prompt cannot be decoded.
@@ -124,33 +117,19 @@ PROMPTS_AT_A_TIME = 4  # of a piece, where they are decoded one after another
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """The package, levels and options of a decoding; paths lead to the same files wherever a piece is done.
-
-    Args:
-        folder: the package.
-        levels: of it, what is decoded first.
-        drafts: further levels.
-        lengths: of proposals, `thresholds` and `tree`: as `Hierarchy` takes them.
-        max_new_tokens: for each prompt.
-        selection: greedy or coupled.
-        batch: prompts at a time, beside each other; None is one after another.
-        kernel: an implementation that every node has; None is the best that each has.
-        num_threads: of native kernels, in each process.
-        kv_dtype: of keys and values in caches.
-        weights: where they lie.
-    """
+    """The package, levels and options of a decoding; paths lead to the same files wherever a piece is done."""
 
     folder: Path
-    levels: Sequence[str]
-    drafts: Sequence[DraftSpec] = ()
-    lengths: Sequence[int] | Literal["auto"] | None = None
+    levels: Sequence[str]  # what is decoded first
+    drafts: Sequence[DraftSpec] = ()  # further levels
+    lengths: Sequence[int] | Literal["auto"] | None = None  # this and the next two as `Hierarchy` takes them
     thresholds: Sequence[float] | None = None
     tree: int | Literal["auto", "chain"] = "auto"
     max_new_tokens: int = 64
-    selection: Selection = GREEDY
-    batch: int | None = None
-    kernel: str | None = None
-    num_threads: int | None = None
+    selection: Selection = GREEDY  # greedy or coupled
+    batch: int | None = None  # prompts at a time, beside each other; None is one after another
+    kernel: str | None = None  # that every node has; None is the best that each has
+    num_threads: int | None = None  # of native kernels, in each process
     kv_dtype: KvDtype = "fp32"
     weights: WeightPlace = "auto"
 
@@ -188,15 +167,10 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Some of all prompts.
+    """Some of all prompts."""
 
-    Args:
-        texts: of these; messages where they are put into a chat template.
-        num_bytes: that are read for them at least, weights a token.
-    """
-
-    texts: tuple[Prompt, ...]
-    num_bytes: int
+    texts: tuple[Prompt, ...]  # messages where they are put into a chat template
+    num_bytes: int  # that are read for them at least: weights, for each token
 
 
 class DecodePrompts:
@@ -256,13 +230,7 @@ def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
             f"prompts were decoded by {'; '.join(f'{kernel} on {processor}' for kernel, processor in found)}; bits are "
             "promised for a kernel, and one for all is required. Name one that all nodes have, with --kernel."
         )
-    return records[0].model_copy(
-        update={
-            "num_prompts": sum(record.num_prompts for record in records),
-            "num_chat_prompts": sum(record.num_chat_prompts for record in records),
-            "num_tokens": sum(record.num_tokens for record in records),
-            "num_token_mismatches": sum(record.num_token_mismatches for record in records),
-            "num_logit_mismatches": sum(record.num_logit_mismatches for record in records),
-            "processors": sorted({processor for record in records for processor in record.processors}),
-        }
-    )
+    names = [name for name in DecodeRecord.model_fields if name.startswith("num_")]
+    sums = {name: sum(getattr(record, name) for record in records) for name in names}
+    processors = sorted({processor for record in records for processor in record.processors})
+    return records[0].model_copy(update={**sums, "processors": processors})

@@ -51,11 +51,7 @@ class RebuiltTensor:
         return prod(shape[:2]) if self._stack is not None else shape[0] if shape else 1
 
     def rows(self, start: int, stop: int) -> NDArray[np.generic]:
-        """Rows [start, stop).
-
-        Args:
-            start: of a matrix a multiple of 16.
-            stop: of a matrix a multiple of 16, or the last row's end; of a stack in the same expert as start.
+        """Rows [start, stop): of a matrix whole tiles, or up to its last row; of a stack rows of one expert.
 
         Raises:
             CodecError: an escape list is damaged.

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import write_sharded
+from s3_server import S3Server, running
 
 from mxconv.cluster.connection import ClusterAddress, cluster, import_ray
 from mxconv.cluster.executor import RayExecutor
@@ -17,8 +18,14 @@ HEAD = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  #
 
 
 @pytest.fixture(scope="session")
-def address() -> Iterator[ClusterAddress]:
-    """Of its head."""
+def s3() -> Iterator[S3Server]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def address(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAddress]:
+    """Of its head; workers find the store, and scratch folders, by their environment."""
     try:
         import_ray()
     except MxconvError as error:
@@ -27,6 +34,7 @@ def address() -> Iterator[ClusterAddress]:
 
     nodes = Cluster()
     with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HF_ASSETS_CACHE", str(tmp_path_factory.mktemp("cache")))
         environment.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # of workers: tasks that tests bring along
         for options in (HEAD, {}, {}):  # head, node, and another try where a machine was too busy
             with contextlib.suppress(Exception):  # Ray raises no other, and waits for 30 seconds at most

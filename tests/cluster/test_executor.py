@@ -1,22 +1,26 @@
 """What Ray makes is what threads make: packages, errors, proofs and figures."""
 
+import contextlib
 import hashlib
 import os
 import random
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
-from cluster_workers import Make, by_ray, workers
 from dying_workers import DiesOnce, die, die_once
 from packages import files_of, flip, quantize
+from s3_server import S3Server, store
 
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.cluster.executor import RayExecutor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.convert import convert
@@ -24,9 +28,28 @@ from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.shard_files import ShardHash
 from mxconv.package.shard_layout import plan_layout
 from mxconv.package.stored import StoredArray
+from mxconv.package.target import Target
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import verify
+
+Make = Callable[[], RayExecutor]
+
+
+def by_ray(make: Make, source: Path, package: Target, **options: Any) -> None:
+    """Convert as `mxconv quantize --workers ray` does."""
+    with open_checkpoint(source) as checkpoint:
+        convert(checkpoint, package, QuantizeOptions(**options), executor=make)
+
+
+def workers() -> list[tuple[int, str]]:
+    """Processes of the cluster that do pieces, and what they do."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append((each.pid, (each.cmdline() or [""])[0]))
+    names = ("ray::IDLE", "ray::Encode", "ray::Survey", "ray::hash")
+    return [(pid, title) for pid, title in found if title.startswith(names)]
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +69,6 @@ def test_a_package_has_the_same_bytes(make: Make, source: Path, tmp_path: Path, 
     files = files_of(tmp_path / "ray")
     assert len([name for name in files if name.startswith(options["codec"])]) > 2
     assert files == files_of(tmp_path / "threads")
-
-
-def test_rounded_weights_are_stored_by_workers_too(make: Make, tmp_path: Path) -> None:
-    source = write_tiny_llama(tmp_path / "m", dtype="F32")
-    quantize(source, tmp_path / "threads", dtype="bf16")
-    by_ray(make, source, tmp_path / "ray", dtype="bf16")
-    assert files_of(tmp_path / "ray") == files_of(tmp_path / "threads")
 
 
 def test_the_first_weight_that_is_not_finite_is_named(make: Make, tmp_path: Path) -> None:
@@ -123,7 +139,7 @@ def test_the_hash_of_a_shard_waits_for_its_last_array(make: Make, tmp_path: Path
     assert not stream.is_complete()
     stream.complete(["a.x"])
     executor.finish_streams()
-    assert stream.hexdigest() == hashlib.sha256(content).hexdigest()
+    assert stream.report() == hashlib.sha256(content).hexdigest()
 
 
 def test_a_piece_that_ends_every_worker_is_given_up(
@@ -157,3 +173,13 @@ def test_workers_that_are_killed_cost_time_and_no_byte(make: Make, large: Path, 
         killer.join()
     assert killed
     assert files_of(tmp_path / "ray") == files_of(tmp_path / "threads")
+
+
+def test_workers_upload_to_a_store_and_need_no_folder(
+    make: Make, s3: S3Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "cache"))
+    options: dict[str, Any] = {"codec": "bsfp", "max_shard_bytes": 60_000}
+    quantize(source, tmp_path / "threads", **options)
+    by_ray(make, source, store("ray"), **options)
+    assert s3.files("ray") == files_of(tmp_path / "threads")

@@ -54,7 +54,7 @@ def stored_bits_per_weight(packed: PackedBsfp, num_weights: int) -> float:
     return 8 * num_bytes / num_weights
 
 
-@pytest.mark.parametrize("sigma", [0.003, 0.02, 0.3])
+@pytest.mark.parametrize("sigma", [0.003, 0.3])
 @both
 def test_gaussian_weights_get_a_better_draft_than_mxfp4_in_few_bits(kind: FloatFormat, sigma: float) -> None:
     patterns = gaussian(kind, sigma)
@@ -69,14 +69,6 @@ def test_gaussian_weights_get_a_better_draft_than_mxfp4_in_few_bits(kind: FloatF
     assert bits <= (12.9 if kind is BF16 else 16.2)
     assert bits == pytest.approx(fitted.bits_per_weight, abs=0.01)
     assert fitted.table.has_int8_levels
-
-
-@both
-def test_heavy_tails_get_a_better_draft_from_mxfp4_whose_scales_are_for_32_weights(kind: FloatFormat) -> None:
-    values = kind.decode(kind.encode((np.random.default_rng(7).standard_t(5, SHAPE) * 0.02).astype(np.float32)))
-    patterns = kind.encode(values)
-    mxfp4 = decibels(values, dequantize_mxfp4(*quantize_mxfp4(values)))
-    assert draft_decibels(patterns, fit(patterns, kind).table) < mxfp4 - 0.5
 
 
 @both
@@ -102,41 +94,14 @@ def test_a_few_infinities_and_nans_do_not_disturb_the_fit(kind: FloatFormat, row
     assert found.num_escapes == len(encode(damaged, found.table).escape_high)
 
 
-@both
-def test_the_number_of_escapes_is_exact(kind: FloatFormat) -> None:
-    rng = np.random.default_rng(2)
-    tensors = {
-        "gaussian": rng.normal(0, 0.02, (40, 300)),
-        "student": rng.standard_t(3, (40, 300)) * 0.02,
-        "uniform in the exponent": 2.0 ** rng.uniform(-14, 15, (40, 300)),
-        "zeros": np.zeros((9, 50)),
-        "mostly zeros": np.where(rng.random((40, 300)) < 0.99, 0, rng.normal(0, 1, (40, 300))),
-        "one value": np.full((16, 16), 3.0),
-        "two values": np.where(rng.random((20, 20)) < 0.5, 1e-3, 100.0),
-        "one weight": np.full((1, 1), -7.0),
-        "rows that differ by 2^10": rng.normal(0, 1, (64, 100)) * 2.0 ** -(np.arange(64)[:, None] % 11),
-        "large": rng.normal(0, 1, (32, 64)) * 20000,
-        "subnormal": rng.normal(0, 1, (32, 64)) * float(kind.decode(np.array([40], np.uint16))[0]),
-    }
-    for name, values in tensors.items():
-        patterns = kind.encode(values.astype(np.float32))
-        for residual_bits in RESIDUAL_BITS[kind.name]:
-            for row_shifts in (False, True):
-                fitted = fit(patterns, kind, residual_bits, row_shifts)
-                assert fitted.table.residual_bits == residual_bits
-                assert fitted.table.has_row_shifts == row_shifts
-                found = len(encode(patterns, fitted.table).escape_high)
-                assert fitted.num_escapes == found, (name, residual_bits, row_shifts)
-
-
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.sampled_from([BF16, FP16]), st.integers(0, 2**32 - 1), st.booleans())
 def test_the_number_of_escapes_is_exact_for_any_patterns(kind: FloatFormat, seed: int, row_shifts: bool) -> None:
     rng = np.random.default_rng(seed)
     low, high = sorted(rng.integers(0, 1 << 15, 2).tolist())
     patterns = rng.integers(low, high + 1, (int(rng.integers(1, 40)), int(rng.integers(1, 40)))).astype(np.uint16)
     patterns |= (rng.integers(0, 2, patterns.shape) << 15).astype(np.uint16)
-    fitted = fit(patterns, kind, None, row_shifts)
+    fitted = fit(patterns, kind, int(rng.choice(RESIDUAL_BITS[kind.name])), row_shifts)
     assert fitted.num_escapes == len(encode(patterns, fitted.table).escape_high)
 
 
@@ -152,27 +117,6 @@ def test_the_fit_is_deterministic_and_blind_to_the_order_of_rows_and_slices(kind
     again = fit_table(sliced)
     assert again.table == first.table
     assert again.num_escapes == first.num_escapes
-
-
-@both
-def test_a_scale_of_two_moves_the_starts_by_an_octave_and_nothing_else(kind: FloatFormat) -> None:
-    patterns = gaussian(kind, 0.3)
-    once = fit(patterns, kind, row_shifts=False)
-    # only normal numbers move by whole octaves, so the few subnormals are kept out
-    normal = np.where((patterns & 0x7FFF) < 2 * kind.patterns_per_octave, np.uint16(0), patterns)
-    twice = np.where(normal == 0, np.uint16(0), normal + np.uint16(kind.patterns_per_octave))
-    moved = fit(twice, kind, row_shifts=False)
-    assert moved.table.residual_bits == once.table.residual_bits
-    difference = np.array(moved.table.starts) - np.array(once.table.starts)
-    assert (np.abs(difference - kind.patterns_per_octave) <= kind.patterns_per_octave // 16).all()
-
-
-def test_a_wider_residual_never_escapes_more_at_the_same_price() -> None:
-    patterns = gaussian(BF16, 0.02)
-    narrow, wide = fit(patterns, BF16, 8, False), fit(patterns, BF16, 9, False)
-    assert wide.num_escapes < narrow.num_escapes
-    assert wide.relative_error <= narrow.relative_error * 1.001
-    assert fit(patterns, BF16, None, False).cost == min(narrow.cost, wide.cost)
 
 
 @both

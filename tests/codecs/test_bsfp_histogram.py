@@ -28,13 +28,6 @@ def test_row_shifts_stop_at_what_keeps_segments_finite(kind: FloatFormat) -> Non
 
 
 @both
-def test_a_row_shift_does_not_depend_on_other_rows(kind: FloatFormat) -> None:
-    patterns = gaussian(kind, 30, 257)
-    together = row_shifts_of(patterns, kind)
-    assert [int(row_shifts_of(row[None], kind)[0]) for row in patterns] == together.tolist()
-
-
-@both
 def test_slices_add_up_to_the_whole(kind: FloatFormat) -> None:
     patterns = gaussian(kind, 50, 40)
     whole, parts = PatternHistogram(kind), PatternHistogram(kind)

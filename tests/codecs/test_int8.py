@@ -30,15 +30,6 @@ def test_the_largest_of_a_block_becomes_127(activations: np.ndarray) -> None:
     assert (largest == np.where(scales > 0, 127, 0)).all()
 
 
-def test_a_row_quantizes_alike_alone_and_among_others() -> None:
-    activations = np.random.default_rng(1).normal(0, 3, (9, 100)).astype(np.float32)
-    codes, scales = quantize_int8(activations)
-    for i in range(9):
-        one_code, one_scale = quantize_int8(activations[i : i + 1])
-        assert (one_code[0] == codes[i]).all()
-        assert (one_scale[0] == scales[i]).all()
-
-
 def test_zeros_and_blocks_too_small_for_a_scale_become_zeros() -> None:
     activations = np.zeros((2, 32), np.float32)
     activations[1] = 127 * 2.0**-127

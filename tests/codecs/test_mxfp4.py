@@ -2,7 +2,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -29,6 +29,7 @@ def amax_of(values: np.ndarray) -> np.ndarray:
 
 
 @every_rule
+@settings(max_examples=20)
 @given(values=matrices)
 def test_the_error_is_bounded_by_the_widest_gap_or_by_saturation(rule: ScaleRule, values: np.ndarray) -> None:
     codes, scales = quantize_mxfp4(values, rule)
@@ -40,6 +41,7 @@ def test_the_error_is_bounded_by_the_widest_gap_or_by_saturation(rule: ScaleRule
 
 
 @every_rule
+@settings(max_examples=20)
 @given(values=matrices)
 def test_scales_follow_their_rule(rule: ScaleRule, values: np.ndarray) -> None:
     amax = amax_of(values)
@@ -69,38 +71,6 @@ def test_mse_is_never_worse_than_ocp(values: np.ndarray) -> None:
     assert (squared_errors("mse") <= squared_errors("ocp") * (1 + 1e-12)).all()
 
 
-def test_mse_is_better_than_ocp_on_gaussian_weights() -> None:
-    values = gaussian(64, 512)
-    errors = {rule: ((dequantize_mxfp4(*quantize_mxfp4(values, rule)) - values) ** 2).sum() for rule in SCALE_RULES}
-    assert errors["mse"] < 0.98 * errors["ocp"]
-
-
-@every_rule
-@pytest.mark.parametrize("columns", [1, 31, 32, 33, 64, 172, 257])
-def test_widths_that_are_no_multiple_of_32_are_padded_with_zeros(rule: ScaleRule, columns: int) -> None:
-    values = gaussian(3, columns)
-    codes, scales = quantize_mxfp4(values, rule)
-    num_blocks = -(-columns // 32)
-    assert codes.shape == (3, 32 * num_blocks)
-    assert scales.shape == (3, num_blocks)
-    assert not codes[:, columns:].any()
-    padded = np.zeros((3, 32 * num_blocks), np.float32)
-    padded[:, :columns] = values
-    again = quantize_mxfp4(padded, rule)
-    assert (again[0] == codes).all()
-    assert (again[1] == scales).all()
-
-
-@every_rule
-def test_a_row_quantizes_alike_alone_and_among_others(rule: ScaleRule) -> None:
-    values = gaussian(7, 172)
-    codes, scales = quantize_mxfp4(values, rule)
-    for i in range(7):
-        one_codes, one_scales = quantize_mxfp4(values[i : i + 1], rule)
-        assert (one_codes[0] == codes[i]).all()
-        assert (one_scales[0] == scales[i]).all()
-
-
 @every_rule
 def test_a_block_of_zeros_is_all_zero_bytes_whatever_their_signs(rule: ScaleRule) -> None:
     values = np.zeros((2, 64), np.float32)
@@ -116,13 +86,6 @@ def test_the_sign_of_a_zero_among_numbers_is_kept_but_under_ggml() -> None:
     values = np.array([[-0.0, 1.0, 0.0]], np.float32)
     assert quantize_mxfp4(values, "ocp")[0][0, :3].tolist() == [8, 6, 0]
     assert quantize_mxfp4(values, "ggml")[0][0, :3].tolist() == [0, 6, 0]
-
-
-@pytest.mark.parametrize("rule", ["ocp", "even", "ggml"])
-def test_quantizing_twice_changes_nothing(rule: ScaleRule) -> None:
-    values = gaussian(16, 128)
-    once = dequantize_mxfp4(*quantize_mxfp4(values, rule))
-    assert (dequantize_mxfp4(*quantize_mxfp4(once, rule)) == once).all()
 
 
 @every_rule

@@ -101,15 +101,6 @@ def test_blocks_of_zeros_are_zero_bytes_whatever_their_signs() -> None:
     assert scales.tolist() == [[0, 127]]
 
 
-def test_what_does_not_fill_a_block_is_padded() -> None:
-    values = np.full((2, 33), -0.75, np.float32)
-    elements, scales = quantize_mxint8(values)
-    assert elements.shape == (2, 64)
-    assert scales.tolist() == [[126, 126]] * 2
-    assert elements[:, :33].tolist() == [[-96] * 33] * 2
-    assert not elements[:, 33:].any()
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_refused_by_its_index(value: float) -> None:
     values = np.ones((4, 64), np.float32)

@@ -36,12 +36,9 @@ def scaled_chunks(num_chunks: int) -> Iterator[np.ndarray]:
             yield np.where(np.isnan(patterns), np.float32(0), patterns)
 
 
-def test_e2m1_equals_ml_dtypes_on_ten_million_elements() -> None:
-    num_compared = 0
-    for values in scaled_chunks(10):
+def test_e2m1_equals_ml_dtypes_on_three_million_elements() -> None:
+    for values in scaled_chunks(3):
         assert (encode_e2m1(values) == oracles.e2m1_by_ml_dtypes(values)).all()
-        num_compared += values.size
-    assert num_compared >= 10_000_000
 
 
 def test_mxfp4_blocks_equal_ml_dtypes_on_ten_million_weights_of_every_magnitude() -> None:

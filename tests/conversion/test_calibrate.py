@@ -21,11 +21,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "examples/models/pylib-0.2m"
 TOKENS = 512
 FAMILIES = [
-    ("gpt2", "mxfp4"),  # turned
-    ("gpt2", "bsfp"),
+    ("gpt2", "bsfp"),  # turned
     ("gemma4", "mxfp4"),  # layers that share keys
-    ("granitemoe", "mxfp4"),  # stacked experts
-    ("granitemoe", "bsfp"),
+    ("granitemoe", "bsfp"),  # stacked experts
     ("lfm2", "mxfp4"),  # states
 ]
 

@@ -10,19 +10,16 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packages import check_exact, compare, files_of, forge, patch_array, quantize
+from packages import check_exact, compare, forge, patch_array, quantize
 from stacked_models import write_random_model
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
-from mxconv.errors import CheckpointError, MxconvError, PackageError
-from mxconv.interop.compressed_tensors import export_compressed_tensors
+from mxconv.errors import CheckpointError, PackageError
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package
-from mxconv.report.inspection import inspect_weights
-from mxconv.report.sources import open_weights
 from mxconv.verify import verify
 
 EXPERTS = "model.layers.0.mlp.experts.gate_up_proj"
@@ -103,15 +100,6 @@ def test_values_are_those_of_transformers(source: Path, package: Path) -> None:
                 assert np.array_equal(expert_values(opened, of), expected.float().numpy())
 
 
-def test_bsfp_stores_them_once(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "p", codec="bsfp")
-    with Package(tmp_path / "p") as package:
-        assert BLOCKS not in package.arrays and SCALES not in package.arrays
-        sizes = {part: package.arrays[f"{EXPERTS}.{part}"].num_bytes for part in ("codes", "scales")}
-    assert sizes == {"codes": 4 * 208 * 32, "scales": 4 * 208 * 2}  # 200 rows are 13 tiles
-    assert len(b"".join(files_of(tmp_path / "p").values())) < len(b"".join(files_of(source).values())) * 1.05
-
-
 @settings(max_examples=10)
 @given(st.integers(1, 3), st.integers(1, 70), st.integers(1, 4), st.sampled_from(["mxfp4", "bsfp"]))
 def test_any_blocks_come_back(
@@ -176,11 +164,6 @@ def test_blocks_and_scales_of_other_shapes_are_bytes(tmp_path: Path) -> None:
     assert [records[name].reason for name in ("x_blocks", "x_scales", "y_blocks")] == ["not a matrix"] * 3
 
 
-def test_a_referenced_target_is_compared_with_its_source(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "p", target="reference")
-    assert compare(tmp_path / "p", source).ok
-
-
 def test_records_that_contradict_themselves_are_refused(source: Path, tmp_path: Path) -> None:
     quantize(source, tmp_path / "p", codec="bsfp")
 
@@ -202,18 +185,3 @@ def test_records_that_contradict_themselves_are_refused(source: Path, tmp_path: 
     assert "carried codes: keep of U8" in change(codec="keep")
     assert "array nothing.codes is missing" in change(carried={"of": "nothing", "part": "codes"})
     assert f"array {EXPERTS}.codes is U8 [52, 8, 64]; U8 [48, 8, 64] is required" in change(shape=[4, 190, 2, 16])
-
-
-def test_compressed_tensors_names_them(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "p")
-    with pytest.raises(MxconvError, match=r"down_proj_blocks \[4, 64, 3, 16\] is a stack of experts"):
-        export_compressed_tensors(tmp_path / "p", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_inspect_names_them(source: Path, package: Path) -> None:
-    for path in (source, package):
-        with open_weights(str(path)) as weights:
-            found = inspect_weights(weights, tensor_glob="*experts*").tensors
-        reasons = {statistics.name: statistics.reason for statistics in found}
-        assert reasons[BLOCKS] == reasons[SCALES] == "MXFP4 of the source, carried over"

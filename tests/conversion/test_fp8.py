@@ -170,12 +170,6 @@ def test_weights_that_are_not_finite_are_refused_or_kept(tmp_path: Path, code: i
     assert compare(tmp_path / "p", path).ok
 
 
-def test_a_dtype_does_not_round_scales(source: Path, tmp_path: Path) -> None:
-    records = {record.name: record for record in quantize(source, tmp_path / "p", dtype="bf16").tensors}
-    assert records[f"{MATRIX}_scale_inv"].dtype == "F32"
-    assert compare(tmp_path / "p", source).ok
-
-
 def test_a_manifest_whose_scales_do_not_fit_is_refused(source: Path, tmp_path: Path) -> None:
     quantize(source, tmp_path / "p")
 

@@ -16,7 +16,7 @@ from packages import files_of, quantize
 
 from mxconv.verify import verify
 
-NUM_TENSORS = 96
+NUM_TENSORS = 64
 OPTIONS = {
     "mxfp4": ["--codec", "mxfp4", "--scale-rule", "mse"],
     "bsfp": ["--codec", "bsfp", "--segments", "paper"],
@@ -29,7 +29,7 @@ KEYWORDS = {
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """48 MB in 96 matrices of one size; the time to encode them is the time to be killed in."""
+    """32 MB in 64 matrices of one size; the time to encode them is the time to be killed in."""
     rng = np.random.default_rng(0)
     block = (rng.standard_normal((512, 512)) * 0.02).astype(ml_dtypes.bfloat16)
     tensors = {f"layers.{n:02}.weight": np.roll(block, 1000 * n) for n in range(NUM_TENSORS)}
@@ -89,12 +89,12 @@ def test_a_conversion_killed_at_any_moment_leaves_nothing_or_resumes_to_the_same
 ) -> None:
     moments = random.Random(codec)
     num_in_the_middle = 0
-    for number in range(6):
+    for number in range(4):
         package = tmp_path / f"p{number}"
         partial = package.with_name(package.name + ".partial")
         process = start(source, package, codec)
         if number % 2:  # at any time, beginning with the start of the interpreter
-            deadline = time.monotonic() + moments.uniform(0.2, 2.5)
+            deadline = time.monotonic() + moments.uniform(0.2, 2.0)
             kill_when(process, lambda deadline=deadline: time.monotonic() > deadline)
         else:  # while tensors are encoded
             wanted = moments.randrange(1, NUM_TENSORS)
@@ -107,7 +107,7 @@ def test_a_conversion_killed_at_any_moment_leaves_nothing_or_resumes_to_the_same
         found.pop(".mxconv-journal", None)  # killed between the rename and the last clean-up
         assert found == whole(codec)
         assert not partial.exists()
-    assert num_in_the_middle >= 2
+    assert num_in_the_middle >= 1
     assert verify(package).lossless
 
 
@@ -115,12 +115,10 @@ def test_a_replacement_killed_at_any_moment_leaves_the_old_or_the_new_package(
     source: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     moments = random.Random(3)
-    package, aside = tmp_path / "p", tmp_path / "p.replaced"
-    old = {"config": "old"}
-    for number in range(4):
-        if number % 2 == 0:
-            quantize(source, package, codec="bsfp", segments="paper", force=True)
-            old = files_of(package)
+    package, aside = tmp_path / "p", tmp_path / "p.mxconv-replaced"
+    quantize(source, package, codec="bsfp", segments="paper")
+    for number in range(2):
+        old = {name: content for name, content in files_of(package).items() if not name.startswith(".")}
         process = start(source, package, "mxfp4", "--force")
         if number % 2:
             kill_when(process, lambda: aside.exists() or num_finished(tmp_path / "p.partial") >= NUM_TENSORS)

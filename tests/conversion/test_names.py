@@ -6,7 +6,7 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
 
-from mxconv.errors import CheckpointError, MxconvError
+from mxconv.errors import CheckpointError
 from mxconv.verify import verify
 
 
@@ -39,16 +39,6 @@ def test_a_file_name_that_no_manifest_may_hold_is_refused_at_the_start(tmp_path:
     assert str(caught.value) == (
         f"{folder}/LICENSE:old: path 'LICENSE:old'; a relative path of plain names joined by '/' is required. "
         "Rename it."
-    )
-
-
-def test_a_draft_in_a_folder_of_such_a_name_is_refused_too(tmp_path: Path) -> None:
-    folder, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "a:b")
-    with pytest.raises(MxconvError) as caught:
-        quantize(folder, tmp_path / "p", drafts=(f"checkpoint:{draft}",))
-    assert str(caught.value) == (
-        f"--draft {draft}: path 'drafts/1-a:b/model.safetensors'; a relative path of plain names joined by '/' is "
-        "required. Rename it."
     )
 
 

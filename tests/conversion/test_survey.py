@@ -5,7 +5,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import write_safetensors
-from packages import quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.bsfp.packing import encode_bsfp
@@ -58,22 +57,6 @@ def test_a_weight_that_rounding_makes_infinite_is_named_as_such(tmp_path: Path) 
     assert survey(tmp_path, weights, dtype="bf16").plan.codec == "mxfp4"
 
 
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-def test_on_nonfinite_keep_leaves_that_tensor_in_16_bits(tmp_path: Path, codec: str) -> None:
-    weights = gaussian((40, 300), np.float16)
-    weights[0, 0] = np.nan
-    plan = survey(tmp_path, weights, codec=codec, on_nonfinite="keep").plan
-    assert (plan.codec, plan.reason) == ("keep", "holds non-finite weights")
-
-
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-def test_keeping_the_only_matrix_leaves_nothing_to_convert(tmp_path: Path, codec: str) -> None:
-    path = write_safetensors(tmp_path / "m.safetensors", {"w": np.full((4, 4), np.nan, np.float16)})
-    with pytest.raises(CheckpointError, match="none of its 1 tensors would be quantized; at least one matrix is requi"):
-        quantize(path, tmp_path / "p", codec=codec, on_nonfinite="keep")
-    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
-
-
 @pytest.mark.parametrize("segments", ["fitted", "paper"])
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
 def test_the_histogram_tells_the_number_of_escapes_before_anything_is_encoded(
@@ -96,9 +79,3 @@ def test_rescale_changes_only_tensors_beyond_2_and_takes_the_factor_of_speq(tmp_
     weights[0, 0] = -8
     assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == np.float32(1.999 / 8)
     assert survey(tmp_path, weights, codec="bsfp").rescale_factor == 1.0
-
-
-@pytest.mark.parametrize("bits", [10, 11, 12])
-def test_a_residual_width_can_be_fixed(tmp_path: Path, bits: int) -> None:
-    table = survey(tmp_path, gaussian((16, 128), np.float16), codec="bsfp", residual_bits=bits).table
-    assert table is not None and table.residual_bits == bits

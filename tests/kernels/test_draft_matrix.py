@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft, encode_bsfp
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
-from mxconv.codecs.int8 import BLOCK, dequantize_int8, quantize_int8
+from mxconv.codecs.int8 import BLOCK, quantize_int8
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles
 from mxconv.kernels import draft_matrix, rowwise
@@ -18,7 +16,7 @@ from mxconv.kernels.encoders import fit_table
 
 rng = np.random.default_rng(3)
 
-SHAPES = [(1, 1), (5, 31), (16, 32), (33, 64), (17, 128), (20, 129), (64, 172), (40, 257), (257, 96)]
+SHAPES = [(1, 1), (5, 31), (16, 32), (20, 129), (257, 96)]
 EPSILON = np.finfo(np.float32).eps
 
 
@@ -75,66 +73,12 @@ def late_scaling_by_hand(matrix: FourBitMatrix, x: np.ndarray) -> np.ndarray:
     return total[:, : matrix.shape[0]]
 
 
-def assert_product(matrix: FourBitMatrix, weights: np.ndarray, x: np.ndarray) -> None:
-    """Equal to the product of what both sides dequantize to, within float32; and to that of `x` within int8."""
-    found = matrix.multiply(x)
-    assert found.dtype == np.float32
-    assert found.shape == (len(x), matrix.shape[0])
-    codes, x_scales = quantize_int8(x)
-    activations = dequantize_int8(codes, x_scales)[:, : x.shape[1]].astype(np.float64)
-    exact, w = weights.astype(np.float64), np.abs(weights.astype(np.float64))
-    magnitude = np.abs(activations) @ w.T
-    rounding = (x_scales.shape[1] + 4) * EPSILON * magnitude
-    assert (np.abs(found - activations @ exact.T) <= rounding).all()
-    half_steps = np.repeat(x_scales, BLOCK, axis=1)[:, : x.shape[1]].astype(np.float64) * (0.5 + 1e-5)
-    assert (np.abs(found - x.astype(np.float64) @ exact.T) <= half_steps @ w.T + rounding).all()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp", "bsfp with row shifts"])
-def test_the_product_is_the_dequantized_one_within_what_int8_explains(shape: tuple[int, int], codec: str) -> None:
-    values = gaussian(shape)
-    matrix, weights = mxfp4(values) if codec == "mxfp4" else bsfp(values, row_shifts="shifts" in codec)
-    assert isinstance(matrix, FourBitMatrix)
-    assert matrix.shape == shape
-    for num_tokens in (1, 2, 9):
-        x = (rng.standard_normal((num_tokens, shape[1])) * 3).astype(np.float32)
-        assert_product(matrix, weights, x)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("codec", [mxfp4, bsfp])
 def test_every_bit_follows_from_exact_integers_and_one_scaling_a_block(shape: tuple[int, int], codec: object) -> None:
     matrix, _ = codec(gaussian(shape))  # type: ignore[operator]
     x = rng.standard_normal((7, shape[1])).astype(np.float32)
     assert matrix.multiply(x).tobytes() == late_scaling_by_hand(matrix, x).tobytes()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-def test_float32_activations_leave_the_weights_alone_inexact(shape: tuple[int, int], codec: str) -> None:
-    """The ablation: the same weights, and no error but float32's."""
-    matrix, weights = mxfp4(gaussian(shape), "fp32") if codec == "mxfp4" else bsfp(gaussian(shape), activations="fp32")
-    assert isinstance(matrix, FourBitFloatMatrix)
-    x = (rng.standard_normal((5, shape[1])) * 3).astype(np.float32)
-    exact, magnitude = x.astype(np.float64) @ weights.T, np.abs(x).astype(np.float64) @ np.abs(weights).T
-    assert (np.abs(matrix.multiply(x) - exact) <= (shape[1] + 4) * EPSILON * magnitude).all()
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    rows=st.integers(1, 40),
-    columns=st.integers(1, 200),
-    num_tokens=st.integers(1, 6),
-    octave=st.integers(-20, 20),
-    seed=st.integers(0, 2**32),
-)
-def test_any_mxfp4_matrix_multiplies_as_it_dequantizes(
-    rows: int, columns: int, num_tokens: int, octave: int, seed: int
-) -> None:
-    random = np.random.default_rng(seed)
-    matrix, weights = mxfp4((random.standard_t(2, (rows, columns)) * 2.0**octave).astype(np.float32))
-    assert_product(matrix, weights, random.standard_t(2, (num_tokens, columns)).astype(np.float32))
 
 
 @pytest.mark.parametrize("float_format", [BF16, FP16], ids=lambda each: each.name)

@@ -20,7 +20,7 @@ from mxconv.package.stored_matrix import StoredBsfp
 rng = np.random.default_rng(4)
 
 WIDTHS = [(BF16, 8), (BF16, 9), (FP16, 10), (FP16, 11), (FP16, 12)]
-SHAPES = [(1, 1), (1, 128), (16, 64), (33, 172), (70, 257)]
+SHAPES = [(1, 1), (16, 64), (33, 172)]
 
 
 def fitted(patterns: np.ndarray, float_format: FloatFormat, residual_bits: int, row_shifts: bool) -> SegmentTable:
@@ -54,11 +54,10 @@ def weights(shape: tuple[int, int], float_format: FloatFormat, outliers: bool) -
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("float_format", "residual_bits"), WIDTHS, ids=lambda each: getattr(each, "name", each))
 @pytest.mark.parametrize("row_shifts", [False, True])
-@pytest.mark.parametrize("outliers", [False, True])
 def test_every_bit_of_the_product_is_that_of_the_dense_matrix(
-    shape: tuple[int, int], float_format: FloatFormat, residual_bits: int, row_shifts: bool, outliers: bool
+    shape: tuple[int, int], float_format: FloatFormat, residual_bits: int, row_shifts: bool
 ) -> None:
-    patterns = weights(shape, float_format, outliers)
+    patterns = weights(shape, float_format, outliers=True)
     table = fitted(patterns, float_format, residual_bits, row_shifts)
     assert table.has_row_shifts == row_shifts
     matrix, dense = bsfp_matrix(patterns, table), DenseMatrix(patterns, float_format)

@@ -22,18 +22,8 @@ from mxconv.kernels.encoders import fit_table
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
 IMPLEMENTATIONS = _native.available()
-SHAPES = [(1, 1), (5, 31), (16, 32), (33, 64), (17, 128), (20, 129), (64, 172), (40, 257), (257, 96), (48, 1100)]
+SHAPES = [(1, 1), (5, 31), (17, 128), (64, 172), (257, 96), (48, 1100)]
 WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 70]
-
-
-@pytest.fixture(params=IMPLEMENTATIONS)
-def engine(request: pytest.FixtureRequest) -> object:
-    return _native.Engine(request.param, 2)
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(7)
 
 
 def weights(rng: np.random.Generator, shape: tuple[int, int]) -> F32:
@@ -119,7 +109,7 @@ def test_16_bit_products_are_those_of_float64_up_to_float32_sums(
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("float_format", "residual_bits", "row_shifts"),
-    [(BF16, 8, False), (BF16, 8, True), (BF16, 9, True), (FP16, 10, False), (FP16, 11, True), (FP16, 12, True)],
+    [(BF16, 8, False), (BF16, 9, True), (FP16, 10, True), (FP16, 11, False), (FP16, 12, True)],
 )
 def test_bsfp_gives_the_bits_of_the_16_bit_matrix_at_every_width(
     engine: object,

@@ -8,22 +8,11 @@ import pytest
 
 from mxconv.engine.activations import ACTIVATIONS
 from mxconv.kernels import rowwise
-from mxconv.kernels.engine import choose_engine, native_names
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-LENGTHS = [1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 63, 64, 65, 128, 176, 1000, 2048]
+LENGTHS = [1, 2, 3, 7, 16, 17, 63, 65, 176, 2048]
 EPSILON = np.finfo(np.float32).eps
-
-
-@pytest.fixture(params=native_names())
-def engine(request: pytest.FixtureRequest) -> Any:
-    return choose_engine(request.param, 1)
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(11)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -98,12 +87,6 @@ def test_a_value_has_the_same_bits_wherever_it_stands(
     for start in range(0, length, max(length // 9, 1)):
         assert made(x[start:], y[start:]) == whole[4 * start :]
         assert made(x[: start + 1], y[: start + 1]) == whole[: 4 * (start + 1)]
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_without_anything_to_multiply_by_an_activation_is_itself(engine: Any, name: str) -> None:
-    x = np.linspace(-9, 9, 101, dtype=np.float32)
-    assert activated(engine, name, x).tobytes() == activated(engine, name, x, np.ones_like(x)).tobytes()
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu2"])

@@ -13,18 +13,8 @@ from mxconv.kernels.engine import choose_engine, native_names
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-LENGTHS = [1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 63, 64, 65, 128, 176, 1000, 2048]
+LENGTHS = [1, 2, 3, 7, 16, 17, 63, 65, 176, 2048]
 EPSILON = np.finfo(np.float32).eps
-
-
-@pytest.fixture(params=native_names())
-def engine(request: pytest.FixtureRequest) -> Any:
-    return choose_engine(request.param, 1)
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(11)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -125,8 +115,8 @@ def test_sinks_take_a_share_and_give_nothing(engine: Any, rng: np.random.Generat
     assert (found == attend_tokens(engine, queries, keys, values, [count], [[]])).all()
 
 
-@pytest.mark.parametrize("head_dim", [2, 10, 12, 16, 24, 64, 80, 128, 130])
-@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 128, 200])
+@pytest.mark.parametrize("head_dim", [2, 12, 16, 80, 130])
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
 def test_attention_is_the_softmax_weighted_mean(
     engine: Any, rng: np.random.Generator, head_dim: int, count: int
 ) -> None:
@@ -136,7 +126,7 @@ def test_attention_is_the_softmax_weighted_mean(
     np.testing.assert_allclose(found, softmax_mean(query, keys, values), atol=3e-6)
 
 
-@pytest.mark.parametrize("num_heads", [2, 7, 16, 17, 40])
+@pytest.mark.parametrize("num_heads", [2, 17, 40])
 @pytest.mark.parametrize("head_dim", [10, 64, 144])
 def test_heads_that_share_keys_get_the_bits_that_each_gets_alone(
     engine: Any, rng: np.random.Generator, num_heads: int, head_dim: int
@@ -193,13 +183,6 @@ def test_attention_over_numbers_that_are_none_is_none(engine: Any, rng: np.rando
     found = attend(engine, query, keys, values, 70, [])
     assert not np.isfinite(found[2])
     assert np.isfinite(np.delete(found, 2)).all()
-
-
-def test_positions_behind_the_visible_ones_are_never_read(engine: Any, rng: np.random.Generator) -> None:
-    query, keys, values = normal(rng, 10), *normal(rng, 2, 90, 10)
-    expected = attend(engine, query, keys, values, 70, [])
-    keys[70:] = values[70:] = np.nan
-    assert (attend(engine, query, keys, values, 70, []) == expected).all()
 
 
 @settings(max_examples=40, deadline=None)

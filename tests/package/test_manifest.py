@@ -15,12 +15,10 @@ from pydantic import ValidationError
 from tiny_levels import record_of
 
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
-from mxconv.codecs.bsfp.speq import paper_table
-from mxconv.codecs.float16 import BF16
 from mxconv.drafts.kinds import LEVEL_KINDS, parse_draft
 from mxconv.errors import PackageError
 from mxconv.package.level_record import check_relative
-from mxconv.package.manifest import Manifest, SegmentRecord, read_manifest, replace_manifest
+from mxconv.package.manifest import Manifest, read_manifest, replace_manifest
 
 
 @pytest.fixture(scope="module")
@@ -102,29 +100,6 @@ def test_a_schema_error_names_the_member_and_what_was_found(package: Path) -> No
     assert message.startswith(f"{package}/mxconv.json: levels.0: Input tag 'oracle' found using 'kind' does not match ")
     assert all(repr(kind) in message for kind in LEVEL_KINDS)
     assert message.endswith(" The file is damaged; convert again.")
-
-
-def test_numbers_are_not_coerced(package: Path) -> None:
-    def change(members: dict[str, Any]) -> None:
-        members["tensors"][0]["shape"] = ["96", 16]
-
-    forge(package, change)
-    assert "tensors.0.shape.0: Input should be a valid integer (found '96')." in error_of(package)
-
-
-def test_a_segment_table_survives_the_record() -> None:
-    table = paper_table(BF16)
-    record = SegmentRecord.of(table, 7, 0.5)
-    assert record.table("BF16") == table
-    assert (record.num_escapes, record.rescale_factor) == (7, 0.5)
-
-
-def test_another_manifest_takes_the_place_of_the_old_one(package: Path) -> None:
-    manifest = read_manifest(package)
-    changed = manifest.model_copy(update={"levels": manifest.levels[:1]})
-    replace_manifest(package, changed)
-    assert len(read_manifest(package).levels) == 1
-    assert [path.name for path in package.iterdir()] == ["mxconv.json"]
 
 
 def test_a_manifest_that_cannot_be_written_leaves_the_old_one(package: Path, made: bytes) -> None:

@@ -1,13 +1,8 @@
 import json
-from pathlib import Path
 
-import ml_dtypes
-import numpy as np
 import pytest
-from checkpoints import write_safetensors
 from hypothesis import given
 from hypothesis import strategies as st
-from packages import quantize
 
 from mxconv.errors import CheckpointError
 from mxconv.package.shard_layout import RESERVED, plan_layout
@@ -40,13 +35,6 @@ def test_a_shard_is_closed_before_it_grows_beyond_the_limit_and_a_tensor_is_neve
     assert index["weight_map"]["c"] == "model-00002-of-00004.safetensors"
 
 
-def test_the_length_of_a_shard_is_its_header_and_its_arrays() -> None:
-    arrays = bsfp_arrays("w", (17, 257), 9, True, 3)
-    (shard,) = plan_layout({"bsfp": {"w": arrays}}, 1 << 40).shards
-    assert shard.num_bytes == len(shard.header) + sum(array.num_bytes for array in arrays)
-    assert sorted(shard.offsets) == sorted(array.name for array in arrays)
-
-
 def test_every_array_of_a_multiple_of_64_bytes_begins_at_one() -> None:
     groups = {f"w{n}": bsfp_arrays(f"w{n}", (16 * n, 128 * n + 1), 8, n % 2 == 1, n) for n in range(1, 6)}
     arrays = {array.name: array for parts in groups.values() for array in parts}
@@ -71,15 +59,6 @@ def test_two_arrays_of_one_name_are_refused() -> None:
 def test_the_name_of_a_files_metadata_is_no_tensors() -> None:
     with pytest.raises(CheckpointError, match=r"^tensor __metadata__: safetensors keeps this name .* Rename"):
         plan_layout({"model": {"__metadata__": kept("__metadata__", 4)}}, 100)
-
-
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-def test_a_checkpoint_with_a_tensor_of_the_name_of_an_array_is_refused(tmp_path: Path, codec: str) -> None:
-    weights = np.ones((16, 32), ml_dtypes.bfloat16)
-    path = write_safetensors(tmp_path / "m.safetensors", {"w": weights, "w.scales": weights[0]})
-    with pytest.raises(CheckpointError, match=r"tensor w\.scales.* unique names are required\. Rename the tensor"):
-        quantize(path, tmp_path / "p", codec=codec)
-    assert not (tmp_path / "p.partial").exists()
 
 
 NAMES = st.text(min_size=1).filter(lambda name: name != RESERVED)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from checkpoints import write_tiny_llama
-from packages import StoppedError, files_of, flip, header_of, quantize, stop_after
+from packages import StoppedError, files_of, flip, header_of, quantize, stop_after, stop_in
 
-from mxconv.errors import CheckpointError, PackageError
+from mxconv.errors import PackageError
 from mxconv.package.journal import Journal
 from mxconv.verify import verify
 
@@ -140,14 +140,6 @@ def test_companions_that_changed_since_are_taken_as_they_are_now(source: Path, t
     assert verify(tmp_path / "p").ok
 
 
-def stop_in(wanted: str) -> Any:
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage == wanted:
-            raise StoppedError
-
-    return progress
-
-
 def test_resuming_never_writes_into_the_files_of_the_source(source: Path, tmp_path: Path) -> None:
     before = files_of(source)
     with pytest.raises(StoppedError):  # by now the source's files are linked into the partial folder
@@ -209,15 +201,6 @@ def test_where_files_cannot_be_locked_conversions_go_on_without(
     assert verify(tmp_path / "p").lossless
 
 
-def test_nothing_is_overwritten_without_force(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    with pytest.raises(PackageError) as caught:
-        quantize(source, tmp_path / "p")
-    assert str(caught.value) == (
-        f"{tmp_path}/p: exists; nothing is overwritten. Choose another output, or use --force."
-    )
-
-
 @pytest.mark.parametrize("make", ["empty folder", "file", "dangling link", "link to a package"])
 def test_force_replaces_packages_only(source: Path, tmp_path: Path, make: str) -> None:
     target = tmp_path / "p"
@@ -235,14 +218,6 @@ def test_force_replaces_packages_only(source: Path, tmp_path: Path, make: str) -
         f"{target}: exists and is no package; --force replaces packages only. Choose another output, or remove it."
     )
     assert files_of(tmp_path) == before
-
-
-def test_force_replaces_a_package_as_a_whole(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "p", codec="bsfp", segments="paper")
-    quantize(source, tmp_path / "p", force=True)
-    quantize(source, tmp_path / "fresh")
-    assert files_of(tmp_path / "p") == files_of(tmp_path / "fresh")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "m", "p"]
 
 
 @pytest.mark.parametrize("place", ["", "drafts"])
@@ -276,12 +251,3 @@ def test_a_folder_that_cannot_be_made_is_named(source: Path, tmp_path: Path) -> 
         f"{tmp_path}/file/p.partial/{JOURNAL}: cannot be written (File exists); a writable place is required. "
         "Check the path and its permissions."
     )
-
-
-def test_an_error_in_the_middle_keeps_the_work_and_the_target_absent(source: Path, tmp_path: Path) -> None:
-    partial = interrupt(source, tmp_path / "p", 3)
-    first, *finished = [json.loads(line) for line in (partial / JOURNAL).read_text().splitlines()]
-    assert list(first) == ["fingerprint"] and len(finished) == 3
-    with pytest.raises(CheckpointError):
-        quantize(source, tmp_path / "p", dtype="fp16")  # refused before the partial folder is looked at
-    assert resume(source, tmp_path / "p") == 3

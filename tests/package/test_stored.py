@@ -57,18 +57,3 @@ def test_further_residual_bits_are_planes_and_row_shifts_a_byte_a_padded_row() -
         "w.residual_high": ("U8", (2, 20, 3, 16)),
         "w.row_shifts": ("I8", (32,)),
     }
-
-
-def test_bytes_are_elements_times_their_width() -> None:
-    sizes = {array.name: array.num_bytes for array in bsfp_arrays("w", (16, 128), 9, True, 3)}
-    assert sizes == {
-        "w.codes": 1024,
-        "w.residual_low": 2048,
-        "w.residual_high": 256,
-        "w.scales": 32,
-        "w.row_shifts": 16,
-        "w.escape_counts": 16,
-        "w.escape_offsets": 16,
-        "w.escape_positions": 3,
-        "w.escape_high": 3,
-    }

@@ -29,11 +29,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 3)  # is put back, too
 
 
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 def test_a_line_that_fails_in_every_way_costs_time_only(
-    s3: S3Server, folder: str, source: Path, tmp_path: Path, small_parts: None, codec: str
+    s3: S3Server, folder: str, source: Path, tmp_path: Path, small_parts: None
 ) -> None:
-    options: dict[str, Any] = {"codec": codec, "max_shard_bytes": 60_000}
+    options: dict[str, Any] = {"codec": "bsfp", "max_shard_bytes": 60_000}
     quantize(source, tmp_path / "p", **options)
     with between(s3.endpoint, bad(3, 0.1)) as line, connected(line.url):
         quantize(source, store(folder), num_threads=2, **options)
@@ -42,7 +41,7 @@ def test_a_line_that_fails_in_every_way_costs_time_only(
     assert s3.files(f"{folder}.partial") == {}
 
 
-@pytest.mark.parametrize("num_requests", [0, 8, 16, 25])
+@pytest.mark.parametrize("num_requests", [0, 12])
 def test_a_store_that_goes_away_ends_the_command_with_an_error_and_leaves_no_package(
     s3: S3Server,
     folder: str,

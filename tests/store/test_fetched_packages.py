@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_tiny_llama
-from commands import run_mxconv
+from commands import run_without_torch
 from packages import files_of, quantize
 from s3_server import BUCKET, S3Server
 
@@ -87,15 +87,15 @@ def test_commands_take_urls(s3: S3Server, folder: str, package: Path, tmp_path: 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        found = run_mxconv("verify", url, "--json")
+        found = run_without_torch("verify", url, "--json")
         assert found.returncode == 0, found.stderr
         result = json.loads(found.stdout.splitlines()[-1])
         assert result["ok"] and result["lossless"]
         of_url, of_path = (
-            json.loads(run_mxconv("inspect", p, "--json").stdout.splitlines()[-1]) for p in (url, str(package))
+            json.loads(run_without_torch("inspect", p, "--json").stdout.splitlines()[-1]) for p in (url, str(package))
         )
         assert of_url["total"] == of_path["total"]
-        refused = run_mxconv("verify", url, "--write")
+        refused = run_without_torch("verify", url, "--write")
         assert refused.returncode == 1
         assert f"{url}: a package on an object store; the certificate is written into a local folder." in " ".join(
             refused.stderr.split()

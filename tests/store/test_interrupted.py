@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
-from packages import StoppedError, files_of, quantize
+from packages import StoppedError, files_of, quantize, stop_in
 from s3_proxy import Line, between
 from s3_server import BUCKET, S3Server, connected, store, variables
 
@@ -50,7 +50,7 @@ def finish(source: Path, folder: str, **options: Any) -> float:
 
 @pytest.mark.parametrize(
     ("request_of", "least", "most"),
-    [("GET", 0, 0), ("PUT bsfp-00001", 0, 0.75), ("PUT bsfp-00004", 0, 0.75), ("PUT bsfp.safetensors.index", 1, 1)],
+    [("GET", 0, 0), ("PUT bsfp-00003", 0, 0.75), ("PUT bsfp.safetensors.index", 1, 1)],
 )
 def test_a_command_that_is_killed_at_any_request_goes_on_when_it_is_given_again(
     s3: S3Server, folder: str, source: Path, tmp_path: Path, request_of: str, least: float, most: float
@@ -80,14 +80,6 @@ def kill_at(s3: S3Server, source: Path, folder: str, request_of: str) -> None:
         processes.append(subprocess.Popen([*command, *options], env=environment, stderr=subprocess.PIPE))
         _, errors = processes[0].communicate()
     assert processes[0].returncode == -signal.SIGKILL, errors.decode()
-
-
-def stop_in(wanted: str) -> Any:
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage == wanted:
-            raise StoppedError
-
-    return progress
 
 
 def test_an_object_that_somebody_wrote_over_is_uploaded_again(
@@ -143,12 +135,8 @@ def test_a_changed_tensor_is_encoded_again_and_its_shard_sent_again(s3: S3Server
 
 
 def test_files_that_are_there_are_not_sent_again(s3: S3Server, folder: str, tiny: Path, tmp_path: Path) -> None:
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage == "copy" and done == total:
-            raise StoppedError
-
     with pytest.raises(StoppedError):
-        quantize(tiny, store(folder), progress)
+        quantize(tiny, store(folder), stop_in("copy", at_end=True))
     (tiny / "LICENSE").write_text("late")
     s3.put(f"{folder}/config.json", b"{}")  # companions are taken as they are now
     line = Line(lambda _: "")
@@ -162,11 +150,3 @@ def test_files_that_are_there_are_not_sent_again(s3: S3Server, folder: str, tiny
     assert found.keys() - large <= written
     assert written & large <= {"model-00002-of-00002.safetensors"}  # the one that was on its way
     (tiny / "LICENSE").unlink()
-
-
-def test_other_options_begin_anew(s3: S3Server, folder: str, tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoppedError):
-        quantize(tiny, store(folder), stop_in("copy"), codec="bsfp")
-    assert finish(tiny, folder, scale_rule="ceil") == 0
-    quantize(tiny, tmp_path / "p", scale_rule="ceil")
-    assert s3.files(folder) == files_of(tmp_path / "p")

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import pytest
 import safetensors
 from checkpoints import write_index, write_raw_safetensors, write_tiny_llama
-from commands import run_mxconv
+from commands import run_without_torch
 from hub_server import HubServer
 from packages import files_of, quantize
 from s3_proxy import FAULTS, bad, between
@@ -256,9 +256,9 @@ def test_a_repository_on_the_hub_is_read_by_ranges(tmp_path: Path) -> None:
         for name, value in hub.environment(tmp_path / "cache").items():
             environment.setenv(name, value)
         package = str(tmp_path / "b")
-        found = run_mxconv("quantize", "hf://me/base", "-o", package, "--codec", "bsfp", "--threads", "1")
+        found = run_without_torch("quantize", "hf://me/base", "-o", package, "--codec", "bsfp", "--threads", "1")
         assert found.returncode == 0, found.stderr
-        refused = run_mxconv("quantize", str(local), "-o", "hf://me/package", "--codec", "bsfp")
+        refused = run_without_torch("quantize", str(local), "-o", "hf://me/package", "--codec", "bsfp")
     assert weights_of(tmp_path / "a") == weights_of(tmp_path / "b")
     assert {name for name, _ in hub.ranges} == {path.name for path in local.glob("*.safetensors")}
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
@@ -271,6 +271,6 @@ def test_what_one_may_not_read_is_told_at_once(tmp_path: Path) -> None:
         for name, value in hub.environment(tmp_path / "cache").items():
             environment.setenv(name, value)
         hub.forbidden.add("me/base")
-        found = run_mxconv("inspect", "hf://me/base")
+        found = run_without_torch("inspect", "hf://me/base")
     assert found.returncode == 1
     assert "hf://me/base/mxconv.json: access is refused (" in " ".join(found.stderr.split())

@@ -5,26 +5,11 @@ import random
 from pathlib import Path
 
 from forged_members import error_of, is_accepted
-from packages import MANIFEST, files_of, flip
+from packages import MANIFEST, flip
 
 from mxconv.verify import verify
 
-NUM_FLIPS = 25  # a file
-
-
-def test_every_kind_of_file_is_in_the_packages(made: dict[str, Path]) -> None:
-    companions = {"mxconv.json", "config.json", "generation_config.json", "tokenizer.json"}
-    shards = {f"-0000{n}-of-00002.safetensors" for n in (1, 2)}
-    whole = {f"model{shard}" for shard in shards} | {"model.safetensors.index.json"}
-    nested = {f"drafts/1-nested/{name}" for name in [*companions, "bsfp.safetensors"]}
-    found = {codec: set(files_of(path)) for codec, path in made.items()}
-    codes = {name for name in found["mxfp4"] if name.startswith("mxfp4")}
-    assert len(codes) >= 3 and "mxfp4.safetensors.index.json" in codes
-    assert found["mxfp4"] == companions | whole | codes | nested
-    planes = {name for name in found["bsfp"] if name.startswith("bsfp")}
-    assert len(planes) >= 3 and "bsfp.safetensors.index.json" in planes
-    draft = {f"drafts/1-tiny/{name}" for name in (companions | whole) - {"mxconv.json"}}
-    assert found["bsfp"] == companions | planes | draft
+NUM_FLIPS = 12  # a file
 
 
 def test_no_flipped_byte_of_any_file_is_accepted(package: Path) -> None:

@@ -63,9 +63,6 @@ CUTS = {
 def cut_draft(patterns: U16, float_format: FloatFormat, cut: Cut) -> tuple[U8, U16]:
     """Cut a tensor, and fit scales to its weights as they were before the clamp and Algorithm 1.
 
-    Args:
-        patterns: (rows, columns) uint16.
-
     Returns:
         nibbles: (rows, columns) uint8.
         scales: (rows, num_groups) uint16 BF16 patterns for 128 columns each: sum(w * q) / sum(q * q).
@@ -99,8 +96,3 @@ def to_fp16_bits(patterns: U16, float_format: FloatFormat) -> U16:
     if ((bits & MAGNITUDE_MASK) >= FP16.infinity).any():
         raise CodecError("FP16 layout: a weight is 65536 or more, or not finite; less is required. Keep this tensor.")
     return bits
-
-
-def num_clamped(patterns: U16) -> int:
-    """How many BF16 weights `to_fp16_bits` changes: those below 2^-15."""
-    return int(np.count_nonzero((patterns & MAGNITUDE_MASK) < BF16_OFFSET * BF16.patterns_per_octave))

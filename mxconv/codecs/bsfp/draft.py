@@ -21,14 +21,9 @@ def group_values(values: F32) -> F64:
 
 
 def fit_group_scales(patterns: U16, nibbles: U8, table: SegmentTable) -> U16:
-    """Least-squares scale of each group: sum(w * q) / sum(q * q).
+    """Least-squares scale of each group, sum(w * q) / sum(q * q): (rows, num_groups) uint16 BF16 patterns.
 
-    Args:
-        patterns: (rows, columns) uint16 weights.
-        nibbles: (rows, columns) uint8, as `encode_planes` gives them.
-
-    Returns:
-        (rows, num_groups) uint16 BF16 patterns, rounded from float32 to nearest even; 0 where all levels are 0.
+    Rounded from float32 to nearest even; 0 where all levels are 0.
 
     Source:
         SPEQ Eq. 4 (arXiv 2510.18525); the order of the sums is fixed by formats/bsfp.md.
@@ -45,15 +40,7 @@ def scales_of(products: F64, squares: F64) -> U16:
 
 
 def decode_draft(nibbles: U8, scales: U16, table: SegmentTable) -> F32:
-    """Draft values: level times group scale.
-
-    Args:
-        nibbles: (rows, columns) uint8.
-        scales: (rows, num_groups) uint16 BF16 patterns.
-
-    Returns:
-        (rows, columns) float32; infinite where a level at its scale is beyond float32.
-    """
+    """Draft values, level times group scale, as (rows, columns) float32; infinite where that is beyond float32."""
     columns = nibbles.shape[1]
     per_column = np.repeat(BF16.decode(scales), GROUP, axis=1)[:, :columns]
     with np.errstate(over="ignore"):

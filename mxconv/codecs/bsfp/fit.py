@@ -64,11 +64,7 @@ def fit_table(
 ) -> FittedTable:
     """Choose the segments, residual width and levels of a tensor. Deterministic; reads the histogram alone.
 
-    Args:
-        histogram: of all rows of the tensor.
-        residual_bits: fix the width, or None for the best.
-        row_shifts: force or forbid them, or None for the best.
-        choose: what finds the cuts; `best_cuts` if None.
+    Width and row shifts are fixed, or None for the best; `choose` finds the cuts, `best_cuts` if None.
     """
     widths = RESIDUAL_BITS[histogram.float_format.name] if residual_bits is None else (residual_bits,)
     samples = []

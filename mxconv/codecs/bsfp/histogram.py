@@ -32,13 +32,9 @@ def shift_limits(float_format: FloatFormat) -> tuple[int, int]:
 
 
 def row_shifts_of(patterns: U16, float_format: FloatFormat) -> I8:
-    """The shift of each row: its root mean square in eighths of an octave, rounded; 0 for a row of zeros.
+    """The shift of each row, (rows,) int8: its root mean square in eighths of an octave, rounded; 0 for a row of zeros.
 
-    Args:
-        patterns: (rows, columns) uint16. Non-finite weights count as zero.
-
-    Returns:
-        (rows,) int8.
+    Non-finite weights count as zero.
 
     Source:
         formats/bsfp.md, "Row shifts": the mean square is folded per group of 128, groups are added in order.
@@ -85,22 +81,14 @@ class PatternHistogram:
         self._by_shift = np.zeros((4, NUM_PATTERNS), np.int64)
 
     def add(self, patterns: U16) -> None:
-        """Count a slice of rows.
-
-        Args:
-            patterns: (rows, columns) uint16.
-        """
+        """Count a slice of rows, (rows, columns) uint16."""
         slots, counts = self.make_room(row_shifts_of(patterns, self.float_format), patterns.shape[1])
         bins = (patterns & MAGNITUDE_MASK).astype(np.int64)
         bins += slots[:, None] * NUM_PATTERNS
         counts += np.bincount(bins.ravel(), minlength=counts.size).reshape(counts.shape)
 
     def make_room(self, shifts: I8, num_columns: int) -> tuple[I64, I64]:
-        """Note rows that are about to be counted.
-
-        Args:
-            shifts: (rows,) int8, as `row_shifts_of` gives them.
-            num_columns: of these rows.
+        """Note rows that are about to be counted, by their shifts.
 
         Returns:
             slots: (rows,) int64, the row of `counts` in which each row's patterns count.

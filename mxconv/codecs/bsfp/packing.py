@@ -47,7 +47,6 @@ def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None
 
     Args:
         patterns: (rows, columns) uint16; rows may be any number.
-        table: the tensor's segment table.
         row_shifts: (rows,) int8 for a table with row shifts.
     """
     planes = encode_planes(patterns, table, row_shifts)
@@ -60,11 +59,8 @@ def encode_bsfp_as(
     """Encode rows whose draft is chosen: as lossless.
 
     Args:
-        patterns: (rows, columns) uint16.
         codes: (rows, columns) uint8; signs are those of the patterns.
         scales: (rows, num_groups) uint16 BF16 patterns.
-        table: the tensor's segment table.
-        row_shifts: (rows,) int8 for a table with row shifts.
     """
     return _packed(patterns, planes_of(patterns, codes, table, row_shifts), scales, table, row_shifts)
 
@@ -89,12 +85,7 @@ def _packed(patterns: U16, planes: Planes, scales: U16, table: SegmentTable, row
 
 
 def decode_bsfp(packed: PackedBsfp, table: SegmentTable, shape: tuple[int, int]) -> U16:
-    """The exact 16-bit patterns.
-
-    Args:
-        packed: as `encode_bsfp` gives it.
-        table: the same table.
-        shape: (rows, columns) without padding.
+    """The exact 16-bit patterns, (rows, columns) without padding.
 
     Raises:
         CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
@@ -105,7 +96,7 @@ def decode_bsfp(packed: PackedBsfp, table: SegmentTable, shape: tuple[int, int])
         residuals |= bits.astype(np.uint16) << (8 + plane)
     patterns = decode_planes(unpack_nibbles(packed.codes), residuals, table, packed.row_shifts)
     tiles = _in_tile_order(patterns)
-    restore_escapes(tiles, _escape_mask(packed), packed.escape_high)
+    restore_escapes(tiles, escape_mask(packed), packed.escape_high)
     rows, columns = shape
     return from_tiles(tiles.reshape(*tiles.shape[:2], TILE_ROWS, -1))[:rows, :columns]
 
@@ -115,18 +106,6 @@ def decode_bsfp_draft(packed: PackedBsfp, table: SegmentTable, shape: tuple[int,
     rows, columns = shape
     nibbles = unpack_nibbles(packed.codes)
     return decode_draft(nibbles, unpack_scales(packed.scales), table)[:rows, :columns]
-
-
-def check_escapes(packed: PackedBsfp) -> None:
-    """Raises CodecError where the escape lists contradict themselves."""
-    counts, positions = packed.escape_counts, packed.escape_positions
-    agree = int(counts.sum(dtype=np.int64)) == len(positions) == len(packed.escape_high)
-    if agree and len(positions):
-        tiles = np.repeat(np.arange(counts.size), counts.ravel())
-        ascending = positions[1:] > positions[:-1]
-        agree = positions.max() < TILE_ELEMENTS and bool((ascending | (tiles[1:] > tiles[:-1])).all())
-    if not agree:
-        _escape_mask(packed)  # says what is wrong
 
 
 def escape_offsets(packed: PackedBsfp) -> I64:
@@ -141,8 +120,8 @@ def _in_tile_order(matrix: np.ndarray) -> np.ndarray:
     return tiles.reshape(*tiles.shape[:2], TILE_ELEMENTS)
 
 
-def _escape_mask(packed: PackedBsfp) -> np.ndarray:
-    """(T, C, 128) bool from counts and positions."""
+def escape_mask(packed: PackedBsfp) -> np.ndarray:
+    """(T, C, 128) bool from counts and positions; raises CodecError where the escape lists contradict themselves."""
     counts, positions = packed.escape_counts, packed.escape_positions
     total = int(counts.sum(dtype=np.int64))
     if total != len(positions) or total != len(packed.escape_high):

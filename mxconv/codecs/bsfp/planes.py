@@ -19,16 +19,11 @@ class Planes:
 
 
 def encode_planes(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None) -> Planes:
-    """Split 16-bit patterns; every pattern survives, NaNs and infinities included.
+    """Split (rows, columns) 16-bit patterns; every pattern survives, NaNs and infinities included.
 
     A pattern belongs to the code with the largest start that does not exceed it, or to the lowest segment if it lies
     below all. Where that segment does not reach it, it escapes: it keeps the code, and its residual is the offset
     modulo 256, so that `start + residual` has the right low byte and only the high one must be patched.
-
-    Args:
-        patterns: (rows, columns) uint16.
-        table: the segment table.
-        row_shifts: (rows,) int8, for a table with row shifts.
 
     Source:
         formats/bsfp.md, "Encoding".
@@ -42,14 +37,7 @@ def encode_planes(patterns: U16, table: SegmentTable, row_shifts: I8 | None = No
 
 
 def planes_of(patterns: U16, codes: U8, table: SegmentTable, row_shifts: I8 | None = None) -> Planes:
-    """Split patterns whose codes are chosen: residual and escape follow from these.
-
-    Args:
-        patterns: (rows, columns) uint16.
-        codes: (rows, columns) uint8; bit 3 and above are not looked at.
-        table: the segment table.
-        row_shifts: as `encode_planes` takes them.
-    """
+    """Split patterns whose codes, bits 2..0 of (rows, columns) uint8, are chosen: residual and escape follow."""
     codes = codes & np.uint8(NUM_CODES - 1)
     starts = table.row_starts(len(patterns), row_shifts)
     magnitudes = (patterns & MAGNITUDE_MASK).astype(np.int32)
@@ -61,14 +49,9 @@ def planes_of(patterns: U16, codes: U8, table: SegmentTable, row_shifts: I8 | No
 
 
 def decode_planes(nibbles: U8, residuals: U16, table: SegmentTable, row_shifts: I8 | None = None) -> U16:
-    """Patterns of all weights that did not escape: `start[code] + residual`, and the sign.
+    """Patterns, (rows, columns) uint16, of all weights that did not escape: `start[code] + residual`, and the sign.
 
-    Args:
-        nibbles: (rows, columns) uint8.
-        residuals: (rows, columns) uint16.
-
-    Returns:
-        (rows, columns) uint16. At escapes only the low byte is right; see `restore_escapes`.
+    At escapes only the low byte is right; see `restore_escapes`.
     """
     starts: I32 = table.row_starts(len(nibbles), row_shifts)
     codes = (nibbles & (NUM_CODES - 1)).astype(np.intp)
@@ -80,9 +63,6 @@ def decode_planes(nibbles: U8, residuals: U16, table: SegmentTable, row_shifts: 
 def restore_escapes(patterns: U16, escaped: Bool, high_bytes: U8) -> None:
     """Patch the escapes, in place: the high byte comes from the list, the low one is right already.
 
-    Args:
-        patterns: (...,) uint16 from `decode_planes`, changed in place.
-        escaped: (...,) bool.
-        high_bytes: (num_escapes,) uint8, bits 15..8 of the escapes in the order of `escaped`.
+    `high_bytes` are bits 15..8 of the escapes in the order of `escaped`.
     """
     patterns[escaped] = (high_bytes.astype(np.uint16) << 8) | (patterns[escaped] & 0xFF)

@@ -39,32 +39,17 @@ def reaching_table(table: SegmentTable) -> SegmentTable:
 
 @dataclass(frozen=True)
 class ReachGrid:
-    """What each weight of a matrix may be drafted as: implements `gptq.Grid`.
-
-    Args:
-        table: of the matrix; its levels ascend with its starts.
-        signs: (rows, columns) float64, 1 or -1.
-        lowest: (rows, columns) uint8, the first code in reach, in the order of the starts.
-        highest: the last one. A weight that no code reaches escapes, and may have any.
-        scales: (rows, columns) float64.
-    """
+    """What each weight of a matrix may be drafted as: implements `gptq.Grid`. The table is fitted."""
 
     table: SegmentTable
-    signs: F64
-    lowest: U8
-    highest: U8
-    scales: F64
+    signs: F64  # (rows, columns) 1 or -1
+    lowest: U8  # (rows, columns) the first code in reach, in the order of the starts
+    highest: U8  # the last one; a weight that no code reaches escapes, and may have any
+    scales: F64  # (rows, columns)
 
     @classmethod
     def of(cls, patterns: U16, table: SegmentTable, row_shifts: I8 | None, scales: U16) -> Self:
-        """The grid of a matrix.
-
-        Args:
-            patterns: (rows, columns) uint16, its weights.
-            table: whose starts reach them.
-            row_shifts: (rows,) int8 for a table with row shifts.
-            scales: (rows, num_groups) uint16 BF16 patterns.
-        """
+        """The grid of (rows, columns) patterns and (rows, num_groups) scales; starts of the table reach the weights."""
         magnitudes = (patterns & MAGNITUDE_MASK).astype(np.int32)
         starts = table.row_starts(len(patterns), row_shifts)[:, table.order, None]
         above, below = (np.zeros(patterns.shape, np.uint8) for _ in range(2))
@@ -129,12 +114,9 @@ def fit_scales(patterns: U16, table: SegmentTable, row_shifts: I8 | None, cast: 
     Args:
         patterns: (rows, columns) uint16 weights.
         table: whose starts reach them.
-        row_shifts: as `ReachGrid.of` takes them.
+        row_shifts: (rows,) int8 for a table with row shifts.
         cast: (rows, num_groups) uint16 BF16 patterns of the direct cast; scales are these times 2**(-4/8 .. 16/8).
         squares: (rows, columns) or what broadcasts to it: mean squares of the inputs of each weight.
-
-    Returns:
-        (rows, num_groups) uint16 BF16 patterns.
     """
     grid = ReachGrid.of(patterns, table, row_shifts, cast)
     weights = table.float_format.decode(patterns).astype(np.float64)

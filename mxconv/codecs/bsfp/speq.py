@@ -40,10 +40,7 @@ def paper_table(float_format: FloatFormat) -> SegmentTable:
 
 
 def encode_layout(patterns: U16, float_format: FloatFormat) -> tuple[U8, U16]:
-    """SPEQ's stored bits of weights inside its window.
-
-    Args:
-        patterns: (...,) uint16 with an exponent of 0..15 (FP16) or 112..127 (BF16).
+    """SPEQ's stored bits of weights with an exponent of 0..15 (FP16) or 112..127 (BF16).
 
     Returns:
         wq: (...,) uint8, sign << 3 | code.
@@ -81,10 +78,6 @@ def decode_logic(wq: U8, wr: U16) -> DecodedBits:
 
     Codes 000 and 010 (c2 = c0 = 0) were moved from exponents 9 and 11. In the draft, the NOR selects {1, 0, c1, 1}
     over {c2, c1, c0, 0}. In the full weight, the flag selects {NOR, c1 AND NOT NOR, c1 AND NOR} over the code itself.
-
-    Args:
-        wq: (...,) uint8 of 4 bits.
-        wr: (...,) uint16 of 12 bits.
 
     Source:
         SPEQ Fig. 5.

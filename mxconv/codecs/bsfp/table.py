@@ -73,14 +73,7 @@ class SegmentTable:
         return np.argsort(np.array(self.starts[0]), kind="stable").astype(np.int32)
 
     def row_starts(self, num_rows: int, row_shifts: I8 | None) -> I32:
-        """The starts that each row uses.
-
-        Args:
-            num_rows: how many rows.
-            row_shifts: (num_rows,) int8 eighths of an octave; None without row shifts.
-
-        Returns:
-            (num_rows, 8) int32 by code.
+        """The starts that each row uses, (num_rows, 8) int32 by code; row shifts are int8 eighths of an octave.
 
         Raises:
             CodecError: shifts are missing or superfluous, or one moves a segment out of the finite patterns.

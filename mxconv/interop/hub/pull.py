@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mxconv.checkpoint.hub import Repository, list_repository, retried, translated_errors
 from mxconv.errors import PackageError
-from mxconv.package.folder_target import check_folder, delete_old, recover_folder, remove, step_aside
+from mxconv.package.folder_target import check_folder, put_in_place, recover_folder, remove
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files, differing, listed_files
 from mxconv.progress import Progress, silent
@@ -64,10 +64,7 @@ def pull(
     _keep_only(staging, {FILE_NAME, *(record.path for record in manifest.files)})
     check_folder(target, force)
     try:
-        if target.exists():
-            step_aside(target)
-        staging.rename(target)
-        delete_old(target)
+        put_in_place(staging, target)
     except OSError as error:
         raise PackageError(
             f"{target}: cannot be put in place ({error.strerror}); a writable folder is required. "
