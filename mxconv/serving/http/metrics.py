@@ -41,8 +41,8 @@ class Metrics:
         for choice in call.choices:
             ending = "error" if choice.error else choice.finish_reason or "dropped"
             self._endings.labels(ending).inc()
-            for piece in choice.pieces:
-                self._guessed.labels(piece["guessed_by"] or "target").inc()
+            for token in choice.tokens:
+                self._guessed.labels(token.guessed_by or "target").inc()
         self._seconds.observe(time.perf_counter() - call.began)
         if call.first_token is not None:
             self._first.observe(call.first_token)

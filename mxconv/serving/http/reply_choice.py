@@ -5,7 +5,7 @@ from typing import Any
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.engine_thread import Update
-from mxconv.serving.http.logprobs import PlacedToken, place
+from mxconv.serving.http.logprobs import TokenLogprobs, logprob_entry
 from mxconv.serving.http.served import JobPrompt
 from mxconv.text.text_stream import TextStream
 from mxconv.text.tokenizer import Tokenizer
@@ -13,22 +13,23 @@ from mxconv.text.tokenizer import Tokenizer
 NUM_CONTEXT = 64  # tokens
 
 
-@dataclass(frozen=True)
-class Delta:
-    """The part of a choice that an update adds.
+@dataclass
+class ReplyToken:
+    """A token as clients see it.
 
     Args:
-        text: of all new tokens.
-        pieces: `id`, `text` and `guessed_by` of each token; the text is what became certain with it: often its own,
-            now and then none or that of several.
-        logprobs: of each token, where they are wanted.
-        levels: as of `Update`.
+        id: of the vocabulary.
+        text: what became certain with it: often its own, now and then none or that of several.
+        guessed_by: the level that guessed it; None is the target itself.
+        offset: characters of the choice's text before it.
+        logprobs: OpenAI's object; empty where none is wanted.
     """
 
+    id: int
     text: str
-    pieces: list[dict[str, Any]]
-    logprobs: list[PlacedToken]
-    levels: list[dict[str, Any]]
+    guessed_by: str | None
+    offset: int
+    logprobs: dict[str, Any]
 
 
 @dataclass
@@ -46,14 +47,12 @@ class ReplyChoice:
     prompt: JobPrompt
     tokenizer: Tokenizer
     stop_strings: list[str]
-    num_tokens: int = 0
     num_rounds: int = 0  # updates with tokens
     finish_reason: str | None = None
     error: ApiError | None = None
-    pieces: list[dict[str, Any]] = field(default_factory=list)
-    logprobs: list[PlacedToken] = field(default_factory=list)
-    prompt_logprobs: list[PlacedToken] = field(default_factory=list)  # where they are shown
-    levels: list[dict[str, Any]] = field(default_factory=list)
+    tokens: list[ReplyToken] = field(default_factory=list)
+    prompt_tokens: list[ReplyToken] = field(default_factory=list)  # where their logprobs are shown
+    levels: list[dict[str, Any]] = field(default_factory=list)  # as of `Update`
 
     def __post_init__(self) -> None:
         self.text = self.prompt.text
@@ -61,39 +60,42 @@ class ReplyChoice:
         end = self.prompt.token_ids[-NUM_CONTEXT:]
         context = end if self.tokenizer.decode(end) else self.prompt.token_ids
         self._stream = TextStream(self.tokenizer, self.stop_strings, context)
-        self._last = self.prompt.token_ids[-1]
 
-    @property
-    def is_done(self) -> bool:
-        return self.finish_reason is not None or self.error is not None
-
-    def take(self, update: Update) -> Delta:
-        """Go on with what a step decided; tokens after a stop string are dropped."""
-        pieces: list[dict[str, Any]] = []
-        logprobs: list[PlacedToken] = []
+    def take(self, update: Update) -> list[ReplyToken]:
+        """Append what a step decided, and return it; tokens after a stop string are dropped."""
+        begin = len(self.tokens)
         for new in update.tokens:
-            if new.logprobs is not None:
-                offset = len(self.text) + sum(len(piece["text"]) for piece in pieces)
-                logprobs.append(place(new.token, self._last, new.logprobs, offset, self.tokenizer))
+            last = self.tokens[-1].id if self.tokens else self.prompt.token_ids[-1]
+            entry = {} if new.logprobs is None else logprob_entry(new.token, last, new.logprobs, self.tokenizer)
             text = self._stream.feed(new.token)
-            pieces.append({"id": new.token, "text": text, "guessed_by": new.guessed_by})
-            self.num_tokens += 1
-            self._last = new.token
+            self.tokens.append(ReplyToken(new.token, text, new.guessed_by, len(self.text), entry))
+            self.text += text
             if self._stream.stopped:
                 self.finish_reason = "stop"
                 break
         else:
-            self.error, self.finish_reason = update.error, update.ending
-        text = "".join(piece["text"] for piece in pieces)
-        if self.finish_reason is not None and (rest := self._stream.finish()):
-            text += rest
-            if pieces:
-                pieces[-1]["text"] += rest
+            self.finish_reason = update.ending
+        added = self.tokens[begin:]
+        if self.finish_reason is not None and added:
+            rest = self._stream.finish()
+            added[-1].text += rest
+            self.text += rest
             if self._stream.stopped:
                 self.finish_reason = "stop"
-        self.num_rounds += bool(pieces)
-        self.text += text
-        self.pieces += pieces
-        self.logprobs += logprobs
+        self.num_rounds += bool(added)
         self.levels = update.levels or self.levels
-        return Delta(text, pieces, logprobs, self.levels)
+        return added
+
+
+def scored_prompt(prompt: JobPrompt, scores: list[TokenLogprobs], tokenizer: Tokenizer) -> list[ReplyToken]:
+    """All tokens of an echoed prompt, from the logprobs of all but the first."""
+    stream, length, before = TextStream(tokenizer), 0, None
+    tokens = []
+    for token, found in zip(prompt.token_ids, (None, *scores), strict=True):
+        # a special token may have a text that is not the prompt's
+        offset, entry = min(length, len(prompt.text)), logprob_entry(token, before, found, tokenizer)
+        text = stream.feed(token)
+        tokens.append(ReplyToken(token, text, None, offset, entry))
+        length += len(text)
+        before = token
+    return tokens

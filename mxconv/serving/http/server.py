@@ -24,7 +24,6 @@ from mxconv.serving.http.app import application
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.guard import is_loopback
-from mxconv.serving.http.prompt_scores import Scorer
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.llm_engine import Engine
@@ -55,7 +54,7 @@ class Serving:
         served = ServedModel(model, name, options)
         target = model.loaded.levels[0].decoder
         assert target is not None
-        thread = EngineThread(engine, Scorer(target))
+        thread = EngineThread(engine, target)
         self.desk = desk = Desk(thread, model.loaded.tokenizer, options.max_sequences, options.max_queue)
         self.listener: socket.socket = listen(options.host, options.port)
         self.url = url_of(self.listener)
