@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 import mxconv
-from mxconv.serving.http.api_error import RESPONSES, SERVER, ApiError, describe_errors, not_validated
+from mxconv.serving.http.api_error import OTHERS, RESPONSES, SERVER, ApiError, not_validated
 from mxconv.serving.http.bodies import ChatBody, CompletionBody
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.guard import Guard
@@ -49,7 +49,14 @@ def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopb
         yield
         await asyncio.to_thread(desk.thread.stop, 2.0)
 
-    app = FastAPI(title="mxconv serve", version=mxconv.__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="mxconv serve",
+        version=mxconv.__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=OTHERS,
+    )
     metrics, page = Metrics(desk), _page(served)
     reply = partial(Reply, desk, served, metrics, options.request_seconds)
     entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}
@@ -90,7 +97,6 @@ def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopb
     async def chat(body: ChatBody) -> Response:
         return reply(ChatShape, await asyncio.to_thread(served.chat_job, body))
 
-    describe_errors(app)
     return Guard(app, options, is_loopback, metrics)
 
 

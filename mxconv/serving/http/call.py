@@ -19,13 +19,7 @@ LONGEST_RETRY = 60  # seconds
 
 
 class Call:
-    """The sequences of one request, submitted when it is made.
-
-    Args:
-        thread: decodes.
-        tokenizer: the target's.
-        job: what to decode.
-    """
+    """The sequences of one request, submitted when it is made."""
 
     def __init__(self, thread: EngineThread, tokenizer: Tokenizer, job: Job) -> None:
         self.job = job
@@ -119,14 +113,7 @@ def _settle(scores: "asyncio.Future[Scores]", told: Scores) -> None:
 
 
 class Desk:
-    """Admits calls; used in the event loop alone.
-
-    Args:
-        thread: decodes.
-        tokenizer: the target's.
-        max_sequences: decoded at a time.
-        max_queue: that may wait.
-    """
+    """Admits calls; used in the event loop alone."""
 
     def __init__(self, thread: EngineThread, tokenizer: Tokenizer, max_sequences: int, max_queue: int) -> None:
         self.thread = thread

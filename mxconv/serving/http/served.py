@@ -26,12 +26,7 @@ PLAIN_TOKENS, PLAIN_SECONDS = 48, 1.5  # at most, to measure plain decoding
 
 @dataclass(frozen=True)
 class JobPrompt:
-    """One of a request's prompts.
-
-    Args:
-        token_ids: as the target reads it.
-        text: what `echo` shows; empty without it.
-    """
+    """One of a request's prompts, as the target reads it; `text` is what `echo` shows, empty without it."""
 
     token_ids: list[int]
     text: str = ""
@@ -67,13 +62,7 @@ class Job:
 
 
 class ServedModel:
-    """A text model under a name.
-
-    Args:
-        model: what is decoded.
-        name: what clients call it.
-        options: limits of prompts and answers.
-    """
+    """A text model under the name that clients call it, with limits of prompts and answers."""
 
     def __init__(self, model: TextModel, name: str, options: ServeOptions) -> None:
         self.name = name
@@ -111,7 +100,7 @@ class ServedModel:
             )
 
     def completion_job(self, body: CompletionBody) -> Job:
-        """The job of a request for completions; raises ApiError for a field that cannot be served."""
+        """The job of a request; raises ApiError for a field that cannot be served."""
         self.check_name(body.model)
         if body.max_tokens == 0 and not body.echo:
             raise invalid("max_tokens", "0 without echo; at least 1 is required. Ask for more, or for the prompt.")
@@ -121,7 +110,7 @@ class ServedModel:
         return replace(job, scores_prompts=bool(body.echo) and body.logprobs is not None)
 
     def chat_job(self, body: ChatBody) -> Job:
-        """The job of a request for a chat; raises ApiError for a field that cannot be served."""
+        """The job of a request; raises ApiError for a field that cannot be served."""
         self.check_name(body.model)
         if body.top_logprobs is not None and not body.logprobs:
             raise invalid("top_logprobs", f'{body.top_logprobs} without logprobs; send "logprobs": true as well.')

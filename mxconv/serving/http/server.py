@@ -96,14 +96,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until a signal or `stop`.
-
-    Args:
-        app: what it serves.
-        desk: closed at the end.
-        options: how long heads may take and the end may last.
-        announce: called once it accepts requests.
-    """
+    """Serves until a signal or `stop`; calls `announce` once it accepts requests, and closes the desk at the end."""
 
     def __init__(self, app: ASGIApp, desk: Desk, options: ServeOptions, announce: Callable[[], None]) -> None:
         protocol = type("Protocol", (_PatientProtocol,), {"slow_seconds": options.slow_seconds})
