@@ -38,86 +38,82 @@ class ExportedTensor:
     pieces: Callable[[], Iterator[NDArray[np.generic]]] = field(repr=False)  # adjoining, in order
 
 
-@dataclass(frozen=True)
-class ModelFolder:
-    """A folder to write.
+def write_model_folder(
+    output: Path,
+    format_name: str,
+    package: Package,
+    tensors: Mapping[str, tuple[ExportedTensor, ...]],
+    *,
+    force: bool,
+    progress: Progress,
+    config: dict[str, Any] | None = None,
+    record: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+) -> Export:
+    """Write a folder.
 
     Args:
-        format: as `--to` names it.
+        output: does not exist, unless it is an export and `force` is set.
+        format_name: as `--to` names it.
         package: where configuration, tokenizer and licence come from.
         tensors: by their name in the source; the tensors that stand for one stay in one file.
+        force: replace an earlier export.
+        progress: told about every piece.
         config: replaces config.json; None leaves it as it is.
         record: further members of mxconv_export.json.
         notes: what the user should be told.
-        max_shard_bytes: as for `plan_layout`.
+
+    Raises:
+        PackageError: the output exists, cannot be written, or a tensor is refused while it is read.
     """
-
-    format: str
-    package: Package
-    tensors: Mapping[str, tuple[ExportedTensor, ...]]
-    config: dict[str, Any] | None = None
-    record: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
-
-    def write(self, output: Path, *, force: bool, progress: Progress) -> Export:
-        """Write it.
-
-        Raises:
-            PackageError: the output exists, cannot be written, or a tensor is refused while it is read.
-        """
-        begin = time.perf_counter()
+    begin = time.perf_counter()
+    _check_output_folder(output, force)
+    output = output.absolute()
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    manifest = package.manifest
+    members = {
+        "created_by": f"mxconv {__version__}",
+        "format": format_name,
+        "source": {"id": manifest.source.id, "commit": manifest.source.commit},
+        "manifest_sha256": manifest.manifest_sha256,
+        **record,
+    }
+    try:
+        partial.mkdir(parents=True)
+        _write_tensors(partial, tensors, progress)
+        for name in companions(record.path for record in manifest.files if "/" not in record.path):
+            if name != RECORD and not (partial / name).exists():
+                shutil.copyfile(inside(package.root, name), partial / name)
+        if config is not None:
+            (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (partial / RECORD).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
+        files = sorted(path.name for path in partial.iterdir())
+        num_bytes = sum((partial / name).stat().st_size for name in files)
         _check_output_folder(output, force)
-        output = output.absolute()
-        partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-        try:
-            partial.mkdir(parents=True)
-            self._fill(partial, progress)
-            files = sorted(path.name for path in partial.iterdir())
-            num_bytes = sum((partial / name).stat().st_size for name in files)
-            _check_output_folder(output, force)
-            _put_in_place(partial, output)
-        except OSError as error:
-            raise PackageError(
-                f"{output}: cannot be written ({error.strerror or error}); a writable place with enough space is "
-                "required. Check space and permissions."
-            ) from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-        num_tensors = sum(len(parts) for parts in self.tensors.values())
-        return Export(self.format, files, num_bytes, num_tensors, time.perf_counter() - begin, self.notes)
+        _put_in_place(partial, output)
+    except OSError as error:
+        raise PackageError(
+            f"{output}: cannot be written ({error.strerror or error}); a writable place with enough space is "
+            "required. Check space and permissions."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    num_tensors = sum(len(parts) for parts in tensors.values())
+    return Export(format_name, files, num_bytes, num_tensors, time.perf_counter() - begin, notes)
 
-    def _fill(self, folder: Path, progress: Progress) -> None:
-        groups = {name: tuple(tensor.array for tensor in parts) for name, parts in self.tensors.items()}
-        layout = plan_layout({"model": groups}, self.max_shard_bytes, format_name="pt")
-        pieces = {tensor.array.name: tensor.pieces for parts in self.tensors.values() for tensor in parts}
-        total = sum(shard.num_bytes for shard in layout.shards)
-        done = 0
-        for shard in layout.shards:
-            for num_bytes in _write_shard(folder / shard.file_name, shard, pieces):
-                done += num_bytes
-                progress("export", done, total)
-        for name, content in layout.indexes.items():
-            (folder / name).write_bytes(content)
-        self._write_companions(folder)
 
-    def _write_companions(self, folder: Path) -> None:
-        root = self.package.root
-        taken = {path.name for path in folder.iterdir()} | {RECORD}
-        for name in companions(record.path for record in self.package.manifest.files if "/" not in record.path):
-            if name not in taken:
-                shutil.copyfile(inside(root, name), folder / name)
-        if self.config is not None:
-            (folder / "config.json").write_text(json.dumps(self.config, indent=2) + "\n", encoding="utf-8")
-        manifest = self.package.manifest
-        members = {
-            "created_by": f"mxconv {__version__}",
-            "format": self.format,
-            "source": {"id": manifest.source.id, "commit": manifest.source.commit},
-            "manifest_sha256": manifest.manifest_sha256,
-            **self.record,
-        }
-        (folder / RECORD).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
+def _write_tensors(folder: Path, tensors: Mapping[str, tuple[ExportedTensor, ...]], progress: Progress) -> None:
+    groups = {name: tuple(tensor.array for tensor in parts) for name, parts in tensors.items()}
+    layout = plan_layout({"model": groups}, DEFAULT_MAX_SHARD_BYTES, format_name="pt")
+    pieces = {tensor.array.name: tensor.pieces for parts in tensors.values() for tensor in parts}
+    total = sum(shard.num_bytes for shard in layout.shards)
+    done = 0
+    for shard in layout.shards:
+        for num_bytes in _write_shard(folder / shard.file_name, shard, pieces):
+            done += num_bytes
+            progress("export", done, total)
+    for name, content in layout.indexes.items():
+        (folder / name).write_bytes(content)
 
 
 def _check_output_folder(output: Path, force: bool) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.errors import ModelError
 from mxconv.interop.transformers.draft_chain import Proposer
 from mxconv.interop.transformers.torch_target import TorchTarget, cache_name
 
@@ -80,21 +79,6 @@ def first_difference(with_drafts: list[GreedyChoice], without_drafts: list[Greed
         if found.token != plain.token:
             return TokenChange(found, plain)
     return None
-
-
-def check_arguments(config: "GenerationConfig") -> None:
-    """Refuse arguments of `generate` that drafts do not serve.
-
-    Raises:
-        ModelError: beams, or attentions and hidden states in the output.
-    """
-    if (config.num_beams or 1) > 1:
-        raise ModelError(
-            f"generate: num_beams={config.num_beams}; drafts serve greedy decoding and sampling. Use one beam."
-        )
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(config, name, False):
-            raise ModelError(f"generate: {name}=True; drafts do not collect these. Leave it out.")
 
 
 class GenerateLoop:

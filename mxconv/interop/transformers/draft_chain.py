@@ -7,7 +7,6 @@ since drafts may be parts of it, but it never runs.
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import takewhile
 from typing import Literal, Protocol
@@ -38,26 +37,11 @@ class Proposer(Protocol):
         ...
 
 
-class Proposers(Protocol):
-    """Drafts for one text after another."""
-
-    def begin(self, target: TorchTarget) -> AbstractContextManager[Proposer]:
-        """Start drafts for one text of this target."""
-        ...
-
-    def close(self) -> None:
-        """Free what they hold on a device."""
-        ...
-
-
 class DraftLevels:
     """The drafts of a package, for one text after another; what they learn outlasts each text.
 
-    Args:
-        levels: the package's target, then its drafts, outermost first; at least one.
-        num_draft_tokens: as for `Hierarchy`.
-        confidence: as for `Hierarchy`.
-        tree: as for `Hierarchy`, for what drafts propose to drafts; torch gets chains, since it evaluates no trees.
+    `levels` begins with the package's target; the other arguments are `Hierarchy`'s. `tree` is for what drafts propose
+    to drafts: torch gets chains, since it evaluates no trees.
 
     Raises:
         ModelError: not one number a draft.
@@ -79,9 +63,6 @@ class DraftLevels:
     def begin(self, target: TorchTarget) -> Iterator["DraftChain"]:
         """Start drafts with fresh caches for one text; they do not read the target's states."""
         yield DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
-
-    def close(self) -> None:
-        """Do nothing: the drafts' package is closed by its owner."""
 
 
 class DraftChain:

@@ -12,9 +12,9 @@ once more without drafts and reports the first token that this changed.
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -22,8 +22,8 @@ import torch
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
-from mxconv.interop.transformers.custom_generate import GenerateLoop, GenerateRun, check_arguments, first_difference
-from mxconv.interop.transformers.draft_chain import DraftLevels, Proposers
+from mxconv.interop.transformers.custom_generate import GenerateLoop, GenerateRun, first_difference
+from mxconv.interop.transformers.draft_chain import DraftLevels, Proposer
 from mxconv.interop.transformers.torch_target import TorchTarget
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package_folder import find_package
@@ -82,21 +82,22 @@ class Drafts:
         self.streamer = streamer
         self.last: GenerateRun | None = None
         self._root = find_package(package)
-        self._package: LoadedPackage | None = None
-        self._drafts: Proposers
-        self._vocab_size: int | None
+        self._opened = ExitStack()
+        self._begin: Callable[[TorchTarget], AbstractContextManager[Proposer]]
         if device is not None:
             found = checked_device(device)
             from mxconv.interop.transformers.gpu_self_draft import GpuSelfDraft  # imports Triton, which is there now
 
             manifest = read_manifest(self._root)
-            self._drafts = GpuSelfDraft(self._root, manifest, found, levels, num_draft_tokens, confidence)
+            draft = GpuSelfDraft(self._root, manifest, found, levels, num_draft_tokens, confidence)
+            self._opened.callback(draft.close)
+            self._begin = draft.begin
             self._vocab_size = None if manifest.tokenizer is None else manifest.tokenizer.vocab_size
             return
-        self._package = LoadedPackage(self._root, kernel=kernel, num_threads=num_threads)
-        self._vocab_size = self._package.config.vocab_size
-        try:
-            target, *loaded = self._package.levels
+        with self._opened:
+            opened = self._opened.enter_context(LoadedPackage(self._root, kernel=kernel, num_threads=num_threads))
+            self._vocab_size = opened.config.vocab_size
+            target, *loaded = opened.levels
             named = {level.name: level for level in loaded}
             unknown = [name for name in levels or () if name not in named]
             if unknown or not named or (levels is not None and not levels):
@@ -105,22 +106,16 @@ class Drafts:
                     "is required, and the target is the model that generates. Leave the names out for all."
                 )
             chosen = [named[name] for name in levels or named]
-            self._drafts = DraftLevels([target, *chosen], num_draft_tokens, confidence, tree)
-        except BaseException:
-            self._package.close()
-            raise
+            self._begin = DraftLevels([target, *chosen], num_draft_tokens, confidence, tree).begin
+            self._opened = self._opened.pop_all()  # nothing went wrong: it stays open
 
     def close(self) -> None:
-        self._drafts.close()
-        if self._package is not None:
-            self._package.close()
+        self._opened.close()
 
     def __enter__(self) -> "Drafts":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __call__(
@@ -144,7 +139,7 @@ class Drafts:
         target = TorchTarget(model, input_ids, model_kwargs)
         loop = GenerateLoop(target, logits_processor, stopping_criteria, generation_config, input_ids)
         loop.stream_to(streamer, self.streamer)
-        with self._drafts.begin(target) as chain:
+        with self._begin(target) as chain:
             loop.run(chain)
         difference = None
         if plain_kwargs is not None:
@@ -165,7 +160,13 @@ class Drafts:
                 f"{self._root}: drafts with a vocabulary of {self._vocab_size} tokens; the model's "
                 f"{vocab_size} are required. Convert this model, or one of its family."
             )
-        check_arguments(config)
+        if (config.num_beams or 1) > 1:
+            raise ModelError(
+                f"generate: num_beams={config.num_beams}; drafts serve greedy decoding and sampling. Use one beam."
+            )
+        for name in ("output_attentions", "output_hidden_states"):
+            if getattr(config, name, False):
+                raise ModelError(f"generate: {name}=True; drafts do not collect these. Leave it out.")
         if self.check and config.do_sample:
             raise ModelError("drafts: check=True with do_sample=True; only greedy decoding is checked. Leave one out.")
 
