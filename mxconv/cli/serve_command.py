@@ -41,7 +41,7 @@ def serve(
     from mxconv.errors import ModelError
 
     try:
-        from mxconv.serving.http.serve_options import ServeOptions
+        from mxconv.serving.http.served import ServeOptions
         from mxconv.serving.http.server import Serving
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "mxconv":

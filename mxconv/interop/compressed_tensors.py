@@ -29,8 +29,7 @@ from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_pairs, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
 from mxconv.errors import MxconvError
-from mxconv.interop.exported import Export, refuse_fp8, refuse_no_model
-from mxconv.interop.model_folder import ExportedTensor, write_model_folder
+from mxconv.interop.exported import Export, ExportedTensor, refuse_fp8, refuse_no_model, write_model_folder
 from mxconv.interop.plain_safetensors import dense_tensor
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, inside

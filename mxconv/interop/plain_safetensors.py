@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from mxconv.arrays import U16
 from mxconv.engine.stored_weights import EMBEDDING
 from mxconv.errors import MxconvError
-from mxconv.interop.exported import Export, SourceHash, refuse_fp8, refuse_no_model
-from mxconv.interop.model_folder import ExportedTensor, write_model_folder
+from mxconv.interop.exported import Export, ExportedTensor, SourceHash, refuse_fp8, refuse_no_model, write_model_folder
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored import StoredArray

@@ -13,7 +13,7 @@ from packages import patch_array, quantize
 from safetensors import safe_open
 
 from mxconv.errors import MxconvError
-from mxconv.interop import model_folder
+from mxconv.interop import exported
 from mxconv.interop.plain_safetensors import export_safetensors
 
 
@@ -47,7 +47,7 @@ def test_a_large_export_comes_in_shards_with_an_index(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setattr(model_folder, "DEFAULT_MAX_SHARD_BYTES", 50_000)
+    monkeypatch.setattr(exported, "DEFAULT_MAX_SHARD_BYTES", 50_000)
     export = export_safetensors(bsfp, tmp_path / "export")
     shards = [name for name in export.files if name.endswith(".safetensors")]
     assert len(shards) > 2 and shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"

@@ -11,27 +11,116 @@ once more without drafts and reports the first token that this changed.
 """
 
 import copy
+import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
-from mxconv.interop.transformers.custom_generate import GenerateLoop, GenerateRun, first_difference
-from mxconv.interop.transformers.draft_chain import DraftLevels, Proposer
+from mxconv.interop.transformers.custom_generate import GenerateLoop, GenerateRun, Proposer, first_difference
 from mxconv.interop.transformers.torch_target import TorchTarget
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package_folder import find_package
+from mxconv.speculation.chain import Chain
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.pace import Choice, Outcome
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
     from transformers.generation import LogitsProcessorList, StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
+
+
+class DraftLevels:
+    """The drafts of a package, for one text after another; what they learn outlasts each text.
+
+    `levels` begins with the package's target; the other arguments are `Hierarchy`'s. `tree` is for what drafts propose
+    to drafts: torch gets chains, since it evaluates no trees.
+
+    Raises:
+        ModelError: not one number a draft.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[LoadedLevel],
+        num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
+        confidence: Sequence[float] | None = None,
+        tree: int | Literal["auto", "chain"] = "auto",
+    ) -> None:
+        self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
+        settled = Hierarchy(self._levels, num_draft_tokens, confidence, tree)
+        of_torch, *_ = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces
+        self._chain = Chain(self._levels, [of_torch, *settled.paces[1:]], settled.confidence)
+
+    @contextmanager
+    def begin(self, target: TorchTarget) -> Iterator["DraftChain"]:
+        """Start drafts with fresh caches for one text; they do not read the target's states."""
+        yield DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
+
+
+class DraftChain:
+    """Drafts for one growing text; `statistics` has the counts of each."""
+
+    def __init__(self, chain: Chain, statistics: list[LevelStatistics]) -> None:
+        # drafts propose their most likely tokens, also where the target samples
+        self._target = chain.link(statistics, GreedyAcceptance())
+        self.statistics = statistics[1:]
+        self._choice, self._begin, self._end = Choice(0, 0), 0.0, 0.0
+        self._probabilities: list[float] = []
+
+    def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
+        """At most `max_tokens` tokens that may follow; fewer, or none, where confidence is low."""
+        target = self._target
+        self._begin = time.perf_counter()
+        self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else Choice(0, 0)
+        tokens: list[int] = []
+        self._probabilities = []
+        if self._choice.num_tokens:
+            proposal = target.drafts[self._choice.draft].propose(context, self._choice.num_tokens, self._choice.floor)
+            wanted = proposal.tokens[: self._choice.num_tokens]
+            tokens = list(takewhile(lambda token: 0 <= token < target.vocab_size, wanted))
+            self._probabilities = proposal.probabilities[: len(tokens)]
+        self._end = time.perf_counter()
+        return tokens
+
+    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: torch.Tensor) -> None:
+        """Tell the drafts how the target verified the last proposal.
+
+        Args:
+            context: all tokens before the proposed ones, at least one.
+            proposed: tokens that the target evaluated after them.
+            num_accepted: number of accepted ones.
+            logits: (len(proposed) + 1, vocab_size) float32, the target's.
+        """
+        target, choice, num_proposed = self._target, self._choice, len(proposed)
+        if choice.num_tokens:
+            target.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
+        if self._end:  # a pace learns from plain rounds too, but not from the prompt, which nothing was proposed for
+            seconds = self._end - self._begin, time.perf_counter() - self._end
+            outcome = Outcome(num_proposed, num_accepted, num_proposed + 1, *seconds, self._probabilities)
+            target.pace.learn(choice, outcome)
+        seen = logits.cpu().numpy()[:, : target.vocab_size]
+        for draft in target.drafts:
+            draft.observe(context, Proposal(list(proposed)), seen)
+
+
+def _with_a_cache_of_its_own(level: LoadedLevel) -> LoadedLevel:
+    """The level without a share in the target's KV cache, which is torch's."""
+    shares = [part for part in level.record.shares if part != "kv_cache"]
+    return replace(level, record=level.record.model_copy(update={"shares": shares}))
 
 
 class Drafts:

@@ -33,8 +33,7 @@ from mxconv.serving.http.call import Desk
 from mxconv.serving.http.guard import Guard
 from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.replying import Reply
-from mxconv.serving.http.serve_options import ServeOptions
-from mxconv.serving.http.served import ServedModel
+from mxconv.serving.http.served import ServedModel, ServeOptions
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
 
 SCRIPTS = ("events.js", "statistics.js", "sampling.js", "page.js")

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.metrics import Metrics
-from mxconv.serving.http.serve_options import ServeOptions
+from mxconv.serving.http.served import ServeOptions
 
 OPEN_PATHS = ("/", "/health", "/openapi.json")
 PATHS = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions")

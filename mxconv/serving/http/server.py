@@ -24,8 +24,7 @@ from mxconv.serving.http.app import application
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.guard import is_loopback
-from mxconv.serving.http.serve_options import ServeOptions
-from mxconv.serving.http.served import ServedModel
+from mxconv.serving.http.served import ServedModel, ServeOptions
 from mxconv.serving.llm_engine import Engine
 
 KEEP_ALIVE_SECONDS = 30

@@ -4,8 +4,7 @@ import time
 import uuid
 from typing import Any
 
-from mxconv.serving.http.call import Call
-from mxconv.serving.http.reply_choice import ReplyChoice, ReplyToken
+from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
 from mxconv.serving.http.served import ServedModel
 
 
