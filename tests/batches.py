@@ -33,18 +33,10 @@ def position_bytes(hierarchy: Hierarchy) -> int:
     return sum(cache.pool.page_bytes for cache in caches) // PAGE
 
 
-def never(_: int, __: int) -> bool:
-    return False
-
-
-def run_all(engine: Engine, requests: Iterable[Request], cancels: Cancels = never) -> tuple[list[Running], Heard]:
-    """Submit all and step until nothing is left.
-
-    Args:
-        engine: idle.
-        requests: in the order of submission.
-        cancels: whether to give up a request after so many tokens.
-    """
+def run_all(
+    engine: Engine, requests: Iterable[Request], cancels: Cancels = lambda *_: False
+) -> tuple[list[Running], Heard]:
+    """Submit all and step until nothing is left; `cancels` says whether to give up a request after so many tokens."""
     sequences = [engine.submit(request) for request in requests]
     numbers = {id(sequence): number for number, sequence in enumerate(sequences)}
     heard = Heard({n: [] for n in range(len(sequences))}, {n: [] for n in range(len(sequences))})
@@ -74,12 +66,7 @@ def assert_as_alone(
 ) -> None:
     """Tokens, logits and endings are those of plain decoding alone; of what was given up, as far as it came.
 
-    Args:
-        target: that decodes alone.
-        requests: that were submitted.
-        sequences: theirs.
-        heard: of them.
-        known: what each request is alone; None decodes it here.
+    `known` is what each request is alone; None decodes it here.
     """
     for number, (request, sequence) in enumerate(zip(requests, sequences, strict=True)):
         generation = sequence.generation

@@ -12,5 +12,9 @@ def read(path: Path) -> dict[str, gguf.ReaderTensor]:
     return tensors
 
 
+def all_values(path: Path) -> dict[str, np.ndarray]:
+    return {name: values_of(tensor) for name, tensor in read(path).items()}
+
+
 def values_of(tensor: gguf.ReaderTensor) -> np.ndarray:
     return np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type))

@@ -17,7 +17,7 @@ from trained_levels import TRAINED
 
 from mxconv.decode import TextModel, load
 from mxconv.engine.kv_pages import KvDtype
-from mxconv.serving.http.serve_options import ServeOptions
+from mxconv.serving.http.served import ServeOptions
 from mxconv.serving.http.server import Serving
 
 TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "

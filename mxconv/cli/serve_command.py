@@ -41,13 +41,14 @@ def serve(
     from mxconv.errors import ModelError
 
     try:
-        from mxconv.serving.http.serve_options import ServeOptions
+        from mxconv.serving.http.served import ServeOptions
         from mxconv.serving.http.server import Serving
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "mxconv":
+        missing = (error.name or "mxconv").partition(".")[0]
+        if missing == "mxconv":
             raise
         raise ModelError(
-            f"mxconv serve: {error.name} is not installed; it belongs to the extra `serve`. "
+            f"mxconv serve: {missing} is not installed; it belongs to the extra `serve`. "
             "Run: pip install 'mxconv[serve]'"
         ) from None
 

@@ -29,8 +29,7 @@ from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_pairs, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
 from mxconv.errors import MxconvError
-from mxconv.interop.exported import Export, refuse_fp8, refuse_no_model
-from mxconv.interop.model_folder import ExportedTensor, ModelFolder
+from mxconv.interop.exported import Export, ExportedTensor, refuse_fp8, refuse_no_model, write_model_folder
 from mxconv.interop.plain_safetensors import dense_tensor
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, inside
@@ -68,7 +67,12 @@ def export_compressed_tensors(
                 f"{package}: its draft is {opened.manifest.options.codec}, which compressed-tensors has no format for; "
                 "MXFP4 is required. Convert the source with --codec mxfp4, or export --to safetensors."
             )
-        _refuse_stacks(opened)
+        stack_record = next((record for record in opened.manifest.tensors if record.stack is not None), None)
+        if stack_record is not None:
+            raise MxconvError(
+                f"{package}: tensor {stack_record.name} {stack_record.shape} is a stack of experts; "
+                "compressed-tensors is written of matrices and vectors alone. Export --to safetensors."
+            )
         refuse_fp8(opened, "compressed-tensors")
         records = {record.name: record for record in opened.manifest.tensors}
         packed = _packable(opened)
@@ -86,15 +90,17 @@ def export_compressed_tensors(
         }
         config = read_json_object(inside(package, "config.json"), unique_keys=False)
         dense = {r.name: _reason(r) for r in records.values() if r.codec in DRAFTED and r.name not in packed}
-        folder = ModelFolder(
-            format="compressed-tensors",
-            package=opened,
-            tensors=tensors,
+        return write_model_folder(
+            output,
+            "compressed-tensors",
+            opened,
+            tensors,
+            force=force,
+            progress=progress,
             config=config | {"quantization_config": quantization_config(list(records.values()), packed)},
             record={"scale_rule": opened.manifest.options.scale_rule, "left_in_16_bits": dense},
             notes=(*(f"{name} is left in 16 bits: {reason}." for name, reason in dense.items()), *_dtype_notes(opened)),
         )
-        return folder.write(output, force=force, progress=progress)
 
 
 def quantization_config(records: list[TensorRecord], packed: set[str]) -> dict[str, Any]:
@@ -115,10 +121,8 @@ def quantization_config(records: list[TensorRecord], packed: set[str]) -> dict[s
         "quantization_status": "compressed",
         "config_groups": {
             "group_0": {
-                "targets": [
-                    *heads,
-                    "Linear",
-                ],  # a library takes the first that matches, and warns of one that never does
+                # a library takes the first that matches, and warns of one that never does
+                "targets": [*heads, "Linear"],
                 "weights": {
                     "num_bits": 4,
                     "type": "float",
@@ -158,16 +162,6 @@ def _packable(package: Package) -> set[str]:
                 "safetensors --level draft."
             )
     return packable
-
-
-def _refuse_stacks(package: Package) -> None:
-    """Raise MxconvError where experts are stacked in one tensor; the first one is named."""
-    for record in package.manifest.tensors:
-        if record.stack is not None:
-            raise MxconvError(
-                f"{package.root}: tensor {record.name} {record.shape} is a stack of experts; compressed-tensors is "
-                "written of matrices and vectors alone. Export --to safetensors."
-            )
 
 
 def _reason(record: TensorRecord) -> str:

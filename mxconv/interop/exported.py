@@ -1,15 +1,34 @@
-"""Shared by all exporters: their result, refusals, and the hash of the tensors that they read."""
+"""Shared by all exporters: their result, refusals, the hash of what they read, and a folder in the Hugging Face layout.
+
+The tensors of a folder stream from their source through slices of rows, so memory stays flat. Everything is written
+into a hidden folder beside the output, which then takes its name: the output is whole or not there.
+`mxconv_export.json` says where the folder came from; it is also how `--force` knows a folder that it may replace.
+"""
 
 import hashlib
-from dataclasses import dataclass
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxconv import __version__
+from mxconv.checkpoint.folder import companions
+from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
 from mxconv.errors import MxconvError, PackageError
 from mxconv.package.manifest import TensorRecord
-from mxconv.package.package import Package
+from mxconv.package.package import Package, inside
+from mxconv.package.shard_layout import Shard, plan_layout
+from mxconv.package.stored import StoredArray
+from mxconv.progress import Progress
+
+RECORD = "mxconv_export.json"
 
 
 @dataclass(frozen=True)
@@ -71,3 +90,139 @@ def refuse_fp8(package: Package, what: str) -> None:
                 f"{package.root}: tensor {record.name} is {record.dtype} with block scales; {what} is made of 16 bits "
                 "alone. Export --to safetensors --level target, which has the FP8 weights."
             )
+
+
+@dataclass(frozen=True)
+class ExportedTensor:
+    """A tensor of the folder, as the file will hold it."""
+
+    array: StoredArray
+    pieces: Callable[[], Iterator[NDArray[np.generic]]] = field(repr=False)  # adjoining, in order
+
+
+def write_model_folder(
+    output: Path,
+    format_name: str,
+    package: Package,
+    tensors: Mapping[str, tuple[ExportedTensor, ...]],
+    *,
+    force: bool,
+    progress: Progress,
+    config: dict[str, Any] | None = None,
+    record: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+) -> Export:
+    """Write a folder.
+
+    Args:
+        output: does not exist, unless it is an export and `force` is set.
+        format_name: as `--to` names it.
+        package: where configuration, tokenizer and licence come from.
+        tensors: by their name in the source; the tensors that stand for one stay in one file.
+        force: replace an earlier export.
+        progress: told about every piece.
+        config: replaces config.json; None leaves it as it is.
+        record: further members of mxconv_export.json.
+        notes: what the user should be told.
+
+    Raises:
+        PackageError: the output exists, cannot be written, or a tensor is refused while it is read.
+    """
+    begin = time.perf_counter()
+    _check_output_folder(output, force)
+    output = output.absolute()
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    manifest = package.manifest
+    members = {
+        "created_by": f"mxconv {__version__}",
+        "format": format_name,
+        "source": {"id": manifest.source.id, "commit": manifest.source.commit},
+        "manifest_sha256": manifest.manifest_sha256,
+        **record,
+    }
+    try:
+        partial.mkdir(parents=True)
+        _write_tensors(partial, tensors, progress)
+        for name in companions(record.path for record in manifest.files if "/" not in record.path):
+            if name != RECORD and not (partial / name).exists():
+                shutil.copyfile(inside(package.root, name), partial / name)
+        if config is not None:
+            (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (partial / RECORD).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
+        files = sorted(path.name for path in partial.iterdir())
+        num_bytes = sum((partial / name).stat().st_size for name in files)
+        _check_output_folder(output, force)
+        _put_in_place(partial, output)
+    except OSError as error:
+        raise PackageError(
+            f"{output}: cannot be written ({error.strerror or error}); a writable place with enough space is "
+            "required. Check space and permissions."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    num_tensors = sum(len(parts) for parts in tensors.values())
+    return Export(format_name, files, num_bytes, num_tensors, time.perf_counter() - begin, notes)
+
+
+def _write_tensors(folder: Path, tensors: Mapping[str, tuple[ExportedTensor, ...]], progress: Progress) -> None:
+    groups = {name: tuple(tensor.array for tensor in parts) for name, parts in tensors.items()}
+    layout = plan_layout({"model": groups}, DEFAULT_MAX_SHARD_BYTES, format_name="pt")
+    pieces = {tensor.array.name: tensor.pieces for parts in tensors.values() for tensor in parts}
+    total = sum(shard.num_bytes for shard in layout.shards)
+    done = 0
+    for shard in layout.shards:
+        for num_bytes in _write_shard(folder / shard.file_name, shard, pieces):
+            done += num_bytes
+            progress("export", done, total)
+    for name, content in layout.indexes.items():
+        (folder / name).write_bytes(content)
+
+
+def _check_output_folder(output: Path, force: bool) -> None:
+    """Refuse to overwrite anything but an exported folder, and that only with --force.
+
+    Raises:
+        PackageError: the path exists.
+    """
+    if not os.path.lexists(output):
+        return
+    if not force:
+        raise PackageError(f"{output}: exists; nothing is overwritten. Choose another output, or use --force.")
+    if output.is_symlink() or not output.is_dir() or not (output / RECORD).is_file():
+        raise PackageError(
+            f"{output}: exists and has no {RECORD}; --force replaces exported folders only. "
+            "Choose another output, or remove it."
+        )
+
+
+def _write_shard(
+    path: Path, shard: Shard, pieces: dict[str, Callable[[], Iterator[NDArray[np.generic]]]]
+) -> Iterator[int]:
+    """Write one safetensors file from its start to its end; yields the bytes of every piece."""
+    with path.open("xb") as file:
+        file.write(shard.header)
+        yield len(shard.header)
+        for name, offset in sorted(shard.offsets.items(), key=lambda place: place[1]):
+            assert file.tell() == offset, f"{name} begins at {file.tell()}, not at {offset}"
+            for piece in pieces[name]():
+                content = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+                file.write(content)
+                yield len(content)
+        assert file.tell() == shard.num_bytes
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _put_in_place(partial: Path, output: Path) -> None:
+    """Rename; an older export steps aside first and comes back if that fails."""
+    if not output.exists():
+        partial.rename(output)
+        return
+    old = output.with_name(f".{output.name}.{os.getpid()}.replaced")
+    output.rename(old)
+    try:
+        partial.rename(output)
+    except OSError:
+        old.rename(output)
+        raise
+    shutil.rmtree(old)

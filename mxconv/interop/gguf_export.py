@@ -63,8 +63,7 @@ def export_gguf(
             progress("export", done, total)
 
         if output.suffix != ".gguf" and not output.is_dir():
-            _make_folder(output)
-            stack.callback(_remove_if_empty, output)
+            _make_folder(output, stack)
         for path, which in files.items():
             tensors, scale_rule = contents[path][0], opened.manifest.options.scale_rule
 
@@ -106,7 +105,8 @@ def _plan(package: Package, output: Path, level: Level | None) -> dict[Path, Lev
     return files
 
 
-def _make_folder(path: Path) -> None:
+def _make_folder(path: Path, stack: ExitStack) -> None:
+    """Make a folder, which leaves with the stack while it is empty: after an error before the first file was whole."""
     try:
         path.mkdir()
     except OSError as error:
@@ -115,11 +115,10 @@ def _make_folder(path: Path) -> None:
             "that ends in .gguf for one file."
         ) from error
 
-
-def _remove_if_empty(path: Path) -> None:
-    """After an error, before the first file was whole."""
-    with suppress(OSError):
-        path.rmdir()
+    @stack.callback
+    def remove_if_empty() -> None:
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _write(
@@ -131,20 +130,7 @@ def _write(
     scale_rule: str,
     advance: Callable[[int], None],
 ) -> None:
-    """Write one file: keys and tensor list by the gguf library, tensors streamed after them.
-
-    Args:
-        path: overwritten.
-        metadata: architecture and tokenizer.
-        tensors: in the order in which they will lie.
-        name: of the model, for people.
-        level: what the tensors are.
-        scale_rule: of the draft.
-        advance: called with the bytes of each piece.
-
-    Raises:
-        OSError: the file system refuses.
-    """
+    """Write one file: keys and tensor list by the gguf library, tensors streamed after them."""
     import gguf
 
     writer = gguf.GGUFWriter(path, metadata.architecture.name)

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from mxconv.arrays import U16
 from mxconv.engine.stored_weights import EMBEDDING
 from mxconv.errors import MxconvError
-from mxconv.interop.exported import Export, SourceHash, refuse_fp8, refuse_no_model
-from mxconv.interop.model_folder import ExportedTensor, ModelFolder
+from mxconv.interop.exported import Export, ExportedTensor, SourceHash, refuse_fp8, refuse_no_model, write_model_folder
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored import StoredArray
@@ -65,10 +64,10 @@ def export_safetensors(
         }
         is_exact = level == "target" and not any(record.is_rescaled for record in records.values())
         notes = _notes(records.get(EMBEDDING)) if level == "draft" else ()
-        folder = ModelFolder(
-            "safetensors", opened, tensors, record={"level": level, "bit_exact": is_exact}, notes=notes
+        record = {"level": level, "bit_exact": is_exact}
+        return write_model_folder(
+            output, "safetensors", opened, tensors, force=force, progress=progress, record=record, notes=notes
         )
-        return folder.write(output, force=force, progress=progress)
 
 
 def dense_tensor(

@@ -29,19 +29,7 @@ class BatchAnswer:
 
 
 class Batch:
-    """Prompts that are decoded side by side.
-
-    Args:
-        model: of a package.
-        prompts: texts, or messages.
-        options: of all of them.
-        max_sequences: that run at a time.
-        kv_bytes: that their caches may take; None is no limit.
-        records_trees: whether traces keep what was proposed.
-
-    Raises:
-        MxconvError: an option out of range.
-    """
+    """Prompts, texts or messages, that are decoded side by side; `kv_bytes` limits their caches, None does not."""
 
     def __init__(
         self,
@@ -72,10 +60,9 @@ class Batch:
             self._streams[sequence] = self.answers[-1], TextStream(tokenizer, stop_strings, ids)
 
     def run(self, on_done: Callable[[int], None]) -> None:
-        """Decode all; an interrupt may come at any moment, and what there is by then is whole.
+        """Decode all; `on_done` is called with the number of prompts done after each step that ended some.
 
-        Args:
-            on_done: told how many prompts are done, after each step that ended some.
+        An interrupt may come at any moment, and what there is by then is whole.
         """
         num_fed = dict.fromkeys(self._streams, 0)
         while not self._engine.is_idle:

@@ -54,13 +54,7 @@ class Totals:
 
 @dataclass
 class Conversation:
-    """Turns with one model.
-
-    Args:
-        model: answers, through its chat template.
-        options: how.
-        system: what is said before all turns; empty for nothing.
-    """
+    """Turns with one model, which answers through its chat template; an empty `system` says nothing before them."""
 
     model: TextModel
     options: Options
@@ -87,7 +81,9 @@ class Conversation:
         self.turns.append({"role": "user", "content": text})
         try:
             prompt = self.model.encode(self.messages)
-            sequence = self._engine.submit(self._request(prompt))
+            selection = selection_of(self.options, self.sampling)
+            most, eos = self.options.get("max_new_tokens", 64), self.model.loaded.tokenizer.eos_token_ids
+            sequence = self._engine.submit(Request(prompt, most, eos, selection))
         except ModelError:
             self.turns.pop()
             raise
@@ -104,10 +100,6 @@ class Conversation:
             self.totals.count(sequence, guessers, time.perf_counter() - begin)
         if sequence.error is not None:
             raise sequence.error
-
-    def _request(self, prompt: list[int]) -> Request:
-        eos = self.model.loaded.tokenizer.eos_token_ids
-        return Request(prompt, self.options.get("max_new_tokens", 64), eos, selection_of(self.options, self.sampling))
 
     def _pieces(self, sequence: Sequence, prompt: list[int], guessers: list[str | None]) -> Iterator[ReplyPiece]:
         stops = [*self.model.recommended.stop_strings, *self.options.get("stop_strings", ())]

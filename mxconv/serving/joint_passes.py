@@ -23,12 +23,7 @@ Piece = SequenceRows | StageRows
 
 @dataclass(eq=False)
 class WantedRows:
-    """Rows that a text waits for. Those of a long chain are evaluated in pieces, the same bits.
-
-    Args:
-        decoder: of the rows.
-        rows: all of them.
-    """
+    """Rows of a decoder that a text waits for. Those of a long chain are evaluated in pieces, the same bits."""
 
     decoder: Decoder
     rows: SequenceRows
@@ -112,9 +107,6 @@ class JointPasses(Passes):
 
     A round runs in a greenlet. Rows to evaluate are handed to the greenlet that switched to it, which comes back with
     the logits, or throws what went wrong.
-
-    Args:
-        budget: where caches come from.
     """
 
     def __init__(self, budget: KvBudget) -> None:
@@ -164,23 +156,13 @@ class JointPasses(Passes):
     def share(self, num_rows: int, joint: JointPass) -> None:
         """Count a pass in which so many rows were this text's."""
         taken, share = self._taken, joint.seconds * num_rows / joint.num_rows
-        self._taken = Meter(
-            taken.seconds + share,
-            taken.shared + share,
-            taken.joint_seconds + joint.seconds,
-            taken.joint_rows + joint.num_rows,
-            joint.number,
-        )
+        seconds, rows = taken.joint_seconds + joint.seconds, taken.joint_rows + joint.num_rows
+        self._taken = Meter(taken.seconds + share, taken.shared + share, seconds, rows, joint.number)
 
     def run(self, current: greenlet, answer: Answer | BaseException | None) -> object:
-        """Let a round go on until it needs rows evaluated or is over.
+        """Let a round go on until it needs rows evaluated, and return these, or what it returns at its end.
 
-        Args:
-            current: the round.
-            answer: to what it waits for, or an error to throw there; None begins it.
-
-        Returns:
-            The rows, or what the round returns.
+        `answer` is what it waits for, or an error to throw there; None begins it.
         """
         current.parent = getcurrent()
         self._running_since = time.perf_counter()

@@ -12,15 +12,10 @@ from mxconv.engine.tree import MOST_ROWS
 
 
 class KvBudget:
-    """A pool of pages for each model with a cache of its own, within one limit in bytes.
+    """A pool of pages for each model with a cache of its own, within one limit in bytes; None is no limit.
 
-    A sequence has a place for each of its tokens in every cache, and beside it recurrent states of a constant size.
-    What sequences share is counted once, where it is shared already.
-
-    Args:
-        decoders: of the models with caches of their own.
-        others: one cache of each further kind that every sequence has; they share nothing.
-        num_bytes: the limit; None is none.
+    A sequence has a place for each of its tokens in every cache, one of each of `others` too, which are not shared, and
+    recurrent states of a constant size. What sequences share is counted once, where it is shared already.
     """
 
     def __init__(self, decoders: Listed[Decoder], others: Listed[KVCache], num_bytes: int | None) -> None:

@@ -7,13 +7,33 @@ while not engine.is_idle:
         ...
 """
 
+from dataclasses import dataclass
+
+from mxconv.arrays import F32
 from mxconv.errors import ModelError
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.scheduler import Scheduler
-from mxconv.serving.sequence import Decided, Request, Sequence, decided
+from mxconv.serving.sequence import Request, Sequence
 from mxconv.speculation.hierarchy import Hierarchy
 
 GROWTH = 64  # tokens for which there must be room where a sequence joins others, or it would soon be set back
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """One token of one sequence.
+
+    Args:
+        sequence: whose.
+        token: its id.
+        logits: (vocab_size,) float32: the target's, that chose it.
+        guessed_by: the level whose guess it was; None where the target chose it without one.
+    """
+
+    sequence: Sequence
+    token: int
+    logits: F32
+    guessed_by: str | None
 
 
 class Engine:
@@ -92,7 +112,10 @@ class Engine:
         self._admit()
         try:
             for sequence, step in self._scheduler.step(self._running):
-                self._undelivered += decided(sequence, step)
+                self._undelivered += [
+                    Decided(sequence, token, logits, name)
+                    for token, logits, name in zip(step.tokens, step.logits, step.guessed_by, strict=True)
+                ]
                 sequence.take(step)
         except BaseException:
             for sequence in self._running:  # whatever was under way begins again from the tokens that there are

@@ -23,9 +23,6 @@ class Scheduler:
     All go on until each waits for a pass. Then the cheapest model that anybody waits for evaluates what all want of it,
     and these go on; the target comes when nobody waits for anything else, so that it evaluates all in one pass. A long
     chain of rows, a prompt, is evaluated in pieces, one a step; until it is through, its sequence lets the others go.
-
-    Args:
-        decoders: of the levels, the target first.
     """
 
     def __init__(self, decoders: Listed[Decoder]) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from mxconv.arrays import F32
 from mxconv.errors import MxconvError
 from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
@@ -36,11 +35,6 @@ class Sequence:
     """One request and its tokens so far.
 
     Each round runs in a greenlet of its own, which waits wherever rows are to be evaluated.
-
-    Args:
-        request: what is wanted.
-        hierarchy: that decodes it.
-        budget: where its caches come from.
     """
 
     def __init__(self, request: Request, hierarchy: Hierarchy, budget: KvBudget) -> None:
@@ -59,12 +53,12 @@ class Sequence:
 
     @property
     def context(self) -> list[int]:
-        """All its tokens: the prompt and what was decided."""
+        """The prompt and the tokens that were decided."""
         return [*self.request.prompt, *self.generation.token_ids]
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the prompt, and those that were decided."""
+        """Length of the context."""
         return len(self.request.prompt) + len(self.generation.token_ids)
 
     @property
@@ -136,28 +130,3 @@ class Sequence:
             self.generation.ending = "error"
         self.is_done = True
         self.set_back()
-
-
-@dataclass(frozen=True, eq=False)
-class Decided:
-    """One token of one sequence.
-
-    Args:
-        sequence: whose.
-        token: its id.
-        logits: (vocab_size,) float32: the target's, that chose it.
-        guessed_by: the level whose guess it was; None where the target chose it without one.
-    """
-
-    sequence: Sequence
-    token: int
-    logits: F32
-    guessed_by: str | None
-
-
-def decided(sequence: Sequence, step: Step) -> list[Decided]:
-    """The tokens of a round: accepted guesses, and the target's own after them."""
-    return [
-        Decided(sequence, token, logits, name)
-        for token, logits, name in zip(step.tokens, step.logits, step.guessed_by, strict=True)
-    ]

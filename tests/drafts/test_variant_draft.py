@@ -164,7 +164,7 @@ def test_a_cache_of_its_own_is_refused() -> None:
     ):
         Hierarchy([target, LoadedLevel(own, draft.decoder)])
     pytest.importorskip("torch")
-    from mxconv.interop.transformers.draft_chain import DraftLevels
+    from mxconv.interop.transformers.generate_drafts import DraftLevels
 
     with pytest.raises(ModelError, match=r"swift with a cache of its own"):  # nobody can share torch's
         DraftLevels([target, draft])

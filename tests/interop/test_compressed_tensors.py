@@ -29,13 +29,6 @@ def in_16_bits(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "mxconv_export.json").read_text())["left_in_16_bits"]
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory, mxfp4: Path) -> Path:
-    output = tmp_path_factory.mktemp("ct") / "export"
-    export_compressed_tensors(mxfp4, output)
-    return output
-
-
 @pytest.mark.parametrize("name", ["mxfp4", "pylib_mxfp4"])
 def test_transformers_loads_the_export_with_our_weights_bit_for_bit(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -55,23 +48,6 @@ def test_transformers_loads_the_export_with_our_weights_bit_for_bit(
     for tensor, weight in source.state_dict().items():
         if tensor not in expected or tensor in dense:
             assert torch.equal(weights[tensor], weight), tensor
-
-
-def test_its_logits_are_those_of_the_dequantized_weights(mxfp4: Path, exported: Path) -> None:
-    """Largest difference allowed: 1e-5, of logits near 5, in float32; summation order is all that may differ."""
-    from transformers import CompressedTensorsConfig
-
-    with pytest.warns(UserWarning, match="already has a `quantization_config`"):  # that is what is asked for
-        model = load(exported, dtype=torch.float32, quantization_config=CompressedTensorsConfig(dequantize=True))
-    oracle = load(mxfp4, dtype=torch.float32)
-    dense = in_16_bits(exported)
-    for tensor, values in dequantized(mxfp4).items():
-        if tensor not in dense:
-            oracle.get_parameter(tensor).data = torch.from_numpy(values)
-    with torch.no_grad():
-        found, expected = model(IDS).logits, oracle(IDS).logits
-    assert expected.abs().max() > 1
-    assert (found - expected).abs().max() <= 1e-5
 
 
 def test_the_library_reads_the_configuration_as_its_own_preset(llama: Path, tmp_path: Path) -> None:
@@ -103,23 +79,16 @@ def test_bytes_are_those_that_the_librarys_own_compressor_writes(tmp_path: Path)
     assert np.array_equal(found[f"{name}.weight_packed"], codes[:, 0::2] | codes[:, 1::2] << 4)
 
 
-def test_what_cannot_be_packed_stays_in_16_bits_and_is_ignored(exported: Path) -> None:
-    ignored = json.loads((exported / "config.json").read_text())["quantization_config"]["ignore"]
+def test_what_cannot_be_packed_stays_in_16_bits_and_is_named(mxfp4: Path, tmp_path: Path) -> None:
+    notes = export_compressed_tensors(mxfp4, tmp_path / "export").notes
+    ignored = json.loads((tmp_path / "export" / "config.json").read_text())["quantization_config"]["ignore"]
     assert ignored == ["lm_head", *(f"model.layers.{layer}.mlp.down_proj" for layer in (0, 1))]
-    assert in_16_bits(exported) == {
+    reasons = in_16_bits(tmp_path / "export")
+    assert reasons == {
         "lm_head.weight": "the draft's output head has 8 bits, which this format has no place for",
         **{f"{name}.weight": "in_features 172 is no multiple of 32" for name in ignored[1:]},
     }
-
-
-def test_the_export_says_what_stayed_in_16_bits(mxfp4: Path, tmp_path: Path) -> None:
-    notes = export_compressed_tensors(mxfp4, tmp_path / "export").notes
-    assert "model.layers.0.mlp.down_proj.weight is left in 16 bits: in_features 172 is no multiple of 32." in notes
-    assert (
-        "lm_head.weight is left in 16 bits: the draft's output head has 8 bits, which this format has no place for."
-        in notes
-    )
-    assert len(notes) == 3
+    assert sorted(notes) == sorted(f"{name} is left in 16 bits: {reason}." for name, reason in reasons.items())
 
 
 def test_a_kept_matrix_is_ignored(llama: Path, tmp_path: Path) -> None:
@@ -145,10 +114,12 @@ def test_a_float16_model_runs_dequantized_and_says_so(tmp_path: Path) -> None:
     assert np.array_equal(model.lm_head.weight.detach().float().numpy(), values)
 
 
-def test_a_referenced_target_is_read_from_its_source(llama: Path, tmp_path: Path, exported: Path) -> None:
+def test_a_referenced_target_is_read_from_its_source(llama: Path, mxfp4: Path, tmp_path: Path) -> None:
     quantize(llama, tmp_path / "package", target="reference")
-    export_compressed_tensors(tmp_path / "package", tmp_path / "export")
-    assert (tmp_path / "export" / "model.safetensors").read_bytes() == (exported / "model.safetensors").read_bytes()
+    for package in (mxfp4, tmp_path / "package"):
+        export_compressed_tensors(package, tmp_path / f"export-{package.name}")
+    one, other = ((tmp_path / f"export-{name}" / "model.safetensors").read_bytes() for name in ("mxfp4", "package"))
+    assert one == other
 
 
 def test_a_bsfp_package_has_no_such_format(bsfp: Path, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from packages import patch_array, quantize
 from safetensors import safe_open
 
 from mxconv.errors import MxconvError
-from mxconv.interop import plain_safetensors
-from mxconv.interop.model_folder import ModelFolder
+from mxconv.interop import exported
 from mxconv.interop.plain_safetensors import export_safetensors
 
 
@@ -30,8 +29,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F16"])
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+@pytest.mark.parametrize(("codec", "dtype"), [("mxfp4", "F16"), ("bsfp", "BF16"), ("bsfp", "F16")])
 def test_the_target_comes_back_bit_for_bit(codec: str, dtype: str, tmp_path: Path) -> None:
     source = write_tiny_llama(tmp_path / "source", dtype=dtype, num_hidden_layers=1)
     quantize(source, tmp_path / "package", codec=codec)
@@ -44,23 +42,12 @@ def test_the_target_comes_back_bit_for_bit(codec: str, dtype: str, tmp_path: Pat
     assert json.loads((tmp_path / "export" / "mxconv_export.json").read_text())["bit_exact"] is True
 
 
-def test_transformers_loads_what_was_restored(bsfp: Path, llama: Path, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    export_safetensors(bsfp, tmp_path / "export")
-    found, expected = (
-        AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (tmp_path / "export", llama)
-    )
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
 def test_a_large_export_comes_in_shards_with_an_index(
     bsfp: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setattr(plain_safetensors, "ModelFolder", lambda *a, **k: ModelFolder(*a, **k, max_shard_bytes=50_000))
+    monkeypatch.setattr(exported, "DEFAULT_MAX_SHARD_BYTES", 50_000)
     export = export_safetensors(bsfp, tmp_path / "export")
     shards = [name for name in export.files if name.endswith(".safetensors")]
     assert len(shards) > 2 and shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"

@@ -1,14 +1,13 @@
 """Drafts of every kind beside each other: each text is the target's own, of BF16, BSFP and 4-bit targets."""
 
 import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.numpy
-from batches import assert_as_alone, position_bytes, run_all
+from batches import alone, assert_as_alone, position_bytes, run_all
 from eagle3_heads import eagle3_config, write_eagle3
 from packages import quantize
 from speculators import speculator_config, write_speculator
@@ -59,19 +58,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def check(loaded: LoadedPackage, lengths: Any, tree: Any, num_tokens: int = 16) -> None:
+def check(loaded: LoadedPackage, lengths: Any, tree: Any) -> None:
     """Four texts, greedily and drawn, alone and beside each other, with little room for their caches."""
     num_drafts = len(loaded.levels) - 1
     confidence = None if lengths == "auto" else [0.0] * num_drafts
     hierarchy = Hierarchy(loaded.levels, lengths, confidence, tree)
     selections = [GREEDY, Selection(Sampling(0.8, top_p=0.95), seed=7), GREEDY, Selection(Sampling(1.0), seed=2**60)]
     requests = [
-        Request(loaded.tokenizer.encode(prompt), num_tokens, loaded.tokenizer.eos_token_ids, selection)
+        Request(loaded.tokenizer.encode(prompt), 16, loaded.tokenizer.eos_token_ids, selection)
         for prompt, selection in zip([*PROMPTS, PROMPTS[0] * 2], selections, strict=True)
     ]
+    known = [alone(loaded.levels[0], request) for request in requests]
     for at_a_time, kv_bytes in ((1, None), (3, None), (4, 400 * position_bytes(hierarchy))):
         sequences, heard = run_all(Engine(hierarchy, at_a_time, kv_bytes), requests)
-        assert_as_alone(loaded.levels[0], requests, sequences, heard)
+        assert_as_alone(loaded.levels[0], requests, sequences, heard, known)
         if lengths != "auto":
             proposed = [each.generation.trace.statistics[1].num_proposed for each in sequences]
             assert sum(proposed) > 0
@@ -113,19 +113,3 @@ def test_a_stage_of_a_speculator_is_one_pass_for_all_texts(folder: Path, monkeyp
     assert alone == beside and all(number > 0 for number, _ in alone)
     assert set(one_by_one) == {1} and sum(side_by_side) == sum(one_by_one)
     assert max(side_by_side) == len(requests) and len(side_by_side) < 0.6 * len(one_by_one)
-
-
-def trained_models() -> Iterator[Any]:
-    models = os.environ.get("MXCONV_TEST_MODELS")
-    if models is None:
-        yield pytest.param(None, id="none", marks=pytest.mark.skip(reason="MXCONV_TEST_MODELS is not set"))
-        return
-    for path in (Path(models) / "stories260K-bf16", Path(models) / "stories260K-fp16"):
-        yield pytest.param(path, id=path.name)
-
-
-@pytest.mark.parametrize("source", list(trained_models()))
-def test_a_trained_model_tells_its_stories_at_any_load(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "package", codec="bsfp", drafts=("prompt-lookup",))
-    with LoadedPackage(tmp_path / "package") as loaded:
-        check(loaded, "auto", "auto", 24)

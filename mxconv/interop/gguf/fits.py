@@ -18,16 +18,7 @@ GELU = {"gelu", "gelu_tanh"}
 
 
 def check_fits(config: ModelConfig, architecture: Architecture, path: Path) -> None:
-    """Compare a description with what llama.cpp has.
-
-    Args:
-        config: the description.
-        architecture: what is known of llama.cpp's.
-        path: of config.json, for messages.
-
-    Raises:
-        ModelError: it has no such model; the first difference is named.
-    """
+    """Raise ModelError, naming the first difference, where llama.cpp's model is not what a description says."""
     for difference in _differences(config, architecture):
         raise ModelError(
             f"{path}: {difference}, which llama.cpp's {architecture.name} does not have; GGUF can hold this model only "

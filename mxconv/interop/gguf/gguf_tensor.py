@@ -158,12 +158,7 @@ def four_bit(
 ) -> OutputTensor:
     """The codes as they are, in GGUF's blocks; where those are not whole blocks here, their values.
 
-    Args:
-        place: the tensor's.
-        package: holds the codes.
-        record: of the tensor.
-        weight: its 16 bits.
-        expert: whose matrix of a stack.
+    `expert` names one of a stack's matrices.
     """
     stored = package.mxfp4(record, expert)
     num_rows, columns = stored.shape
@@ -197,14 +192,7 @@ def four_bit(
 
 
 def eight_bit(place: TensorPlace, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
-    """MXINT8 as Q8_0 where that has all its scales and its rows are whole blocks here; else its values, as BF16.
-
-    Args:
-        place: the tensor's.
-        package: holds the elements.
-        record: of the tensor.
-        weight: its 16 bits.
-    """
+    """MXINT8 as Q8_0 where that has all its scales and its rows are whole blocks here; else its values, as BF16."""
     stored = package.mxint8(record)
     num_rows, columns = stored.shape
     in_order = place.columns is None and not place.is_read_whole

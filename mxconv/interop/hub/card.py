@@ -3,11 +3,12 @@
 It is written from the package's manifest, the card of its base model and the results of `mxconv bench decode --json`.
 """
 
-import math
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from mxconv.checkpoint.hub import is_hub_id
 from mxconv.checkpoint.regular_file import read_json_object
@@ -31,25 +32,30 @@ class SourceCard:
     pipeline_tag: str | None = None
 
 
-@dataclass(frozen=True)
-class MeasuredStrategy:
+class MeasuredStrategy(BaseModel):
     """The results of one strategy: greedy, a draft alone, or all levels."""
 
     strategy: str
-    tokens_per_second: float
-    speedup: float
-    acceptance: str
-
-
-@dataclass(frozen=True)
-class Measurements:
-    """A run of `mxconv bench decode`."""
-
-    cpu: str | None
-    threads: int | None
     num_prompts: int
-    rows: tuple[MeasuredStrategy, ...]
-    target: str | None = None  # the level that was decoded, where the run says so
+    tokens_per_second: FiniteFloat
+    speedup: FiniteFloat
+    acceptance_rates: list[FiniteFloat | None]
+    identical_to_greedy: bool
+
+
+class MeasuredMachine(BaseModel):
+    """The processor of a run, and the threads that it took."""
+
+    cpu: str | None = None
+    threads: int | None = None
+
+
+class Measurements(BaseModel):
+    """A run of `mxconv bench decode`; `target` is the level that was decoded, where the run says so."""
+
+    machine: MeasuredMachine = MeasuredMachine()
+    results: list[MeasuredStrategy] = Field(min_length=1)
+    target: str | None = None
 
 
 def model_card(
@@ -98,7 +104,11 @@ def model_card(
         manifest=manifest,
         measurements=measurements,
         reader=reader,
-        **_facts(manifest),
+        codec=manifest.options.codec,
+        source_name=manifest.source.id.rstrip("/").rpartition("/")[2],
+        is_referenced=manifest.levels[0].location == "source",
+        num_quantized=sum(record.codec != "keep" for record in manifest.tensors),
+        num_bytes=sum(record.num_bytes for record in manifest.files),
     )
 
 
@@ -125,55 +135,26 @@ def read_measurements(path: Path) -> Measurements:
     Raises:
         MxconvError: it is no such object, or its tokens were not those of greedy decoding.
     """
-    members = read_json_object(path, unique_keys=True)
     try:
-        results = list(members["results"])
-        rows = tuple(_row(result) for result in results)
-        if not all(result["identical_to_greedy"] for result in results):
-            raise MxconvError(
-                f"{path}: a strategy whose tokens differ from those of greedy decoding; none may. "
-                "Please report this as a defect."
-            )
-        machine = dict(members.get("machine") or {})
-        cpu, threads, target = machine.get("cpu"), machine.get("threads"), members.get("target")
-        return Measurements(
-            cpu=cpu if isinstance(cpu, str) else None,
-            threads=threads if isinstance(threads, int) else None,
-            num_prompts=int(results[0]["num_prompts"]),
-            rows=rows,
-            target=target if isinstance(target, str) else None,
-        )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        found = Measurements.model_validate(read_json_object(path, unique_keys=True))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
         raise MxconvError(
-            f"{path}: no result of decoding ({type(error).__name__}: {error}); the object that "
+            f"{path}: no result of decoding ({place}: {first['msg']}); the object that "
             "`mxconv bench decode PACKAGE --json` prints is required. Write its last line into the file."
         ) from error
-
-
-def _facts(manifest: Manifest) -> dict[str, Any]:
-    quantized = [record for record in manifest.tensors if record.codec != "keep"]
-    return {
-        "codec": manifest.options.codec,
-        "source_name": manifest.source.id.rstrip("/").rpartition("/")[2],
-        "is_referenced": manifest.levels[0].location == "source",
-        "num_quantized": len(quantized),
-        "num_bytes": sum(record.num_bytes for record in manifest.files),
-    }
+    if not all(result.identical_to_greedy for result in found.results):
+        raise MxconvError(
+            f"{path}: a strategy whose tokens differ from those of greedy decoding; none may. "
+            "Please report this as a defect."
+        )
+    return found
 
 
 def code(text: object) -> str:
     """Text of a file as Markdown code: printable, on one line, and unable to end the code or a table's cell."""
     return "`" + "".join(c if c.isprintable() and c not in "`|" else "?" for c in str(text)) + "`"
-
-
-def _row(result: dict[str, Any]) -> MeasuredStrategy:
-    rates = [None if rate is None else float(rate) for rate in result["acceptance_rates"]]
-    numbers = float(result["tokens_per_second"]), float(result["speedup"])
-    if not all(math.isfinite(number) for number in (*numbers, *(rate for rate in rates if rate is not None))):
-        raise ValueError("a number that is not finite")
-    return MeasuredStrategy(
-        str(result["strategy"]), *numbers, ", ".join("-" if rate is None else f"{rate:.3f}" for rate in rates)
-    )
 
 
 def _from_hub(repo_id: str, commit: str) -> dict[str, Any]:

@@ -21,8 +21,6 @@ from mxconv.progress import Progress, silent
 class Pulled:
     """A package that was downloaded."""
 
-    package: Path
-    repo_id: str
     commit: str
     manifest: Manifest
 
@@ -70,7 +68,7 @@ def pull(
             f"{target}: cannot be put in place ({error.strerror}); a writable folder is required. "
             f"The package is whole in {staging}: move it, or run again."
         ) from error
-    return Pulled(target, repo_id, listing.commit, manifest)
+    return Pulled(listing.commit, manifest)
 
 
 def _download(listing: Repository, names: Iterable[str], folder: Path) -> None:

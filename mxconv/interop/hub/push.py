@@ -117,21 +117,26 @@ def push(
     """
     with translated_upload_errors(repo_id, revision):
         destination = open_destination(repo_id, revision, private=private)
-        files = _package_files(publication)
+        root, manifest = publication.root, publication.manifest
+        files = {record.path: _File(root / record.path, record.sha256, record.num_bytes) for record in manifest.files}
+        files[FILE_NAME] = _file_of(publication.manifest_bytes)
         changed = {name: file for name, file in files.items() if not destination.holds(name, file.content, file.sha256)}
-        if not force:
-            _check_overwrites(destination, changed)
-        has_our_card = force or _may_write_card(destination)
+        taken = sorted({*changed} & {*destination.files})
+        if taken and not (force or destination.is_package):  # a package's old version stays in the history
+            raise PackageError(
+                f"{repo_id}: is no package and has another {taken[0]!r}; nothing is overwritten. "
+                "Choose another repository or --revision, or use --force."
+            )
+        has_our_card = force or CARD not in destination.files or MARKER.encode() in destination.read(CARD)
         if has_our_card:
-            source = read_source_card(publication.manifest.source)
-            text = model_card(publication.manifest, repo_id, source, measurements, _reader(publication.root))
+            config = root / "config.json"
+            reader = reader_of(read_json_object(config, unique_keys=False)) if config.is_file() else None
+            text = model_card(manifest, repo_id, read_source_card(manifest.source), measurements, reader)
             files[CARD] = _file_of(text.encode())
             if not destination.holds(CARD, files[CARD].content, files[CARD].sha256):
                 changed[CARD] = files[CARD]
         stale = sorted({*destination.package_files()} & {*destination.files} - {*files})
-        commit = _commit(
-            destination, changed, stale, message or f"Package written by {publication.manifest.created_by}"
-        )
+        commit = _commit(destination, changed, stale, message or f"Package written by {manifest.created_by}")
     return Pushed(
         repo_id,
         commit.oid,
@@ -142,37 +147,8 @@ def push(
     )
 
 
-def _reader(package: Path) -> str | None:
-    """The kind of draft that a package is, where it reads hidden states."""
-    path = package / "config.json"
-    return reader_of(read_json_object(path, unique_keys=False)) if path.is_file() else None
-
-
-def _package_files(publication: Publication) -> dict[str, _File]:
-    files = {
-        record.path: _File(publication.root / record.path, record.sha256, record.num_bytes)
-        for record in publication.manifest.files
-    }
-    return files | {FILE_NAME: _file_of(publication.manifest_bytes)}
-
-
 def _file_of(content: bytes) -> _File:
     return _File(content, hashlib.sha256(content).hexdigest(), len(content))
-
-
-def _check_overwrites(destination: Destination, changed: dict[str, _File]) -> None:
-    if destination.is_package:  # this is its next version; the old one stays in the repository's history
-        return
-    if taken := sorted({*changed} & {*destination.files}):
-        raise PackageError(
-            f"{destination.repo_id}: is no package and has another {taken[0]!r}; nothing is overwritten. "
-            "Choose another repository or --revision, or use --force."
-        )
-
-
-def _may_write_card(destination: Destination) -> bool:
-    """Whether there is no card yet, or one that a push wrote and nobody took over."""
-    return CARD not in destination.files or MARKER.encode() in destination.read(CARD)
 
 
 def _commit(destination: Destination, changed: dict[str, _File], stale: list[str], message: str) -> "CommitInfo":
@@ -193,11 +169,7 @@ def _commit(destination: Destination, changed: dict[str, _File], stale: list[str
 
 
 def _without_target(manifest: Manifest, label: str) -> Manifest:
-    """The manifest of the same package with its target referenced, not included.
-
-    Args:
-        manifest: of a package that includes its target.
-        label: what the errors call it.
+    """The manifest of the same package with its target referenced, not included; `label` names it in errors.
 
     Raises:
         PackageError: the target is found nowhere else.

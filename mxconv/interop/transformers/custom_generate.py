@@ -1,13 +1,12 @@
 """The loop of `generate` with proposed tokens, and a record of its run: choices, rounds, counts of drafts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.errors import ModelError
-from mxconv.interop.transformers.draft_chain import Proposer
 from mxconv.interop.transformers.torch_target import TorchTarget, cache_name
 
 if TYPE_CHECKING:
@@ -82,19 +81,18 @@ def first_difference(with_drafts: list[GreedyChoice], without_drafts: list[Greed
     return None
 
 
-def check_arguments(config: "GenerationConfig") -> None:
-    """Refuse arguments of `generate` that drafts do not serve.
+class Proposer(Protocol):
+    """Drafts for one growing text, on whatever device; `statistics` has the counts of each."""
 
-    Raises:
-        ModelError: beams, or attentions and hidden states in the output.
-    """
-    if (config.num_beams or 1) > 1:
-        raise ModelError(
-            f"generate: num_beams={config.num_beams}; drafts serve greedy decoding and sampling. Use one beam."
-        )
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(config, name, False):
-            raise ModelError(f"generate: {name}=True; drafts do not collect these. Leave it out.")
+    statistics: list[LevelStatistics]
+
+    def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
+        """Propose at most `max_tokens` tokens that may follow."""
+        ...
+
+    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: torch.Tensor) -> None:
+        """Tell the drafts how the target verified the last proposal; `logits` is (len(proposed) + 1, vocab_size)."""
+        ...
 
 
 class GenerateLoop:

@@ -11,27 +11,116 @@ once more without drafts and reports the first token that this changed.
 """
 
 import copy
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
-from mxconv.interop.transformers.custom_generate import GenerateLoop, GenerateRun, check_arguments, first_difference
-from mxconv.interop.transformers.draft_chain import DraftLevels, Proposers
+from mxconv.interop.transformers.custom_generate import GenerateLoop, GenerateRun, Proposer, first_difference
 from mxconv.interop.transformers.torch_target import TorchTarget
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package_folder import find_package
+from mxconv.speculation.chain import Chain
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.pace import Choice, Outcome
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
     from transformers.generation import LogitsProcessorList, StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
+
+
+class DraftLevels:
+    """The drafts of a package, for one text after another; what they learn outlasts each text.
+
+    `levels` begins with the package's target; the other arguments are `Hierarchy`'s. `tree` is for what drafts propose
+    to drafts: torch gets chains, since it evaluates no trees.
+
+    Raises:
+        ModelError: not one number a draft.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[LoadedLevel],
+        num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
+        confidence: Sequence[float] | None = None,
+        tree: int | Literal["auto", "chain"] = "auto",
+    ) -> None:
+        self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
+        settled = Hierarchy(self._levels, num_draft_tokens, confidence, tree)
+        of_torch, *_ = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces
+        self._chain = Chain(self._levels, [of_torch, *settled.paces[1:]], settled.confidence)
+
+    @contextmanager
+    def begin(self, target: TorchTarget) -> Iterator["DraftChain"]:
+        """Start drafts with fresh caches for one text; they do not read the target's states."""
+        yield DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
+
+
+class DraftChain:
+    """Drafts for one growing text; `statistics` has the counts of each."""
+
+    def __init__(self, chain: Chain, statistics: list[LevelStatistics]) -> None:
+        # drafts propose their most likely tokens, also where the target samples
+        self._target = chain.link(statistics, GreedyAcceptance())
+        self.statistics = statistics[1:]
+        self._choice, self._begin, self._end = Choice(0, 0), 0.0, 0.0
+        self._probabilities: list[float] = []
+
+    def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
+        """At most `max_tokens` tokens that may follow; fewer, or none, where confidence is low."""
+        target = self._target
+        self._begin = time.perf_counter()
+        self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else Choice(0, 0)
+        tokens: list[int] = []
+        self._probabilities = []
+        if self._choice.num_tokens:
+            proposal = target.drafts[self._choice.draft].propose(context, self._choice.num_tokens, self._choice.floor)
+            wanted = proposal.tokens[: self._choice.num_tokens]
+            tokens = list(takewhile(lambda token: 0 <= token < target.vocab_size, wanted))
+            self._probabilities = proposal.probabilities[: len(tokens)]
+        self._end = time.perf_counter()
+        return tokens
+
+    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: torch.Tensor) -> None:
+        """Tell the drafts how the target verified the last proposal.
+
+        Args:
+            context: all tokens before the proposed ones, at least one.
+            proposed: tokens that the target evaluated after them.
+            num_accepted: number of accepted ones.
+            logits: (len(proposed) + 1, vocab_size) float32, the target's.
+        """
+        target, choice, num_proposed = self._target, self._choice, len(proposed)
+        if choice.num_tokens:
+            target.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
+        if self._end:  # a pace learns from plain rounds too, but not from the prompt, which nothing was proposed for
+            seconds = self._end - self._begin, time.perf_counter() - self._end
+            outcome = Outcome(num_proposed, num_accepted, num_proposed + 1, *seconds, self._probabilities)
+            target.pace.learn(choice, outcome)
+        seen = logits.cpu().numpy()[:, : target.vocab_size]
+        for draft in target.drafts:
+            draft.observe(context, Proposal(list(proposed)), seen)
+
+
+def _with_a_cache_of_its_own(level: LoadedLevel) -> LoadedLevel:
+    """The level without a share in the target's KV cache, which is torch's."""
+    shares = [part for part in level.record.shares if part != "kv_cache"]
+    return replace(level, record=level.record.model_copy(update={"shares": shares}))
 
 
 class Drafts:
@@ -82,21 +171,22 @@ class Drafts:
         self.streamer = streamer
         self.last: GenerateRun | None = None
         self._root = find_package(package)
-        self._package: LoadedPackage | None = None
-        self._drafts: Proposers
-        self._vocab_size: int | None
+        self._opened = ExitStack()
+        self._begin: Callable[[TorchTarget], AbstractContextManager[Proposer]]
         if device is not None:
             found = checked_device(device)
             from mxconv.interop.transformers.gpu_self_draft import GpuSelfDraft  # imports Triton, which is there now
 
             manifest = read_manifest(self._root)
-            self._drafts = GpuSelfDraft(self._root, manifest, found, levels, num_draft_tokens, confidence)
+            draft = GpuSelfDraft(self._root, manifest, found, levels, num_draft_tokens, confidence)
+            self._opened.callback(draft.close)
+            self._begin = draft.begin
             self._vocab_size = None if manifest.tokenizer is None else manifest.tokenizer.vocab_size
             return
-        self._package = LoadedPackage(self._root, kernel=kernel, num_threads=num_threads)
-        self._vocab_size = self._package.config.vocab_size
-        try:
-            target, *loaded = self._package.levels
+        with self._opened:
+            opened = self._opened.enter_context(LoadedPackage(self._root, kernel=kernel, num_threads=num_threads))
+            self._vocab_size = opened.config.vocab_size
+            target, *loaded = opened.levels
             named = {level.name: level for level in loaded}
             unknown = [name for name in levels or () if name not in named]
             if unknown or not named or (levels is not None and not levels):
@@ -105,22 +195,16 @@ class Drafts:
                     "is required, and the target is the model that generates. Leave the names out for all."
                 )
             chosen = [named[name] for name in levels or named]
-            self._drafts = DraftLevels([target, *chosen], num_draft_tokens, confidence, tree)
-        except BaseException:
-            self._package.close()
-            raise
+            self._begin = DraftLevels([target, *chosen], num_draft_tokens, confidence, tree).begin
+            self._opened = self._opened.pop_all()  # nothing went wrong: it stays open
 
     def close(self) -> None:
-        self._drafts.close()
-        if self._package is not None:
-            self._package.close()
+        self._opened.close()
 
     def __enter__(self) -> "Drafts":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __call__(
@@ -144,7 +228,7 @@ class Drafts:
         target = TorchTarget(model, input_ids, model_kwargs)
         loop = GenerateLoop(target, logits_processor, stopping_criteria, generation_config, input_ids)
         loop.stream_to(streamer, self.streamer)
-        with self._drafts.begin(target) as chain:
+        with self._begin(target) as chain:
             loop.run(chain)
         difference = None
         if plain_kwargs is not None:
@@ -165,7 +249,13 @@ class Drafts:
                 f"{self._root}: drafts with a vocabulary of {self._vocab_size} tokens; the model's "
                 f"{vocab_size} are required. Convert this model, or one of its family."
             )
-        check_arguments(config)
+        if (config.num_beams or 1) > 1:
+            raise ModelError(
+                f"generate: num_beams={config.num_beams}; drafts serve greedy decoding and sampling. Use one beam."
+            )
+        for name in ("output_attentions", "output_hidden_states"):
+            if getattr(config, name, False):
+                raise ModelError(f"generate: {name}=True; drafts do not collect these. Leave it out.")
         if self.check and config.do_sample:
             raise ModelError("drafts: check=True with do_sample=True; only greedy decoding is checked. Leave one out.")
 

@@ -26,7 +26,7 @@ class GpuSelfDraft:
     """The self-draft of a package on a GPU, for one text after another.
 
     Args:
-        root: the package's folder, which weights are read from where the model has none of its own.
+        root: the package's folder; its weights are read where the model has none of its own.
         manifest: the package's.
         device: where the model is.
         levels: None, or the self-draft's name.

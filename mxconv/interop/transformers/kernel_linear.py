@@ -41,15 +41,7 @@ TORCH_FORMATS = {torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
 class KernelLinear(nn.Module):
-    """`y = x W^T + bias`, W in a format of ours.
-
-    Args:
-        in_features: columns of W.
-        out_features: rows of W.
-        bias: added to the result; None without.
-    """
-
-    label = "linear"  # in messages
+    """`y = x W^T + bias`, W (out_features, in_features) in a format of ours."""
 
     def __init__(self, in_features: int, out_features: int, bias: torch.Tensor | None = None) -> None:
         super().__init__()
@@ -106,31 +98,32 @@ class KernelLinear(nn.Module):
             buffer = getattr(self, name)
             dtype = DTYPES[array.dtype].array_dtype
             if not isinstance(buffer, torch.Tensor) or buffer.device.type != "cpu":
-                raise ModelError(f"{self.label}: buffer {name} is not on the CPU, where its kernels run. Move it back.")
+                raise ModelError(
+                    f"{type(self).__name__}: buffer {name} is not on the CPU, where its kernels run. Move it back."
+                )
             content = buffer.numpy()
             content = content.view(np.uint16) if content.dtype == np.int16 else content
             if (content.dtype, content.shape) != (dtype, array.shape):
                 raise ModelError(
-                    f"{self.label}: buffer {name} is {content.dtype} {list(content.shape)}; {dtype} "
+                    f"{type(self).__name__}: buffer {name} is {content.dtype} {list(content.shape)}; {dtype} "
                     f"{list(array.shape)} is required. Load the state of a layer of this shape."
                 )
             found[name] = np.ascontiguousarray(content)
         return found
 
     def _check_input(self, x: torch.Tensor) -> None:
+        kind = type(self).__name__
         if x.device.type != "cpu":
-            raise ModelError(f"{self.label}: input on {x.device}; its kernels run on the CPU. Move the model there.")
+            raise ModelError(f"{kind}: input on {x.device}; its kernels run on the CPU. Move the model there.")
         if x.dtype not in INPUT_DTYPES:
             raise ModelError(
-                f"{self.label}: input of {x.dtype}; float32, bfloat16, float16 or float64 is required. Convert it."
+                f"{kind}: input of {x.dtype}; float32, bfloat16, float16 or float64 is required. Convert it."
             )
         if x.dim() == 0 or x.shape[-1] != self.in_features:
-            raise ModelError(
-                f"{self.label}: input of shape {tuple(x.shape)}; a last axis of {self.in_features} is required."
-            )
+            raise ModelError(f"{kind}: input of shape {tuple(x.shape)}; a last axis of {self.in_features} is required.")
         if x.requires_grad and torch.is_grad_enabled():
             raise ModelError(
-                f"{self.label}: input that requires a gradient; this layer is for inference. Use torch.no_grad()."
+                f"{kind}: input that requires a gradient; this layer is for inference. Use torch.no_grad()."
             )
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
@@ -153,8 +146,6 @@ class MXFP4Linear(KernelLinear):
 
     Buffers: `codes` U8 (row tiles, column tiles, 64) and `scales` U8 (row tiles, blocks, 16), as formats/mxfp4.md says.
     """
-
-    label = "MXFP4Linear"
 
     def __init__(self, in_features: int, out_features: int, bias: torch.Tensor | None = None) -> None:
         super().__init__(in_features, out_features, bias)
@@ -197,8 +188,6 @@ class BSFPLinear(KernelLinear):
     time. Buffers: the planes that formats/bsfp.md describes, 16-bit scales as int16 patterns, and the segment table
     as `starts`, `levels` and `format` (residual bits, mantissa bits).
     """
-
-    label = "BSFPLinear"
 
     def __init__(self, in_features: int, out_features: int, bias: torch.Tensor | None = None) -> None:
         """Make an empty layer, to be filled by `from_linear` or `load_state_dict`."""
@@ -293,7 +282,7 @@ class BSFPLinear(KernelLinear):
 
     def _make_matrix(self, make: Matrices) -> Matrix:
         stored = self._stored()
-        return make.bsfp(stored, self.label) if self._level == "target" else make.bsfp_draft(stored)
+        return make.bsfp(stored, type(self).__name__) if self._level == "target" else make.bsfp_draft(stored)
 
 
 def as_mxfp4(weight: torch.Tensor, name: str, scale_rule: ScaleRule = "ocp") -> StoredMxfp4:

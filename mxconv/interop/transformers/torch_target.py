@@ -87,14 +87,9 @@ class TorchTarget:
         return visible
 
     def evaluate(self, sequence: torch.Tensor, num_logits: int) -> torch.Tensor:
-        """Evaluate the tokens of a sequence that the cache does not hold yet.
+        """(num_logits, vocab_size) float32 logits of the last tokens of the (1, length) text so far.
 
-        Args:
-            sequence: (1, length) the whole text so far, proposed tokens included.
-            num_logits: number of last tokens to return logits of.
-
-        Returns:
-            (num_logits, vocab_size) float32, on the device of the sequence.
+        Those that the cache does not hold yet are evaluated.
         """
         return self.extend(sequence[:, self.length :], num_logits)
 

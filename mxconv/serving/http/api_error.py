@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
@@ -39,6 +38,10 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         504: "It took too long",
     }.items()
 }
+
+
+# FastAPI then describes no 422 of its own: a malformed body is a 400 here
+OTHERS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "Any other error"}}
 
 
 class ApiError(Exception):
@@ -90,19 +93,3 @@ def not_validated(errors: Sequence[Any]) -> ApiError:
         return ApiError(400, f"{place}: unknown here. Leave it out.", param=param, code="unknown_parameter")
     code = found["type"] if found["type"] == "unsupported_parameter" else None
     return ApiError(400, f"{place}: {found['msg']}.", param=param, code=code)
-
-
-def describe_errors(app: FastAPI) -> None:
-    """Leave FastAPI's 422 out of /openapi.json: a malformed body is a 400 here."""
-    derive = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = derive()
-        for path in schema["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)
-        for name in ("HTTPValidationError", "ValidationError"):
-            schema["components"]["schemas"].pop(name, None)
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

@@ -10,40 +10,37 @@ POST /v1/chat/completions   messages in, a message out
 """
 
 import asyncio
+import base64
+import hashlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 import mxconv
-from mxconv.serving.http.api_error import RESPONSES, SERVER, ApiError, describe_errors, not_validated
+from mxconv.serving.http.api_error import OTHERS, RESPONSES, SERVER, ApiError, not_validated
 from mxconv.serving.http.bodies import ChatBody, CompletionBody
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.guard import Guard
 from mxconv.serving.http.metrics import Metrics
-from mxconv.serving.http.page import Page
 from mxconv.serving.http.replying import Reply
-from mxconv.serving.http.serve_options import ServeOptions
-from mxconv.serving.http.served import ServedModel
+from mxconv.serving.http.served import ServedModel, ServeOptions
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
+
+SCRIPTS = ("events.js", "statistics.js", "sampling.js", "page.js")
 
 
 def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopback: bool) -> ASGIApp:
-    """The application that a server runs.
-
-    Args:
-        served: the model.
-        desk: admits requests.
-        options: limits, and the key that clients must have.
-        is_loopback: whether only this machine can reach it.
-    """
+    """The application that a server runs; `is_loopback` says that only this machine can reach it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -51,8 +48,15 @@ def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopb
         yield
         await asyncio.to_thread(desk.thread.stop, 2.0)
 
-    app = FastAPI(title="mxconv serve", version=mxconv.__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    metrics, page = Metrics(desk), Page(served)
+    app = FastAPI(
+        title="mxconv serve",
+        version=mxconv.__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=OTHERS,
+    )
+    metrics, page = Metrics(desk), _page(served)
     reply = partial(Reply, desk, served, metrics, options.request_seconds)
     entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}
     entry["mxconv"] = served.about
@@ -60,7 +64,7 @@ def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopb
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        return page.response()
+        return page
 
     @app.get("/health", responses={503: RESPONSES[503]})
     async def health() -> Response:
@@ -92,8 +96,25 @@ def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopb
     async def chat(body: ChatBody) -> Response:
         return reply(ChatShape, await asyncio.to_thread(served.chat_job, body))
 
-    describe_errors(app)
     return Guard(app, options, is_loopback, metrics)
+
+
+def _page(served: ServedModel) -> Response:
+    """The page at /: one file without anything from elsewhere, under a policy that forbids what it does not need."""
+    folder = files("mxconv.serving.http").joinpath("page")
+    html, style, *scripts = (folder.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", *SCRIPTS))
+    script = "".join(scripts)
+    about = json.dumps({"model": served.name, **served.about}).replace("<", "\\u003c")  # cannot end the script element
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    html = html.replace("/*style*/", style).replace("/*script*/", script).replace("/*about*/", about)
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _handle_errors(app: FastAPI) -> None:

@@ -21,7 +21,7 @@ MOST_BIASES = 1024
 
 StopText = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
-TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]  # of an object's member: a token id
+TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$"), AfterValidator(int)]  # a member's name: a token id
 Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
 
 
@@ -101,18 +101,8 @@ class DecodingBody(Body):
     @property
     def asked(self) -> Asked:
         """How tokens are to be chosen, as far as the client says so."""
-        return {
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "logit_bias": None
-            if self.logit_bias is None
-            else {int(key): bias for key, bias in self.logit_bias.items()},
-        }
+        found: Asked = {name: getattr(self, name) for name in Asked.__annotations__}  # type: ignore[assignment]
+        return found
 
     @property
     def num_choices(self) -> int:

@@ -1,68 +1,155 @@
-"""Requests while they are decoded: a desk that admits so many at a time, and calls with their choices."""
+"""Requests while they are decoded: choices from tokens to text, calls with their choices, a desk that admits calls."""
 
 import asyncio
 import math
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from mxconv.serving.http.api_error import OVERLOADED, SERVER, ApiError
-from mxconv.serving.http.engine_thread import EngineThread, Update, Watcher
-from mxconv.serving.http.logprobs import place_prompt
-from mxconv.serving.http.prompt_scores import Scores, Unscored
-from mxconv.serving.http.reply_choice import Delta, ReplyChoice
-from mxconv.serving.http.served import Job
+from mxconv.serving.http.engine_thread import EngineThread, Scores, Unscored, Update, Watcher
+from mxconv.serving.http.logprobs import TokenLogprobs, logprob_entry
+from mxconv.serving.http.served import Job, JobPrompt
 from mxconv.serving.sequence import Request
+from mxconv.speculation.selection import Selection
+from mxconv.text.text_stream import TextStream
 from mxconv.text.tokenizer import Tokenizer
 
 LONGEST_RETRY = 60  # seconds
+NUM_CONTEXT = 64  # tokens before a choice that its text is decoded after
+
+
+@dataclass
+class ReplyToken:
+    """A token as clients see it.
+
+    Args:
+        id: of the vocabulary.
+        text: what became certain with it: often its own, now and then none or that of several.
+        guessed_by: the level that guessed it; None is the target itself.
+        offset: characters of the choice's text before it.
+        logprobs: OpenAI's object; empty where none is wanted.
+    """
+
+    id: int
+    text: str
+    guessed_by: str | None
+    offset: int
+    logprobs: dict[str, Any]
+
+
+@dataclass
+class ReplyChoice:
+    """The state of one choice.
+
+    Args:
+        index: among the reply's.
+        prompt: what it answers; its text comes first where a client wants it echoed.
+        tokenizer: the target's.
+        stop_strings: that end it; they are no part of the text.
+    """
+
+    index: int
+    prompt: JobPrompt
+    tokenizer: Tokenizer
+    stop_strings: list[str]
+    num_rounds: int = 0  # updates with tokens
+    finish_reason: str | None = None
+    error: ApiError | None = None
+    tokens: list[ReplyToken] = field(default_factory=list)
+    prompt_tokens: list[ReplyToken] = field(default_factory=list)  # where their logprobs are shown
+    levels: list[dict[str, Any]] = field(default_factory=list)  # as of `Update`
+
+    def __post_init__(self) -> None:
+        self.text = self.prompt.text
+        # new text is decoded after the last tokens, if they have any text; long prompts take long
+        end = self.prompt.token_ids[-NUM_CONTEXT:]
+        context = end if self.tokenizer.decode(end) else self.prompt.token_ids
+        self._stream = TextStream(self.tokenizer, self.stop_strings, context)
+
+    def take(self, update: Update) -> list[ReplyToken]:
+        """Append what a step decided, and return it; tokens after a stop string are dropped."""
+        begin = len(self.tokens)
+        for new in update.tokens:
+            last = self.tokens[-1].id if self.tokens else self.prompt.token_ids[-1]
+            entry = {} if new.logprobs is None else logprob_entry(new.token, last, new.logprobs, self.tokenizer)
+            text = self._stream.feed(new.token)
+            self.tokens.append(ReplyToken(new.token, text, new.guessed_by, len(self.text), entry))
+            self.text += text
+            if self._stream.stopped:
+                self.finish_reason = "stop"
+                break
+        else:
+            self.finish_reason = update.ending
+        added = self.tokens[begin:]
+        if self.finish_reason is not None and added:
+            rest = self._stream.finish()
+            added[-1].text += rest
+            self.text += rest
+            if self._stream.stopped:
+                self.finish_reason = "stop"
+        self.num_rounds += bool(added)
+        self.levels = update.levels or self.levels
+        return added
+
+
+def scored_prompt(prompt: JobPrompt, scores: list[TokenLogprobs], tokenizer: Tokenizer) -> list[ReplyToken]:
+    """All tokens of an echoed prompt, from the logprobs of all but the first."""
+    stream, length, before = TextStream(tokenizer), 0, None
+    tokens = []
+    for token, found in zip(prompt.token_ids, (None, *scores), strict=True):
+        # a special token may have a text that is not the prompt's
+        offset, entry = min(length, len(prompt.text)), logprob_entry(token, before, found, tokenizer)
+        text = stream.feed(token)
+        tokens.append(ReplyToken(token, text, None, offset, entry))
+        length += len(text)
+        before = token
+    return tokens
 
 
 class Call:
-    """The sequences of one request.
-
-    Args:
-        thread: decodes.
-        tokenizer: the target's.
-        job: what to decode.
-    """
+    """The sequences of one request, submitted when it is made."""
 
     def __init__(self, thread: EngineThread, tokenizer: Tokenizer, job: Job) -> None:
         self.job = job
-        self.choices: list[ReplyChoice] = []
-        for prompt in job.prompts:
-            for _ in range(job.body.num_choices):
-                self.choices.append(ReplyChoice(len(self.choices), prompt, tokenizer, job.stop_strings))
         self.began = time.perf_counter()
         self.first_token: float | None = None  # seconds after it began
+        self.choices: list[ReplyChoice] = []
         self._thread = thread
         self._tokenizer = tokenizer
-        self._arrived: asyncio.Queue[tuple[int, Update | Scores]] = asyncio.Queue()  # of choices, or of prompts
+        self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()  # of choices, by their index
         self._watchers: list[Watcher] = []
-        self._unscored: dict[int, Unscored] = {}  # by the number of the prompt
+        self._scores: list[asyncio.Future[Scores]] = []  # of prompts, where they are wanted
+        self._unscored: list[Unscored] = []
+        for prompt in job.prompts if job.scores_prompts else ():
+            scores: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
+            self._scores.append(scores)
+            self._unscored.append(Unscored(prompt.token_ids, job.num_logprobs or 0, partial(_settle, scores)))
+            thread.score(self._unscored[-1])
+        for prompt in job.prompts:
+            for number in range(job.body.num_choices):
+                self.choices.append(ReplyChoice(len(self.choices), prompt, tokenizer, job.stop_strings))
+                self._submit(self.choices[-1], job.selection_of(number))
 
-    def begin(self) -> None:
-        """Submit all sequences, and the prompts whose tokens have logprobs too."""
+    def _submit(self, choice: ReplyChoice, selection: Selection) -> None:
+        def hear(update: Update) -> None:
+            self._updates.put_nowait((choice.index, update))
+
         job = self.job
-        if job.scores_prompts:
-            for number, prompt in enumerate(job.prompts):
-                unscored = Unscored(prompt.token_ids, job.num_logprobs or 0, self._hear(number))
-                self._unscored[number] = unscored
-                self._thread.score(unscored)
-        for choice in self.choices:
-            if job.max_new_tokens == 0:
-                self._arrived.put_nowait((choice.index, Update(ending="length")))
-                continue
-            watcher = Watcher(self._hear(choice.index), job.num_logprobs, job.body.wants_trace)
-            self._watchers.append(watcher)
-            selection = job.selection_of(choice.index % job.body.num_choices)
-            stops = self._tokenizer.eos_token_ids
-            self._thread.submit(Request(choice.prompt.token_ids, job.max_new_tokens, stops, selection), watcher)
+        if job.max_new_tokens == 0:
+            hear(Update(ending="length"))
+            return
+        self._watchers.append(Watcher(hear, job.num_logprobs, job.body.wants_trace))
+        stops = self._tokenizer.eos_token_ids
+        request = Request(choice.prompt.token_ids, job.max_new_tokens, stops, selection)
+        self._thread.submit(request, self._watchers[-1])
 
     def end(self) -> None:
         """Free what it holds, whatever became of the request."""
-        watched: list[Watcher | Unscored] = [*self._watchers, *self._unscored.values()]
+        watched: list[Watcher | Unscored] = [*self._watchers, *self._unscored]
         for one in watched:
             self._thread.forget(one)
 
@@ -72,64 +159,53 @@ class Call:
 
     @property
     def num_new_tokens(self) -> int:
-        return sum(choice.num_tokens for choice in self.choices)
+        return sum(len(choice.tokens) for choice in self.choices)
 
     def fail(self, error: ApiError) -> None:
         """Let whoever reads the parts have an error."""
-        self._arrived.put_nowait((0, error))
+        self._updates.put_nowait((0, Update(error=error)))
+        for scores in self._scores:
+            _settle(scores, error)
 
-    async def parts(self) -> AsyncIterator[tuple[ReplyChoice, Delta]]:
-        """Deltas of choices, until every one has ended; prompts have their logprobs before the first.
+    async def parts(self) -> AsyncIterator[tuple[ReplyChoice, list[ReplyToken]]]:
+        """New tokens of choices, until every one has ended; prompts have their logprobs before the first.
 
         Raises:
             ApiError: a sequence could not be decoded, or the call was broken off.
         """
-        early: deque[tuple[int, Update]] = deque()
-        while not all(choice.is_done for choice in self.choices):
-            index, news = early.popleft() if early and not self._unscored else await self._arrived.get()
-            if isinstance(news, ApiError):
-                raise news
-            if isinstance(news, list):
-                await self._take_scores(index, news)
-                continue
-            if self._unscored and news.error is None:
-                early.append((index, news))
-                continue
+        for prompt, told in zip(self.job.prompts, self._scores, strict=False):
+            scores = await told
+            if isinstance(scores, ApiError):
+                raise scores
+            # a long prompt has many labels
+            tokens = await asyncio.to_thread(scored_prompt, prompt, scores, self._tokenizer)
+            for choice in self.choices:
+                if choice.prompt is prompt:
+                    choice.prompt_tokens = tokens
+        while not all(choice.finish_reason for choice in self.choices):
+            index, update = await self._updates.get()
             choice = self.choices[index]
-            if choice.is_done:  # by a stop string that the engine does not know of
+            if update.error is not None:
+                choice.error = update.error
+                raise update.error
+            if choice.finish_reason:  # a stop string, which the engine does not know of
                 continue
-            delta = choice.take(news)
-            if choice.error is not None:
-                raise choice.error
-            if choice.is_done and news.ending is None:
+            added = choice.take(update)
+            if choice.finish_reason and update.ending is None:
                 self._thread.forget(self._watchers[index])
-            if delta.pieces and self.first_token is None:
+            if added and self.first_token is None:
                 self.first_token = time.perf_counter() - self.began
-            yield choice, delta
+            yield choice, added
 
-    async def _take_scores(self, number: int, scores: Scores) -> None:
-        assert isinstance(scores, list)
-        del self._unscored[number]
-        prompt = self.job.prompts[number]
-        # a long prompt has many labels
-        placed = await asyncio.to_thread(place_prompt, prompt.token_ids, prompt.text, scores, self._tokenizer)
-        for choice in self.choices:
-            if choice.prompt is prompt:
-                choice.prompt_logprobs = placed
 
-    def _hear(self, index: int) -> Callable[[Update | Scores], None]:
-        return lambda news: self._arrived.put_nowait((index, news))
+def _settle(scores: "asyncio.Future[Scores]", told: Scores) -> None:
+    """Set a result, unless there is one, or nobody waits for it any more."""
+    if not scores.done():
+        scores.set_result(told)
 
 
 class Desk:
-    """Admits calls; used in the event loop alone.
-
-    Args:
-        thread: decodes.
-        tokenizer: the target's.
-        max_sequences: decoded at a time.
-        max_queue: that may wait.
-    """
+    """Admits calls; used in the event loop alone."""
 
     def __init__(self, thread: EngineThread, tokenizer: Tokenizer, max_sequences: int, max_queue: int) -> None:
         self.thread = thread
@@ -150,7 +226,7 @@ class Desk:
         """
         count = len(job.prompts) * job.body.num_choices
         if self.closes:
-            raise self._shutting_down()
+            raise _shutting_down()
         if self.thread.failure is not None:
             raise self.thread.failed
         if count > self.capacity:
@@ -170,7 +246,6 @@ class Desk:
         self._calls.add(call)
         self.num_open += count
         try:
-            call.begin()
             yield call
         finally:
             call.end()
@@ -184,8 +259,9 @@ class Desk:
 
     def break_off(self) -> None:
         """End the calls that still run with an error."""
-        for call in list(self._calls):
-            call.fail(self._shutting_down())
+        for call in self._calls:
+            call.fail(_shutting_down())
 
-    def _shutting_down(self) -> ApiError:
-        return ApiError(503, "The server is shutting down. Ask again later.", SERVER, code="shutting_down")
+
+def _shutting_down() -> ApiError:
+    return ApiError(503, "The server is shutting down. Ask again later.", SERVER, code="shutting_down")

@@ -4,20 +4,21 @@ import asyncio
 import logging
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from mxconv.engine.decoder import Decoder
 from mxconv.errors import MxconvError
 from mxconv.serving.http.api_error import SERVER, ApiError
-from mxconv.serving.http.logprobs import TokenLogprobs, token_logprobs
-from mxconv.serving.http.prompt_scores import Scorer, Unscored
+from mxconv.serving.http.logprobs import TokenLogprobs, prompt_logprobs, token_logprobs
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request, Sequence
 
 log = logging.getLogger("mxconv.serving")
+LEVEL_COUNTS = ("name", "num_proposed", "num_accepted")
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,37 @@ class Watcher:
     sequence: Sequence | None = None  # set and read by the engine's thread alone
 
 
+Scores = list[TokenLogprobs] | ApiError  # of every token but the first, or why there are none
+
+
+@dataclass(eq=False)
+class Unscored:
+    """A prompt whose tokens' logprobs a client wants. `hear` is called in the event loop, once."""
+
+    tokens: list[int]
+    num_top: int
+    hear: Callable[[Scores], None]
+    scores: list[TokenLogprobs] = field(default_factory=list)  # so far
+    pieces: Iterator[list[TokenLogprobs]] | None = None  # that compute the others
+
+
 class EngineThread:
-    """Steps an engine while it has work, and sleeps while it has none.
+    """Steps an engine while it has work, and sleeps while it has none; scores prompts between steps, one at a time.
 
     Args:
         engine: used by this thread alone from now on.
-        scorer: likewise.
+        decoder: the target's, likewise.
     """
 
-    def __init__(self, engine: Engine, scorer: Scorer) -> None:
+    def __init__(self, engine: Engine, decoder: Decoder) -> None:
         self.engine = engine
-        self._scorer = scorer
+        self.failure: str | None = None  # why it will never step again
+        self._decoder = decoder
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._watchers: dict[Sequence, Watcher] = {}
+        self._unscored: list[Unscored] = []
         self._stops = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self.failure: str | None = None  # why it will never step again
 
     def start(self) -> None:
         """Start from within the event loop that gets the updates."""
@@ -80,15 +96,42 @@ class EngineThread:
 
     def submit(self, request: Request, watcher: Watcher) -> None:
         """Decode; the watcher gets updates until one has an ending or an error, or it is forgotten."""
-        self._inbox.put(partial(self._submit, request, watcher))
+
+        def submit_here() -> None:
+            if self.failure is not None:
+                self._tell(watcher.hear, Update(error=self.failed))
+                return
+            try:
+                watcher.sequence = self.engine.submit(request)
+            except MxconvError as error:
+                self._tell(watcher.hear, Update(error=ApiError(400, str(error))))
+            else:
+                self._watchers[watcher.sequence] = watcher
+
+        self._inbox.put(submit_here)
 
     def score(self, prompt: Unscored) -> None:
         """Score a prompt, unless it is forgotten before."""
-        self._inbox.put(partial(self._score, prompt))
+
+        def score_here() -> None:
+            if self.failure is None:
+                self._unscored.append(prompt)
+            else:
+                self._tell(prompt.hear, self.failed)
+
+        self._inbox.put(score_here)
 
     def forget(self, watched: Watcher | Unscored) -> None:
         """Drop its sequence, or its scores, before the next step, if it still has some."""
-        self._inbox.put(partial(self._forget, watched))
+
+        def forget_here() -> None:
+            if isinstance(watched, Unscored):
+                self._unscored = [prompt for prompt in self._unscored if prompt is not watched]
+            elif watched.sequence in self._watchers:
+                del self._watchers[watched.sequence]
+                self.engine.cancel(watched.sequence)
+
+        self._inbox.put(forget_here)
 
     @property
     def num_watched(self) -> int:
@@ -98,7 +141,7 @@ class EngineThread:
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do."""
-        return self.engine.is_idle and self._scorer.is_idle
+        return self.engine.is_idle and not self._unscored
 
     @property
     def is_alive(self) -> bool:
@@ -112,7 +155,7 @@ class EngineThread:
 
     def stop(self, seconds: float) -> None:
         """Let the step that runs end, take no other, and wait for it at most so long."""
-        self._inbox.put(self._stop)
+        self._inbox.put(partial(setattr, self, "_stops", True))
         self._thread.join(seconds)
 
     def _run(self) -> None:
@@ -122,44 +165,20 @@ class EngineThread:
                     self._inbox.get()()
                 if not (self._stops or self.engine.is_idle):
                     self._step()
-                if not (self._stops or self._scorer.is_idle) and (scored := self._scorer.step()) is not None:
-                    self._tell([partial(scored[0].hear, scored[1])])
+                if self._unscored and not self._stops:
+                    self._score(self._unscored[0])
         except BaseException as error:  # a defect: every request that waits, and every later one, gets an error
             log.error("the engine failed:\n%s", traceback.format_exc())
             self.failure = f"{type(error).__name__}: {error}"
             failed = ApiError(500, f"The engine failed ({self.failure}). Start the server again.", SERVER)
-            watchers, self._watchers = self._watchers.values(), {}
-            self._tell([partial(watcher.hear, Update(error=failed)) for watcher in watchers])
-            self._tell([partial(prompt.hear, failed) for prompt in self._scorer.drop_all()])
+            for watcher in self._watchers.values():
+                self._tell(watcher.hear, Update(error=failed))
+            for prompt in self._unscored:
+                self._tell(prompt.hear, failed)
+            self._watchers.clear()
+            self._unscored.clear()
             while not self._stops:
                 self._inbox.get()()
-
-    def _submit(self, request: Request, watcher: Watcher) -> None:
-        if self.failure is not None:
-            self._tell([partial(watcher.hear, Update(error=self.failed))])
-            return
-        try:
-            watcher.sequence = self.engine.submit(request)
-        except MxconvError as error:
-            self._tell([partial(watcher.hear, Update(error=ApiError(400, str(error))))])
-            return
-        self._watchers[watcher.sequence] = watcher
-
-    def _score(self, prompt: Unscored) -> None:
-        if self.failure is None:
-            self._scorer.add(prompt)
-        else:
-            self._tell([partial(prompt.hear, self.failed)])
-
-    def _forget(self, watched: Watcher | Unscored) -> None:
-        if isinstance(watched, Unscored):
-            self._scorer.drop(watched)
-        elif watched.sequence in self._watchers:
-            del self._watchers[watched.sequence]
-            self.engine.cancel(watched.sequence)
-
-    def _stop(self) -> None:
-        self._stops = True
 
     def _step(self) -> None:
         new: dict[Sequence, list[NewToken]] = {}
@@ -168,25 +187,30 @@ class EngineThread:
                 count = watcher.num_logprobs
                 logprobs = None if count is None else token_logprobs(each.logits, each.token, count)
                 new.setdefault(each.sequence, []).append(NewToken(each.token, each.guessed_by, logprobs))
-        news: list[Callable[[], None]] = []
         for sequence, watcher in list(self._watchers.items()):
-            tokens = new.get(sequence, [])
             if sequence.is_done:
                 del self._watchers[sequence]
-            if tokens or sequence.is_done:
-                news.append(partial(watcher.hear, _update(sequence, tokens, watcher.wants_trace)))
-        if news:
-            self._tell(news)
+            if sequence in new or sequence.is_done:
+                self._tell(watcher.hear, _update(sequence, new.get(sequence, []), watcher.wants_trace))
 
-    def _tell(self, news: list[Callable[[], None]]) -> None:
-        """Have these called in the event loop."""
-
-        def hear() -> None:
-            for one in news:
-                one()
-
+    def _score(self, prompt: Unscored) -> None:
+        """Evaluate a piece of a prompt; after the last one, tell its scores."""
+        told: Scores = prompt.scores
         try:
-            self._loop.call_soon_threadsafe(hear)
+            if prompt.pieces is None:
+                prompt.pieces = prompt_logprobs(self._decoder, prompt.tokens, prompt.num_top)
+            if (piece := next(prompt.pieces, None)) is not None:
+                prompt.scores += piece
+                return
+        except MxconvError as error:
+            told = ApiError(500, str(error), SERVER)
+        self._unscored.remove(prompt)
+        self._tell(prompt.hear, told)
+
+    def _tell(self, hear: Callable[[Any], None], news: Update | Scores) -> None:
+        """Call `hear` in the event loop."""
+        try:
+            self._loop.call_soon_threadsafe(hear, news)
         except RuntimeError:  # the loop is closed: nobody gets updates any more
             self._stops = True
 
@@ -194,8 +218,7 @@ class EngineThread:
 def _update(sequence: Sequence, tokens: list[NewToken], wants_trace: bool) -> Update:
     """The update after a step that decided these tokens."""
     drafts = sequence.generation.trace.statistics[1:] if wants_trace else []
-    counts = ("name", "num_proposed", "num_accepted")
-    levels = [{name: getattr(level, name) for name in counts} for level in drafts]
+    levels = [{name: getattr(level, name) for name in LEVEL_COUNTS} for level in drafts]
     if sequence.error is not None:
         return Update(tokens, error=ApiError(500, str(sequence.error), SERVER), levels=levels)
     return Update(tokens, sequence.generation.ending if sequence.is_done else None, levels=levels)

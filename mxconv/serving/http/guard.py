@@ -11,11 +11,12 @@ import ipaddress
 from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.metrics import Metrics
-from mxconv.serving.http.serve_options import ServeOptions
+from mxconv.serving.http.served import ServeOptions
 
 OPEN_PATHS = ("/", "/health", "/openapi.json")
 PATHS = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions")
@@ -23,14 +24,7 @@ HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"
 
 
 class Guard:
-    """Checks requests before anything else sees them, and counts responses.
-
-    Args:
-        app: the application.
-        options: the key that clients must have, and limits on bodies.
-        is_loopback: whether the server can be reached from this machine alone.
-        metrics: count responses.
-    """
+    """Checks requests before the application sees them, and counts responses."""
 
     def __init__(self, app: ASGIApp, options: ServeOptions, is_loopback: bool, metrics: Metrics) -> None:
         self._app = app
@@ -56,11 +50,11 @@ class Guard:
         try:
             headers = Headers(scope=scope)
             self._check(scope["path"], headers)
-            receive = await self._with_body(headers, receive)
+            receive = await self._with_body(headers, scope, receive)
         except ApiError as error:
             await error.response()(scope, receive, send_on)
             return
-        except _LeftError:
+        except ClientDisconnect:
             return
         await self._app(scope, receive, send_on)
 
@@ -84,46 +78,28 @@ class Guard:
                     headers={"WWW-Authenticate": "Bearer"},
                 )
 
-    async def _with_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
+    async def _with_body(self, headers: Mapping[str, str], scope: Scope, receive: Receive) -> Receive:
         """Read the whole body, within the limits; what comes back gives it again."""
-        most = self._options.max_body_bytes
+        most, seconds = self._options.max_body_bytes, self._options.slow_seconds
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > most:
             raise _too_large(most)
         body = bytearray()
         try:
-            async with asyncio.timeout(self._options.slow_seconds):
-                has_more = True
-                while has_more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _LeftError
-                    body += message.get("body", b"")
+            async with asyncio.timeout(seconds):
+                async for piece in Request(scope, receive).stream():
+                    body += piece
                     if len(body) > most:
                         raise _too_large(most)
-                    has_more = message.get("more_body", False)
         except TimeoutError:
-            seconds = self._options.slow_seconds
-            raise ApiError(
-                408,
-                f"The body was not complete after {seconds:g} seconds.",
-                code="slow_body",
-                headers={"Connection": "close"},
-            ) from None
-        is_read = False
+            message = f"The body was not complete after {seconds:g} seconds."
+            raise ApiError(408, message, code="slow_body", headers={"Connection": "close"}) from None
+        whole = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def receive_again() -> Message:
-            nonlocal is_read
-            if is_read:
-                return await receive()
-            is_read = True
-            return {"type": "http.request", "body": bytes(body), "more_body": False}
+            return whole.pop() if whole else await receive()
 
         return receive_again
-
-
-class _LeftError(Exception):
-    """The client left before its request was complete."""
 
 
 def _too_large(most: int) -> ApiError:

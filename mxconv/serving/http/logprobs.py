@@ -1,16 +1,18 @@
-"""Logprobs of tokens: from the target's logits, and as clients see them, with texts and offsets."""
+"""Logprobs of tokens: from the target's logits, and as OpenAI's clients see them, with texts and bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.text.text_stream import TextStream, token_label
+from mxconv.engine.decoder import Decoder
+from mxconv.text.text_stream import token_label
 from mxconv.text.tokenizer import Tokenizer
 
 LEAST = -9999.0  # OpenAI's number for what cannot be; JSON has no infinity
+MOST_PROMPT_ROWS = 32  # of a prompt that are evaluated at once, while running sequences wait
 
 
 @dataclass(frozen=True)
@@ -26,24 +28,8 @@ class TokenLogprobs:
     top: list[tuple[int, float]]
 
 
-@dataclass(frozen=True)
-class PlacedToken:
-    """A token as clients see it.
-
-    Args:
-        entry: OpenAI's `token`, `logprob`, `bytes` and `top_logprobs`; the last two numbers are None of a text's first
-            token.
-        offset: characters of the choice's text before it.
-    """
-
-    entry: dict[str, Any]
-    offset: int
-
-
 def token_logprobs(logits: F32, token: int, num_top: int) -> TokenLogprobs:
     """Logarithms of the softmax of the target's own logits: before temperature, top_k and top_p.
-
-    A function of the row alone, like the row of its path.
 
     Args:
         logits: (vocab_size,) float32.
@@ -62,35 +48,33 @@ def token_logprobs(logits: F32, token: int, num_top: int) -> TokenLogprobs:
     return TokenLogprobs(max(LEAST, float(logprobs[token])), top)
 
 
-def place(
-    token: int, before: int | None, logprobs: TokenLogprobs | None, offset: int, tokenizer: Tokenizer
-) -> PlacedToken:
-    """One token of a choice, after the token `before` it."""
-    if logprobs is None:
-        return PlacedToken(_labelled(token, before, None, tokenizer) | {"top_logprobs": None}, offset)
-    top = [_labelled(other, before, logprob, tokenizer) for other, logprob in logprobs.top]
-    return PlacedToken(_labelled(token, before, logprobs.logprob, tokenizer) | {"top_logprobs": top}, offset)
+def prompt_logprobs(decoder: Decoder, tokens: Sequence[int], num_top: int) -> Iterator[list[TokenLogprobs]]:
+    """Yield the logprobs of all tokens of a prompt but the first, those of some rows at a time.
+
+    The prompt is evaluated in a cache of its own. Rows depend on their path alone: the logits are those that would have
+    chosen these tokens, bit for bit.
+    """
+    cache, last = decoder.new_cache(), len(tokens) - 1
+    for begin in range(0, last, MOST_PROMPT_ROWS):
+        end = min(begin + MOST_PROMPT_ROWS, last)
+        logits = decoder.forward(tokens[begin:end], cache)
+        following = tokens[begin + 1 : end + 1]
+        yield [token_logprobs(row, token, num_top) for row, token in zip(logits, following, strict=True)]
 
 
-def place_prompt(
-    token_ids: Sequence[int], text: str, logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer
-) -> list[PlacedToken]:
-    """All tokens of a prompt; the first has no logprob, since nothing predicts it.
+def logprob_entry(token: int, before: int | None, found: TokenLogprobs | None, tokenizer: Tokenizer) -> dict[str, Any]:
+    """OpenAI's object of a token: `token`, `logprob`, `bytes` and `top_logprobs`.
 
     Args:
-        token_ids: of the prompt.
-        text: its own.
-        logprobs: of all tokens but the first.
+        token: its id.
+        before: the token before it; None at the beginning of a text.
+        found: its logprobs; None of a text's first token, since nothing predicts it.
         tokenizer: the target's.
     """
-    stream, length = TextStream(tokenizer), 0
-    placed, before = [], None
-    for token, found in zip(token_ids, (None, *logprobs), strict=True):
-        # a special token may have a text that is not the prompt's
-        placed.append(place(token, before, found, min(length, len(text)), tokenizer))
-        length += len(stream.feed(token))
-        before = token
-    return placed
+    if found is None:
+        return _labelled(token, before, None, tokenizer) | {"top_logprobs": None}
+    top = [_labelled(other, before, logprob, tokenizer) for other, logprob in found.top]
+    return _labelled(token, before, found.logprob, tokenizer) | {"top_logprobs": top}
 
 
 def _labelled(token: int, before: int | None, logprob: float | None, tokenizer: Tokenizer) -> dict[str, Any]:

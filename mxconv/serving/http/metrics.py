@@ -10,21 +10,17 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Metrics:
-    """Counters of one server.
-
-    Args:
-        desk: whose sequences are counted.
-    """
+    """Counters of one server."""
 
     def __init__(self, desk: Desk) -> None:
         self._registry = registry = CollectorRegistry()
-        told = "Choices by how they ended; dropped: nobody wanted the rest."
+        ends = "Choices by how they ended; dropped: nobody wanted the rest."
         guessed = "Tokens by the level that guessed them; target: its own."
         self._responses = Counter("mxconv_http_responses", "Responses.", ("path", "status"), registry=registry)
         self._prompt_tokens = Counter("mxconv_prompt_tokens", "Tokens of prompts.", registry=registry)
         self._new_tokens = Counter("mxconv_new_tokens", "Tokens that were decoded.", registry=registry)
         self._guessed = Counter("mxconv_tokens_guessed", guessed, ("level",), registry=registry)
-        self._endings = Counter("mxconv_choices", told, ("ending",), registry=registry)
+        self._endings = Counter("mxconv_choices", ends, ("ending",), registry=registry)
         self._seconds = _histogram("mxconv_request_seconds", "From a request to the end of its answer.", registry)
         self._first = _histogram("mxconv_first_token_seconds", "From a request to its first token.", registry)
         sequences = Gauge("mxconv_sequences", "Sequences that are decoded or wait to be.", registry=registry)
@@ -41,8 +37,8 @@ class Metrics:
         for choice in call.choices:
             ending = "error" if choice.error else choice.finish_reason or "dropped"
             self._endings.labels(ending).inc()
-            for piece in choice.pieces:
-                self._guessed.labels(piece["guessed_by"] or "target").inc()
+            for token in choice.tokens:
+                self._guessed.labels(token.guessed_by or "target").inc()
         self._seconds.observe(time.perf_counter() - call.began)
         if call.first_token is not None:
             self._first.observe(call.first_token)

@@ -23,16 +23,7 @@ STREAM_HEADERS = [
 
 
 class Reply(Response):
-    """Admits a job when it is sent, so that nothing is held for a client that left before.
-
-    Args:
-        desk: admits it.
-        served: the model.
-        metrics: count it.
-        seconds: for all of it.
-        shape: of completions or chats.
-        job: what to decode.
-    """
+    """Admits a job when it is sent, so that nothing is held for a client that left before."""
 
     def __init__(
         self, desk: Desk, served: ServedModel, metrics: Metrics, seconds: float, shape: type[Shape], job: Job
@@ -76,11 +67,11 @@ class Reply(Response):
 
     async def _send_chunks(self, call: Call, shape: Shape, stream: "_EventStream") -> None:
         usage: dict[str, Any] = {"usage": None} if self._job.body.includes_usage else {}
-        async for choice, delta in call.parts():
+        async for choice, added in call.parts():
             if not stream.has_begun:  # after the first part, since an error before it has a status of its own
                 for opening in shape.opening():
                     await stream.send(opening | usage)
-            await stream.send(shape.chunk(choice, delta) | usage)
+            await stream.send(shape.chunk(choice, added) | usage)
         if usage:
             await stream.send(shape.last())
         await stream.write("[DONE]", is_last=True)

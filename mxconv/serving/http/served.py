@@ -1,4 +1,4 @@
-"""The model that a server serves, and from the bodies of requests to jobs: token ids, and how to decode them."""
+"""A server's limits, the model that it serves, and from bodies of requests to jobs: token ids, and how to decode."""
 
 import hashlib
 import secrets
@@ -8,11 +8,10 @@ from typing import Any
 
 import mxconv
 from mxconv.decode import TextModel
-from mxconv.errors import MxconvError
+from mxconv.errors import ModelError, MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.serving.http.api_error import ApiError, invalid
 from mxconv.serving.http.bodies import ChatBody, CompletionBody, DecodingBody
-from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
@@ -22,16 +21,54 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
 SEED_LIMIT = 2**53  # seeds that are drawn here come back whole from any reader of JSON
 MOST_PROMPTS = 128
 PLAIN_TOKENS, PLAIN_SECONDS = 48, 1.5  # at most, to measure plain decoding
+LEAST_KEY = 8  # characters; a shorter key can be guessed
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Options of a server.
+
+    Args:
+        host: the address to listen on.
+        port: 0 for any free one.
+        api_key: that clients must have; None lets everyone in.
+        max_sequences: decoded at a time.
+        kv_bytes: for keys and values; None leaves it to the engine.
+        max_queue: sequences that may wait while others are decoded.
+        max_prompt_tokens: of a prompt; None: as many as the target has positions.
+        max_new_tokens: of a choice; None: likewise.
+        max_body_bytes: of a request.
+        request_seconds: from the first byte of a body to the last one of its answer.
+        slow_seconds: for a request's head, and for its body.
+        drain_seconds: in which running requests may finish once the server is told to stop.
+
+    Raises:
+        ModelError: the key is too short.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    max_sequences: int = 16
+    kv_bytes: int | None = None
+    max_queue: int = 64
+    max_prompt_tokens: int | None = None
+    max_new_tokens: int | None = None
+    max_body_bytes: int = 4_000_000
+    request_seconds: float = 600.0
+    slow_seconds: float = 10.0
+    drain_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.api_key is not None and len(self.api_key) < LEAST_KEY:
+            raise ModelError(
+                f"API key: {len(self.api_key)} characters; at least {LEAST_KEY} are required. Choose a longer one."
+            )
 
 
 @dataclass(frozen=True)
 class JobPrompt:
-    """One of a request's prompts.
-
-    Args:
-        token_ids: as the target reads it.
-        text: what `echo` shows; empty without it.
-    """
+    """One of a request's prompts, as the target reads it; `text` is what `echo` shows, empty without it."""
 
     token_ids: list[int]
     text: str = ""
@@ -67,13 +104,7 @@ class Job:
 
 
 class ServedModel:
-    """A text model under a name.
-
-    Args:
-        model: what is decoded.
-        name: what clients call it.
-        options: limits of prompts and answers.
-    """
+    """A text model under the name that clients call it, with limits of prompts and answers."""
 
     def __init__(self, model: TextModel, name: str, options: ServeOptions) -> None:
         self.name = name
@@ -111,7 +142,7 @@ class ServedModel:
             )
 
     def completion_job(self, body: CompletionBody) -> Job:
-        """The job of a request for completions; raises ApiError for a field that cannot be served."""
+        """The job of a request; raises ApiError for a field that cannot be served."""
         self.check_name(body.model)
         if body.max_tokens == 0 and not body.echo:
             raise invalid("max_tokens", "0 without echo; at least 1 is required. Ask for more, or for the prompt.")
@@ -121,7 +152,7 @@ class ServedModel:
         return replace(job, scores_prompts=bool(body.echo) and body.logprobs is not None)
 
     def chat_job(self, body: ChatBody) -> Job:
-        """The job of a request for a chat; raises ApiError for a field that cannot be served."""
+        """The job of a request; raises ApiError for a field that cannot be served."""
         self.check_name(body.model)
         if body.top_logprobs is not None and not body.logprobs:
             raise invalid("top_logprobs", f'{body.top_logprobs} without logprobs; send "logprobs": true as well.')

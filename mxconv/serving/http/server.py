@@ -24,9 +24,7 @@ from mxconv.serving.http.app import application
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.guard import is_loopback
-from mxconv.serving.http.prompt_scores import Scorer
-from mxconv.serving.http.serve_options import ServeOptions
-from mxconv.serving.http.served import ServedModel
+from mxconv.serving.http.served import ServedModel, ServeOptions
 from mxconv.serving.llm_engine import Engine
 
 KEEP_ALIVE_SECONDS = 30
@@ -55,7 +53,7 @@ class Serving:
         served = ServedModel(model, name, options)
         target = model.loaded.levels[0].decoder
         assert target is not None
-        thread = EngineThread(engine, Scorer(target))
+        thread = EngineThread(engine, target)
         self.desk = desk = Desk(thread, model.loaded.tokenizer, options.max_sequences, options.max_queue)
         self.listener: socket.socket = listen(options.host, options.port)
         self.url = url_of(self.listener)
@@ -97,14 +95,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until a signal or `stop`.
-
-    Args:
-        app: what it serves.
-        desk: closed at the end.
-        options: how long heads may take and the end may last.
-        announce: called once it accepts requests.
-    """
+    """Serves until a signal or `stop`; calls `announce` once it accepts requests, and closes the desk at the end."""
 
     def __init__(self, app: ASGIApp, desk: Desk, options: ServeOptions, announce: Callable[[], None]) -> None:
         protocol = type("Protocol", (_PatientProtocol,), {"slow_seconds": options.slow_seconds})

@@ -4,19 +4,12 @@ import time
 import uuid
 from typing import Any
 
-from mxconv.serving.http.call import Call
-from mxconv.serving.http.logprobs import PlacedToken
-from mxconv.serving.http.reply_choice import Delta, ReplyChoice
+from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
 from mxconv.serving.http.served import ServedModel
 
 
 class Shape:
-    """The common part of completions and chats.
-
-    Args:
-        served: the model.
-        call: what is decoded.
-    """
+    """The common part of completions and chats."""
 
     prefix: str
     whole_object: str
@@ -34,28 +27,23 @@ class Shape:
 
     def whole(self) -> dict[str, Any]:
         """The answer in one piece."""
-        choices = [
-            {"index": choice.index, **self._choice(choice), "finish_reason": choice.finish_reason}
-            | self._trace(choice, choice.pieces, choice.levels)
-            for choice in self._call.choices
-        ]
+        choices = [self._choice(choice, self._message(choice), choice.tokens) for choice in self._call.choices]
         head = self._head | self._with_sampling
         return {"object": self.whole_object, **head, "choices": choices, "usage": self.usage()}
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first token."""
-        return []
+        raise NotImplementedError
 
-    def chunk(self, choice: ReplyChoice, delta: Delta) -> dict[str, Any]:
+    def chunk(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
         """The chunk of a step: what it added to a choice, its ending, and in the last chunk how it was sampled."""
-        members = self._delta(delta) | {"index": choice.index, "finish_reason": choice.finish_reason}
-        members |= self._trace(choice, delta.pieces, delta.levels)
-        is_last = all(choice.is_done for choice in self._call.choices)
-        return self._chunk([members]) | (self._with_sampling if is_last else {})
+        is_last = all(choice.finish_reason for choice in self._call.choices)
+        found = self._chunk(self._choice(choice, self._delta(added), added))
+        return found | (self._with_sampling if is_last else {})
 
     def last(self) -> dict[str, Any]:
         """The chunk of `stream_options.include_usage`."""
-        return self._chunk([]) | {"usage": self.usage()}
+        return self._chunk() | {"usage": self.usage()}
 
     def usage(self) -> dict[str, int]:
         """Tokens that were read and written; a stop token counts."""
@@ -66,20 +54,27 @@ class Shape:
     def _with_sampling(self) -> dict[str, Any]:
         return {"mxconv": {**self._head["mxconv"], "sampling": self._call.job.sampling.members}}
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _chunk(self, *choices: dict[str, Any]) -> dict[str, Any]:
         return {"object": self.chunk_object, **self._head, "choices": choices}
 
-    def _trace(self, choice: ReplyChoice, pieces: list[dict[str, Any]], levels: list[dict[str, Any]]) -> dict[str, Any]:
-        """The level that guessed each token, and counts of all drafts since the choice began, if they are wanted."""
-        if not self._call.job.body.wants_trace:
-            return {}
-        counts = {"num_tokens": choice.num_tokens, "num_rounds": choice.num_rounds}
-        return {"mxconv": {"tokens": pieces, **counts, "levels": levels}}
+    def _choice(self, choice: ReplyChoice, content: dict[str, Any], tokens: list[ReplyToken]) -> dict[str, Any]:
+        """A choice, with the level that guessed each token and counts of all drafts since it began, if wanted."""
+        found = {"index": choice.index, **content, "finish_reason": choice.finish_reason}
+        if self._call.job.body.wants_trace:
+            found["mxconv"] = {
+                "tokens": [{"id": one.id, "text": one.text, "guessed_by": one.guessed_by} for one in tokens],
+                "num_tokens": len(choice.tokens),
+                "num_rounds": choice.num_rounds,
+                "levels": choice.levels,
+            }
+        return found
 
-    def _choice(self, choice: ReplyChoice) -> dict[str, Any]:
+    def _message(self, choice: ReplyChoice) -> dict[str, Any]:
+        """Content and logprobs of a choice that is whole."""
         raise NotImplementedError
 
-    def _delta(self, delta: Delta) -> dict[str, Any]:
+    def _delta(self, added: list[ReplyToken]) -> dict[str, Any]:
+        """Content and logprobs that a step added."""
         raise NotImplementedError
 
 
@@ -93,29 +88,23 @@ class CompletionShape(Shape):
         """The prompts, where they are echoed."""
         return [
             self._chunk(
-                [
-                    {
-                        "index": choice.index,
-                        "text": choice.prompt.text,
-                        "logprobs": self._logprobs(choice.prompt_logprobs),
-                        "finish_reason": None,
-                    }
-                ]
+                {"index": choice.index, **self._content(choice.prompt.text, choice.prompt_tokens)}
+                | {"finish_reason": None}
             )
             for choice in self._call.choices
             if choice.prompt.text
         ]
 
-    def _choice(self, choice: ReplyChoice) -> dict[str, Any]:
-        return {"text": choice.text, "logprobs": self._logprobs([*choice.prompt_logprobs, *choice.logprobs])}
+    def _message(self, choice: ReplyChoice) -> dict[str, Any]:
+        return self._content(choice.text, [*choice.prompt_tokens, *choice.tokens])
 
-    def _delta(self, delta: Delta) -> dict[str, Any]:
-        return {"text": delta.text, "logprobs": self._logprobs(delta.logprobs)}
+    def _delta(self, added: list[ReplyToken]) -> dict[str, Any]:
+        return self._content("".join(token.text for token in added), added)
 
-    def _logprobs(self, placed: list[PlacedToken]) -> dict[str, Any] | None:
+    def _content(self, text: str, tokens: list[ReplyToken]) -> dict[str, Any]:
         if self._call.job.num_logprobs is None:
-            return None
-        entries = [one.entry for one in placed]
+            return {"text": text, "logprobs": None}
+        entries = [token.logprobs for token in tokens]
         # tokens that look alike share a name; the likelier one has it
         top = [
             None if (found := entry["top_logprobs"]) is None
@@ -123,10 +112,13 @@ class CompletionShape(Shape):
             for entry in entries
         ]  # fmt: skip
         return {
-            "tokens": [entry["token"] for entry in entries],
-            "token_logprobs": [entry["logprob"] for entry in entries],
-            "top_logprobs": top if self._call.job.num_logprobs else None,
-            "text_offset": [one.offset for one in placed],
+            "text": text,
+            "logprobs": {
+                "tokens": [entry["token"] for entry in entries],
+                "token_logprobs": [entry["logprob"] for entry in entries],
+                "top_logprobs": top if self._call.job.num_logprobs else None,
+                "text_offset": [token.offset for token in tokens],
+            },
         }
 
 
@@ -140,17 +132,18 @@ class ChatShape(Shape):
     def opening(self) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
         return [
-            self._chunk([{"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}])
+            self._chunk({"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None})
             for choice in self._call.choices
         ]
 
-    def _choice(self, choice: ReplyChoice) -> dict[str, Any]:
+    def _message(self, choice: ReplyChoice) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text, "refusal": None}
-        return {"message": message, "logprobs": self._logprobs(choice.logprobs)}
+        return {"message": message, "logprobs": self._logprobs(choice.tokens)}
 
-    def _delta(self, delta: Delta) -> dict[str, Any]:
-        return {"delta": {"content": delta.text} if delta.text else {}, "logprobs": self._logprobs(delta.logprobs)}
+    def _delta(self, added: list[ReplyToken]) -> dict[str, Any]:
+        text = "".join(token.text for token in added)
+        return {"delta": {"content": text} if text else {}, "logprobs": self._logprobs(added)}
 
-    def _logprobs(self, placed: list[PlacedToken]) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: list[ReplyToken]) -> dict[str, Any] | None:
         wanted = self._call.job.num_logprobs is not None
-        return {"content": [one.entry for one in placed], "refusal": None} if wanted else None
+        return {"content": [token.logprobs for token in tokens], "refusal": None} if wanted else None

@@ -13,18 +13,6 @@ SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
 
 
 @pytest.fixture(scope="session")
-def pylib() -> Path:
-    return EXAMPLES / "models" / "pylib-1.5m"
-
-
-@pytest.fixture(scope="session")
-def pylib_package(tmp_path_factory: pytest.TempPathFactory, pylib: Path) -> Path:
-    package = tmp_path_factory.mktemp("gguf") / "pylib"
-    quantize(pylib, package)
-    return package
-
-
-@pytest.fixture(scope="session")
 def python_prompts() -> list[str]:
     lines = (EXAMPLES / "prompts.jsonl").read_text().splitlines()
     return [json.loads(line)["prompt"] for line in lines[:20]]

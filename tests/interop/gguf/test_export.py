@@ -1,7 +1,6 @@
 """What stands in an exported file, read by the gguf library."""
 
 import json
-import re
 from pathlib import Path
 
 import gguf
@@ -20,30 +19,13 @@ from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels.encoders import decode_mxfp4
 from mxconv.package.package import Package
 
-KINDS = {  # as MODEL_TENSORS of the gguf library names them
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+NAMES = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, 2)  # all kinds of tensors that these models have
 
 
 def gguf_name(name: str) -> str:
-    for ours, theirs in {"embed_tokens": "token_embd", "norm": "output_norm"}.items():
-        if name == f"model.{ours}.weight":
-            return f"{theirs}.weight"
-    if name == "lm_head.weight":
-        return "output.weight"
-    found = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.(weight|bias)", name)
+    found = NAMES.get_name(name, (".weight", ".bias"))
     assert found is not None
-    return f"blk.{found[1]}.{KINDS[found[2]]}.{found[3]}"
+    return found
 
 
 def source_values(folder: Path) -> dict[str, np.ndarray]:
@@ -121,19 +103,16 @@ def test_the_draft_has_every_code_of_the_package(random_package: Path, tmp_path:
     )
 
 
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-@pytest.mark.parametrize(("dtype", "name"), [("F16", "F16"), ("BF16", "BF16")])
-def test_16_bit_targets_of_both_codecs_are_exact(codec: str, dtype: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_targets_of_bsfp_are_exact(dtype: str, tmp_path: Path) -> None:
     source = write_model(tmp_path / "source", dtype=dtype)
-    quantize(source, tmp_path / "package", codec=codec)
+    quantize(source, tmp_path / "package", codec="bsfp")
     result = export_gguf(tmp_path / "package", tmp_path / "out")
-    assert result.files[0] == f"out-{name}.gguf"
+    assert result.files == [f"out-{dtype}.gguf"]
     check_target(source, tmp_path / "out" / result.files[0], dtype)
-    if codec == "bsfp":
-        assert result.notes == (
-            "GGUF has no type for the BSFP draft: only the target was written. For a draft, quantize with "
-            "--codec mxfp4.",
-        )
+    assert result.notes == (
+        "GGUF has no type for the BSFP draft: only the target was written. For a draft, quantize with --codec mxfp4.",
+    )
 
 
 def test_a_referenced_target_and_kept_tensors_are_exported(tmp_path: Path) -> None:
@@ -205,6 +184,8 @@ def test_templates_by_name_and_the_file_of_a_template(tmp_path: Path) -> None:
 def test_values_without_a_block_stay_exact_in_bf16_of_an_f16_model(tmp_path: Path) -> None:
     """F16 could not hold them all: a 4-bit value may be smaller than its smallest."""
     quantize(write_model(tmp_path / "source", dtype="F16"), tmp_path / "package")
+    export_gguf(tmp_path / "package", tmp_path / "target.gguf", level="target")
+    check_target(tmp_path / "source", tmp_path / "target.gguf", "F16")
     export_gguf(tmp_path / "package", tmp_path / "a.gguf")
     tensor = read(tmp_path / "a.gguf")["blk.1.ffn_down.weight"]
     with Package(tmp_path / "package") as package:

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
+from exported_gguf import all_values
 from gguf_models import write_byte_level_tokenizer
 from llama_cpp_oracle import LlamaCpp, with_f32_matrices
 from packages import quantize
@@ -222,27 +222,20 @@ def as_float(tensor: SourceTensor) -> np.ndarray:
 
 def check_draft(folder: Path, is_turned: bool) -> None:
     """The draft's matrices are the target's in the same places, each block of 32 rounded, to 8 bits in the head."""
-    target, draft = (values_of(folder / f"out-{level}.gguf") for level in ("BF16", "MXFP4"))
+    target, draft = (all_values(folder / f"out-{level}.gguf") for level in ("BF16", "MXFP4"))
     assert set(target) <= set(draft) <= {*target, "output.weight"}
     num_rounded = 0
     for name, values in draft.items():
-        exact = target.get(name, target["token_embd.weight"])
+        exact, is_head = target.get(name, target["token_embd.weight"]), name == "output.weight"
         if np.array_equal(values, exact):
             continue
-        turned = exact.T if is_turned and name != "output.weight" else exact
+        turned = exact.T if is_turned and not is_head else exact
         rows = np.ascontiguousarray(turned).reshape(-1, turned.shape[-1])  # of all experts
-        is_head = name == "output.weight"
         found = dequantize_mxint8(*quantize_mxint8(rows)) if is_head else dequantize_mxfp4(*quantize_mxfp4(rows))
         rounded = found[:, : turned.shape[-1]].reshape(turned.shape)
         np.testing.assert_array_equal(values, rounded.T if turned is not exact else rounded, name)
         num_rounded += 1
     assert num_rounded >= 4
-
-
-def values_of(path: Path) -> dict[str, np.ndarray]:
-    """Of every tensor, by the gguf library."""
-    tensors = gguf.GGUFReader(path).tensors
-    return {tensor.name: np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type)) for tensor in tensors}
 
 
 @pytest.mark.parametrize("family", IGNORED_WINDOWS)

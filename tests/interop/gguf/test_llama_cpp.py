@@ -23,27 +23,11 @@ pytest.importorskip("llama_cpp", reason="make test builds llama-cpp-python")
 
 NUM_NEW_TOKENS = 24
 STORY_PROMPTS = [
-    "Once upon a time",
-    "One day, a little girl named Lily found a needle in her",
-    "Tom and Jane are friends.",
-    "The dog was big and",
-    "Lily  had two  spaces.",
-    '"Hello", said the bird.',
-    "The sun",
-    "He wanted to play",
-    "Mom said no.",
-    "It was a sunny day",
-    "She saw a cat",
-    "In the park,",
-    "Ben likes to run",
-    "The old man",
-    "They went home",
-    "A small boat",
-    "Sara was sad",
-    "The ball is red",
-    "There was a frog",
-    "At night",
-]
+    "Once upon a time", "One day, a little girl named Lily found a needle in her", "Tom and Jane are friends.",
+    "The dog was big and", "Lily  had two  spaces.", '"Hello", said the bird.', "The sun", "He wanted to play",
+    "Mom said no.", "It was a sunny day", "She saw a cat", "In the park,", "Ben likes to run", "The old man",
+    "They went home", "A small boat", "Sara was sad", "The ball is red", "There was a frog", "At night",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,11 +124,11 @@ def export(package: Path, folder: Path) -> list[Path]:
 
 
 def test_a_trained_byte_level_model_writes_the_same_text_and_is_as_perplexed(
-    pylib_package: Path, python_prompts: list[str], tmp_path: Path
+    pylib_mxfp4: Path, python_prompts: list[str], tmp_path: Path
 ) -> None:
-    target, draft = export(pylib_package, tmp_path / "pylib")
+    target, draft = export(pylib_mxfp4, tmp_path / "pylib")
     assert (target.name, draft.name) == ("pylib-BF16.gguf", "pylib-MXFP4.gguf")
-    with LoadedPackage(pylib_package, num_threads=1) as loaded:
+    with LoadedPackage(pylib_mxfp4, num_threads=1) as loaded:
         texts = continued(loaded, python_prompts)
         check_target(loaded, target, texts, 0.2)
         check_draft(loaded, draft, texts)
@@ -165,11 +149,11 @@ def test_trained_sentence_piece_models_write_the_same_text_and_are_as_perplexed(
 
 
 def test_in_float32_text_is_ours_and_logits_are_up_to_summation(
-    pylib_package: Path, python_prompts: list[str], tmp_path: Path
+    pylib_mxfp4: Path, python_prompts: list[str], tmp_path: Path
 ) -> None:
-    target, _ = export(pylib_package, tmp_path / "pylib")
+    target, _ = export(pylib_mxfp4, tmp_path / "pylib")
     exact = with_f32_matrices(target, tmp_path / "f32.gguf")
-    with LoadedPackage(pylib_package, ["target"], kernel="numpy") as loaded, llama(exact) as theirs:
+    with LoadedPackage(pylib_mxfp4, ["target"], kernel="numpy") as loaded, llama(exact) as theirs:
         largest, stops = 0.0, loaded.tokenizer.eos_token_ids
         for prompt in python_prompts[:10]:
             ids = loaded.tokenizer.encode(prompt)
@@ -180,26 +164,6 @@ def test_in_float32_text_is_ours_and_logits_are_up_to_summation(
             largest = max(largest, float(np.abs(theirs.logits([*ids, *new]) - rows).max()))
         print(f"10 of 10 texts equal in float32, logits differ by up to {largest:.1e}")
         assert largest < 1e-4
-
-
-def test_every_architecture_loads_and_has_our_logits(random_package: Path, tmp_path: Path) -> None:
-    """In float32; the 4-bit weights as their file, read back, has them."""
-    target, draft = export(random_package, tmp_path / "model")
-    for path in (target, draft):
-        exact = with_f32_matrices(path, tmp_path / f"f32-{path.name}")
-        again = tmp_path / f"package-of-{path.stem}"
-        # a draft's head is Q8_0; all of its values are BF16 numbers
-        quantize(path if path == target else exact, again, dtype=None if path == target else "bf16")
-        with LoadedPackage(again, ["target"], kernel="numpy") as loaded, llama(exact) as theirs:
-            ids = loaded.tokenizer.encode("".join(TEXTS))
-            assert len(ids) > 64  # beyond the positions where llama3 scaling begins
-            found = theirs.logits(ids)
-            ours = logits(loaded, 0, ids)
-            print(f"{path.name}: float32 logits differ by up to {np.abs(found - ours).max():.1e}")
-            np.testing.assert_allclose(found, ours, rtol=0, atol=1e-4)
-            assert np.ptp(found) > 1
-        with llama(path) as as_it_is:
-            np.testing.assert_allclose(as_it_is.logits(ids), found, rtol=0, atol=0.05 * np.ptp(found))
 
 
 def test_sentence_piece_tokens_are_joined_in_the_same_order(tmp_path: Path) -> None:

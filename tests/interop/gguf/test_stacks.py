@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
+from exported_gguf import all_values
 from gguf_models import write_byte_level_tokenizer
 from packages import forge, quantize
 
@@ -31,22 +31,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def values_of(path: Path) -> dict[str, np.ndarray]:
-    """Of the stacks, by the gguf library: (experts, out_features, in_features)."""
-    tensors = gguf.GGUFReader(path).tensors
-    return {
-        tensor.name.removeprefix("blk.0.ffn_"): gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        for tensor in tensors
-        if "_exps." in tensor.name
-    }
+    """Of the stacks: (experts, out_features, in_features)."""
+    found = all_values(path).items()
+    return {name.removeprefix("blk.0.ffn_"): values for name, values in found if "_exps." in name}
 
 
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 def test_gates_and_ups_are_parted(source: Path, tmp_path: Path, codec: str) -> None:
     quantize(source, tmp_path / "p", codec=codec)
     export = export_gguf(tmp_path / "p", tmp_path / "m.gguf", level="target")
-    assert (
-        "llama.cpp's gpt-oss rounds where YaRN begins and ends: its logits differ, the more the later." in export.notes
-    )
+    note = "llama.cpp's gpt-oss rounds where YaRN begins and ends: its logits differ, the more the later."
+    assert note in export.notes
     found = values_of(tmp_path / "m.gguf")
     stored = safetensors_torch.load_file(source / "model.safetensors")
     both, down = (stored[PREFIX + name].float().numpy() for name in ("gate_up_proj", "down_proj"))

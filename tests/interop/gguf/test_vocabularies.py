@@ -35,31 +35,11 @@ CORPUS = [
 ] * 3
 MARKS = ["e\u0301", "\u0301", "नम", "ते", "a\u0301b"]
 PIECES = [
-    *(
-        "'s",
-        "'LL",
-        "I'M",
-        "é",
-        "ÉCOLE",
-        "ab",
-        "AB",
-        "Ab",
-        "aB",
-        "日本",
-        "語テ",
-        "カ",
-        "ー",
-        "안녕",
-        "مرحبا",
-        "שלום",
-        "привет",
-        "МИР",
-        "λΛ",
-    ),
-    *("123", "4567", "½", "٣٤", "Ⅷ", "!", "/", "_x", "$a", "«", "🙂", "ǅ", "ʰ", "ª", "ß", "ﬁ"),
-    *(" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "//\n", " .\n", " the", " in", "and", "<s>", "</s>"),
-    *("aaaaa", "nana", "    ", "\n\n\n", "<", ">", "\u200b"),
-]
+    "'s", "'LL", "I'M", "é", "ÉCOLE", "ab", "AB", "Ab", "aB", "日本", "語テ", "カ", "ー", "안녕", "مرحبا", "שלום",
+    "привет", "МИР", "λΛ", "123", "4567", "½", "٣٤", "Ⅷ", "!", "/", "_x", "$a", "«", "🙂", "ǅ", "ʰ", "ª", "ß", "ﬁ",
+    "and", "<s>", "</s>", "aaaaa", "nana", "<", ">", " ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028",
+    "//\n", " .\n", " the", " in", "    ", "\n\n\n", "\u200b",
+]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES) | st.sampled_from(MARKS), max_size=8).map("".join)
 
 
@@ -137,7 +117,7 @@ def has_case_or_is_mark(character: str) -> bool:
     return not character.isascii() and (kind in ("Lu", "Ll", "Lt") or kind.startswith("M"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(text=TEXTS)
 def test_llama_cpp_makes_the_same_tokens(pair: tuple[Tokenizer, LlamaCppVocabulary, GgufVocabulary], text: str) -> None:
     ours, theirs, vocabulary = pair
@@ -171,15 +151,8 @@ def test_every_vocabulary_is_read_back(
         (tmp_path / "again" / name).write_bytes(content)
     again = Tokenizer.from_folder(tmp_path / "again")
     assert again.eos_token_ids == ours.eos_token_ids and again.bos_token_id == ours.bos_token_id
-    for text in (
-        *CORPUS[0].splitlines(),
-        *PIECES,
-        *MARKS,
-        "aaaaa  nana\n\n\nthe and",
-        "<s> x</s>y",
-        " \n led by one",
-        "",
-    ):
+    further = ("aaaaa  nana\n\n\nthe and", "<s> x</s>y", " \n led by one", "")
+    for text in (*CORPUS[0].splitlines(), *PIECES, *MARKS, *further):
         if vocabulary.pre_tokenizer in COMPOSED and unicodedata.normalize("NFC", text) != text:
             continue  # tokenizers with these names compose characters; this one does not
         if vocabulary.adds_space_prefix and (text.startswith(" ") or "<s>" in text):

@@ -15,7 +15,7 @@ from torch import nn
 from mxconv.errors import ModelError
 from mxconv.interop.transformers import BSFPLinear, MXFP4Linear
 
-SHAPES = [(1, 1), (15, 31), (16, 32), (17, 33), (40, 172), (64, 256)]
+SHAPES = [(1, 1), (15, 31), (16, 32), (17, 33), (40, 172)]
 Make = Callable[[nn.Linear], Any]
 
 
@@ -44,9 +44,8 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, relative: float) -
 
 
 @pytest.mark.parametrize(("rows", "columns"), SHAPES)
-@pytest.mark.parametrize("bias", [True, False])
-def test_mxfp4_multiplies_its_own_values_with_int8_activations(rows: int, columns: int, bias: bool) -> None:
-    layer = MXFP4Linear.from_linear(linear(rows, columns, bias=bias))
+def test_mxfp4_multiplies_its_own_values_with_int8_activations(rows: int, columns: int) -> None:
+    layer = MXFP4Linear.from_linear(linear(rows, columns, bias=rows > 16))
     x = activations(5, columns)
     assert_close(layer(x), product(x, layer.weight(), layer.bias), 0.02)  # int8: one part in 254 of a block's largest
 

@@ -9,13 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from http_servers import Running, post_head, running, wait_for
 
 PATH = "/v1/completions"
-SLOW_SECONDS = 3.0
-GOOD: dict[str, Any] = {"prompt": "import os\n\ndef ", "max_tokens": 24, "seed": 7, "temperature": 0.9}
+SLOW_SECONDS = 2.0
+GOOD: dict[str, Any] = {"prompt": "import os\n\ndef ", "max_tokens": 12, "seed": 7, "temperature": 0.9}
 LONG = {"prompt": "import os\n", "max_tokens": 480, "temperature": 1.5, "n": 2, "stream": True}
 LAST_SECONDS = 30.0
 
@@ -92,15 +91,9 @@ def gone_before_the_answer(peer: socket.socket) -> None:
 
 
 BAD: list[Callable[[socket.socket], None]] = [
-    endless_head,
-    endless_body,
-    endless_chunks,
-    half_body,
-    half_body_and_gone,
-    gone_inside_a_stream,
-    reset_inside_a_stream,
-    gone_before_the_answer,
-]
+    endless_head, endless_body, endless_chunks, half_body, half_body_and_gone, gone_inside_a_stream,
+    reset_inside_a_stream, gone_before_the_answer,
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -138,22 +131,6 @@ def test_slow_and_whole_is_good(patient: Running) -> None:
         answer = trickle(peer, raw, 0.002)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200") and json.loads(body)["choices"] == expected
-
-
-def test_memory_stays_where_it_is(patient: Running) -> None:
-    """A sequence that stays after would keep its caches: here those of 400 choices."""
-    quick = BAD[4:]
-
-    def round_() -> int:
-        for number in range(100):
-            with patient.connect() as peer:
-                quick[number % len(quick)](peer)
-        nobody_is_left(patient)
-        return psutil.Process().memory_info().rss
-
-    before = round_()
-    after = round_()
-    assert after - before < 20_000_000
 
 
 def nobody_is_left(server: Running) -> None:

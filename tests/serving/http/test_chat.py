@@ -47,23 +47,6 @@ def test_a_stream_says_the_same_in_pieces_logprobs_included(server: Running) -> 
         assert all(one.bytes == list(one.token.encode()) for one in content)
 
 
-def test_draws_and_stop_strings_are_those_of_generate(server: Running) -> None:
-    full = server.model.generate(MESSAGES, max_new_tokens=64, temperature=0.9, top_p=0.8, top_k=40, seed=6).text
-    stop = full[12:15]
-    answer = server.client().chat.completions.create(
-        model=NAME,
-        messages=MESSAGES,
-        max_tokens=64,
-        temperature=0.9,
-        top_p=0.8,
-        seed=6,
-        stop=[stop, "never said"],
-        extra_body={"top_k": 40},
-    )
-    (choice,) = answer.choices
-    assert choice.message.content == full[: full.index(stop)] and choice.finish_reason == "stop"
-
-
 def test_parts_of_text_and_the_role_developer_are_understood(server: Running) -> None:
     written = [
         {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},

@@ -123,7 +123,7 @@ FIELDS = ("prompt", "messages", "model", "n", "seed", "temperature", "top_p", "t
           "echo", "stream_options", "mxconv", "top_logprobs", "tools", "user", "metadata", "logit_bias")  # fmt: skip
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.sampled_from([COMPLETIONS, CHAT]),
     fields=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4),
@@ -146,7 +146,7 @@ def schema(server: Running) -> Any:
 
 
 def test_no_request_that_the_description_allows_makes_it_fail(schema: Any) -> None:
-    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def try_it(data: st.DataObject) -> None:
         operations = [operation.ok() for operation in schema.get_all_operations()]

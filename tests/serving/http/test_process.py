@@ -19,6 +19,7 @@ from http_servers import post_head
 SECONDS = 60
 MOST_SECONDS = 10  # from a signal to the end, as docs/serving.md promises
 PATH = "/v1/completions"
+KEY = "from-the-environment"
 
 
 @contextmanager
@@ -52,68 +53,53 @@ def test_one_line_says_where_it_listens(package: Path, tmp_path: Path) -> None:
         assert process.communicate() == ("", "")
 
 
-def test_a_key_from_the_environment(package: Path) -> None:
-    with serve(package, "--kv-dtype", "bf16", MXCONV_API_KEY="from-the-environment") as (_, line):
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to send")
+def test_sigterm_leaves_nobody_without_an_end_and_waits_for_nobody_that_hangs(package: Path) -> None:
+    body = {"prompt": "import os\n", "max_tokens": 480, "n": 2, "temperature": 1.5, "stream": True}
+    raw = json.dumps(body | {"n": 16}).encode()
+    whole = post_head(PATH, len(raw), "from-the-environment") + raw
+    with (
+        serve(package, "--kv-dtype", "bf16", MXCONV_API_KEY="from-the-environment") as (process, line),
+        ExitStack() as stack,
+    ):
         url = line.split()[-1]
         assert line == f"{package.name} is served at {url}\n"
         assert httpx.get(url + "/v1/models").status_code == 401
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to send")
-def test_sigterm_under_load_leaves_nobody_without_an_end(package: Path) -> None:
-    with serve(package) as (process, line):
-        url = line.split()[-1]
-        ends: list[str] = []
-        started = threading.Barrier(9)  # those who ask, and the one that sends the signal
-
-        def ask(number: int) -> None:
-            body = {
-                "prompt": "import os\n",
-                "max_tokens": 480,
-                "n": 2,
-                "seed": number,
-                "temperature": 1.5,
-                "stream": True,
-            }
-            with httpx.stream("POST", url + "/v1/completions", json=body, timeout=SECONDS) as response:
-                lines = response.iter_lines()
-                next(lines)
-                started.wait(SECONDS)
-                ends.append([line for line in lines if line][-1])
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        started.wait(SECONDS)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(2 * MOST_SECONDS) == 0
-        for thread in threads:
-            thread.join(SECONDS)
-        assert len(ends) == 8
-        assert all(end == "data: [DONE]" or '"shutting_down"' in end for end in ends)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to send")
-def test_clients_that_hang_do_not_keep_it(package: Path) -> None:
-    raw = json.dumps({"prompt": "import os\n", "max_tokens": 500, "n": 16, "temperature": 1.5, "stream": True}).encode()
-    whole = post_head(PATH, len(raw)) + raw
-    with serve(package) as (process, line), ExitStack() as stack:
-        host, _, port = line.split()[-1].removeprefix("http://").partition(":")
         peers = []
         for sent in (b"", b"POST /v1/comp", whole[:-5], whole, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
             peer = stack.enter_context(socket.socket())
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # who does not read fills it soon
+            host, _, port = url.removeprefix("http://").partition(":")
             peer.connect((host, int(port)))
             peer.sendall(sent)
             peers.append(peer)
         assert peers[3].recv(1) and peers[4].recv(1)  # both are served
+        ends: list[str] = []
+        started = threading.Barrier(5)  # those who ask, and the one that sends the signal
+
+        def ask(number: int) -> None:
+            mine, key = body | {"seed": number}, {"Authorization": f"Bearer {KEY}"}
+            with httpx.stream("POST", url + PATH, json=mine, headers=key, timeout=SECONDS) as got:
+                lines = got.iter_lines()
+                next(lines)
+                started.wait(SECONDS)
+                ends.append([line for line in lines if line][-1])
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        started.wait(SECONDS)
         process.send_signal(signal.SIGTERM)
         assert process.wait(2 * MOST_SECONDS) == 0  # twice, for a busy machine
+        for thread in threads:
+            thread.join(SECONDS)
+        assert len(ends) == 4
+        assert all(end == "data: [DONE]" or '"shutting_down"' in end for end in ends)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), ("", "no API key"), ("two words", "no API key"), ("schlüssel", "no API key")],
+    [(None, "cannot be read"), ("two words", "no API key"), ("schlüssel", "no API key")],
 )
 def test_a_file_without_a_key_is_told(package: Path, tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "key"
@@ -124,21 +110,14 @@ def test_a_file_without_a_key_is_told(package: Path, tmp_path: Path, content: st
 
 
 def test_without_the_extra_it_says_what_to_install(package: Path) -> None:
+    """And the command line imports no server before it is to serve."""
     code = (
-        "import sys; sys.modules['fastapi'] = None; sys.argv = ['mxconv', 'serve', sys.argv[1]]\n"
-        "from mxconv.cli.main import main; main()"
+        "import sys, mxconv.cli.main; names = {name.partition('.')[0] for name in sys.modules}\n"
+        "assert not names & {'fastapi', 'uvicorn', 'starlette', 'prometheus_client'}\n"
+        "sys.modules['fastapi'] = None; sys.argv = ['mxconv', 'serve', sys.argv[1]]; mxconv.cli.main.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(package)], capture_output=True, text=True, check=False, timeout=SECONDS
     )
     assert done.returncode == 1
     assert "fastapi is not installed" in done.stderr and "pip install 'mxconv[serve]'" in done.stderr
-
-
-def test_the_command_line_imports_no_server() -> None:
-    code = (
-        "import sys, mxconv.cli.main; names = {name.partition('.')[0] for name in sys.modules}\n"
-        "print(names & {'fastapi', 'uvicorn', 'starlette', 'prometheus_client'})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS)
-    assert done.stdout == "set()\n"

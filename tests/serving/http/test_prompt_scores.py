@@ -1,31 +1,35 @@
 """`echo` with `logprobs`: a prompt's tokens with the logprobs that they would have had as answers."""
 
-import time
+import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from http_servers import NAME, Running, running
+from http_servers import NAME, Running, post_head, running, wait_for
 
 from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError
-from mxconv.serving.http.prompt_scores import MOST_ROWS, Scorer, Scores, Unscored
+from mxconv.serving.http import engine_thread
+from mxconv.serving.http.logprobs import MOST_PROMPT_ROWS, prompt_logprobs
 
 PROMPT = "import os\n\ndef read(path):\n    with open(path) as file:\n        return file.read()\n\n\nclass " * 3
 PATH = "/v1/completions"
 NAMES = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
-@pytest.fixture(scope="module", params=["fp32", "fp16"])
-def any_server(request: pytest.FixtureRequest, package: Path) -> Iterator[Running]:
-    with running(package, kv_dtype=request.param) as found:
+@pytest.fixture(scope="module")
+def half_server(package: Path) -> Iterator[Running]:
+    with running(package, kv_dtype="fp16") as found:
         yield found
 
 
-def test_an_echoed_answer_has_the_logprobs_that_it_was_given(any_server: Running) -> None:
-    server = any_server
+@pytest.mark.parametrize("name", ["server", "half_server"])
+def test_an_echoed_answer_has_the_logprobs_that_it_was_given(name: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue(name)
     options: dict[str, Any] = {"model": NAME, "temperature": 0, "logprobs": 3}
     ids = server.model.encode(PROMPT)
     answer = server.client().completions.create(prompt=ids, max_tokens=40, **options).choices[0]
@@ -45,7 +49,7 @@ def test_an_echoed_answer_has_the_logprobs_that_it_was_given(any_server: Running
 
 def test_a_prompts_logprobs_are_those_of_the_targets_softmax(server: Running) -> None:
     ids = server.model.encode(PROMPT)
-    assert len(ids) > 2 * MOST_ROWS  # several pieces
+    assert len(ids) > 2 * MOST_PROMPT_ROWS  # several pieces
     decoder = server.model.loaded.levels[0].decoder
     assert decoder is not None
     logits = decoder.forward(ids, KVCache(decoder.config)).astype(np.longdouble)
@@ -87,70 +91,45 @@ def test_a_prompt_of_one_token_and_no_alternatives(server: Running) -> None:
     assert (found["token_logprobs"], found["top_logprobs"], found["text_offset"]) == ([None], None, [0])
 
 
-def test_clients_that_leave_and_engines_that_fail_leave_no_prompt_behind(
+def test_clients_that_leave_and_prompts_that_fail_change_no_other(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"prompt": PROMPT, "max_tokens": 0, "echo": True, "logprobs": 1}
     with running(package) as server:
-        real = Scorer.step
+        expected = server.post(PATH, body).json()["choices"]
+        entered, leave = threading.Event(), threading.Event()
 
-        def slowly(self: Scorer) -> Any:
-            time.sleep(0.3)
-            return real(self)
+        def slowly(*given: Any) -> Iterator[Any]:
+            for piece in prompt_logprobs(*given):
+                entered.set()
+                assert leave.wait(60)
+                yield piece
 
-        monkeypatch.setattr(Scorer, "step", slowly)
-        with pytest.raises(TimeoutError), server.connect() as peer:
-            peer.settimeout(0.2)
-            raw = server.client()._client.build_request("POST", server.url + PATH, json=body)
-            head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            peer.sendall(head.encode() + f"Content-Length: {len(raw.content)}\r\n\r\n".encode() + raw.content)
-            peer.recv(1)
+        monkeypatch.setattr(engine_thread, "prompt_logprobs", slowly)
+        raw = json.dumps(body).encode()
+        with ThreadPoolExecutor() as pool:
+            with server.connect() as peer:
+                peer.sendall(post_head(PATH, len(raw)) + raw)
+                assert entered.wait(60)  # in the middle of the first
+                other = pool.submit(server.post, PATH, body)
+                wait_for(lambda: server.serving.desk.num_open == 2)
+            wait_for(lambda: server.serving.desk.num_open == 1)
+            leave.set()
+            assert other.result().json()["choices"] == expected
         server.wait_until_idle()
 
-        def refuse(self: Scorer) -> Any:
-            raise ArithmeticError("the weights melted")
+        def refuse(error: Exception) -> Any:
+            def prompt_logprobs(*_: Any) -> Iterator[Any]:
+                raise error
+                yield
 
-        monkeypatch.setattr(Scorer, "step", refuse)
+            return prompt_logprobs
+
+        monkeypatch.setattr(engine_thread, "prompt_logprobs", refuse(ModelError("no room")))
+        response = server.post(PATH, body)
+        assert response.status_code == 500 and response.json()["error"]["message"] == "no room"
+        assert server.get("/health").status_code == 200
+        monkeypatch.setattr(engine_thread, "prompt_logprobs", refuse(ArithmeticError("the weights melted")))
         for status in (500, 503):
             response = server.post(PATH, body)
             assert response.status_code == status and "the weights melted" in response.json()["error"]["message"]
-
-
-class TestScorer:
-    """Prompts one after the other."""
-
-    def prompts(self, server: Running) -> list[Unscored]:
-        return [Unscored(server.model.encode(PROMPT)[number:], 1, lambda _: None) for number in range(3)]
-
-    def run(self, scorer: Scorer) -> list[tuple[Unscored, Scores]]:
-        found = []
-        while not scorer.is_idle:
-            if (scored := scorer.step()) is not None:
-                found.append(scored)
-        return found
-
-    def test_whoever_is_dropped_changes_no_other(self, server: Running) -> None:
-        scorer = Scorer(server.model.loaded.levels[0].decoder)  # type: ignore[arg-type]
-        first, second, third = self.prompts(server)
-        scorer.add(third)
-        alone = self.run(scorer)
-        for prompt in (first, second, third):
-            scorer.add(prompt)
-        assert scorer.step() is None  # in the middle of the first
-        scorer.drop(first)
-        scorer.drop(second)
-        scorer.drop(first)  # nobody knows it any more
-        assert self.run(scorer) == alone and len(alone[0][1]) == len(third.tokens) - 1  # type: ignore[arg-type]
-        assert scorer.drop_all() == []
-
-    def test_what_fails_ends_alone(self, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-        scorer = Scorer(server.model.loaded.levels[0].decoder)  # type: ignore[arg-type]
-        first, second, _ = self.prompts(server)
-        bad = Unscored([*first.tokens[:40], 10**6, 3], 1, first.hear)
-        for prompt in (bad, second):
-            scorer.add(prompt)
-        (failed, why), (good, scores) = self.run(scorer)
-        assert failed is bad and "token id 1000000" in str(why)
-        assert good is second and isinstance(scores, list) and len(scores) == len(second.tokens) - 1
-        with pytest.raises(ModelError):
-            server.model.loaded.levels[0].decoder.forward([10**6], KVCache(server.model.loaded.config))  # type: ignore[union-attr]
