@@ -79,7 +79,7 @@ def spire(
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.spire_layers import config_for
     from mxconv.errors import MxconvError
-    from mxconv.train.spire_training import SpireChoices, SpireTask
+    from mxconv.train.spire_training import SpireTask
     from mxconv.train.training_loop import accelerator
     from mxconv.train.training_task import FrozenTarget
 
@@ -92,9 +92,9 @@ def spire(
     stages = training.stages(block + 1)
     last = range(num_layers - layers, num_layers)
     values = config_for(read_json_object(path, unique_keys=False), last, sink, window, past_memory)
-    choices = SpireChoices(loss, not random_start, not no_feedback)
+    choices = loss, not random_start, not no_feedback
     process = accelerator()
-    task = SpireTask(values, FrozenTarget(target, process.device), block, sizes.dtype, choices)
+    task = SpireTask(values, FrozenTarget(target, process.device), block, sizes.dtype, *choices)
     training.run(task, stages, process, f"{block} {choices} {values}")
 
 

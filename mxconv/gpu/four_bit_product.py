@@ -3,8 +3,7 @@
 Levels are looked up by byte permutation, in registers.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED, VALUES
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.gpu.device_arrays import int8_table, joined, piece, row_tables, upload
+from mxconv.gpu.device_arrays import int8_table, row_tables, upload
 from mxconv.gpu.instructions import multiply_bf16_pairs
 from mxconv.gpu.lanes import (
     activations,
@@ -81,26 +80,6 @@ class FourBitArrays:
         signed = table.signed_levels
         int8_levels = upload(int8_table(signed.astype(np.int8)), codes.device) if table.has_int8_levels else None
         return cls(shape, codes, _levels(signed[:8], codes), int8_levels, scales, GROUP)
-
-    @classmethod
-    def stacked(cls, experts: "Sequence[FourBitArrays]") -> "FourBitArrays":
-        """Stack matrices of one shape and kind."""
-        first = experts[0]
-        int8_levels = [each.int8_levels for each in experts if each.int8_levels is not None]
-        return cls(
-            first.shape,
-            joined([each.codes for each in experts]),
-            joined([each.levels for each in experts]),
-            joined(int8_levels) if len(int8_levels) == len(experts) else None,
-            joined([each.scales for each in experts]),
-            first.scale_block,
-        )
-
-    def expert(self, number: int, num_experts: int) -> "FourBitArrays":
-        """View one matrix of a stack."""
-        codes, levels, scales = (piece(each, number, num_experts) for each in (self.codes, self.levels, self.scales))
-        int8_levels = None if self.int8_levels is None else piece(self.int8_levels, number, num_experts)
-        return replace(self, codes=codes, levels=levels, scales=scales, int8_levels=int8_levels)
 
     @property
     def is_e8m0(self) -> bool:

@@ -36,7 +36,7 @@ class StackedWeight:
     ) -> "StackedWeight":
         """Copy experts to a device; arguments as for `uploaded_weight`."""
         num_planes = max((each.table.residual_bits for each in stored if isinstance(each, StoredBsfp)), default=8) - 8
-        return cls([uploaded_weight(each, device, activations, num_planes, has_row_starts=True) for each in stored])
+        return cls([uploaded_weight(each, device, activations, None, num_planes, True) for each in stored])
 
     @property
     def num_bytes(self) -> int:

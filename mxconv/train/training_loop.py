@@ -31,8 +31,9 @@ from mxconv.train.windows import TrainingStage, stage_of
 
 BETAS, MOST_NORM = (0.9, 0.95), 1.0
 STATE, LOG = "state.safetensors", "losses.jsonl"
-WHOLE = StateDictOptions(full_state_dict=True)  # offloaded, all but the first process would get nothing
-MODEL, OPTIMIZER = "model/", "optimizer/"  # the latter with the average's name before the parameter's
+# offloaded, all but the first process would get nothing
+WHOLE = StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True)
+MODEL, OPTIMIZER = "model/", "optimizer/"
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,19 @@ def fit(
             )
     num_steps = sum(stage.num_steps for stage in stages)
     run = _fingerprint(run, stages, seed)
-    optimizer = torch.optim.AdamW(_groups(model, task.weight_decay), betas=BETAS)
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]  # these do not decay
+    decays = (matrices, task.weight_decay), (vectors, 0.0)
+    groups = [{"params": parameters, "weight_decay": decay} for parameters, decay in decays if parameters]
+    optimizer = torch.optim.AdamW(groups, betas=BETAS)
     model, optimizer = accelerator.prepare(model, optimizer)
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
     first = load_state(folder / STATE, model, optimizer, run)
-    if accelerator.is_main_process:
-        _cut_log(folder / LOG, first)
+    if accelerator.is_main_process:  # forget what was logged after the state
+        lines = (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True) if first else []
+        (folder / LOG).write_text("".join(lines[:first]), encoding="utf-8")
     for step in range(first, num_steps):
         stage, place = stage_of(stages, step)
         rows = torch.from_numpy(stage.rows(place, seed)).long()
@@ -126,20 +132,14 @@ def fit(
                 f"rate and --force; the last state is kept in {folder}."
             )
         if accelerator.is_main_process:
-            _log(folder / LOG, report, stage.learning_rate(place))
+            line = {"step": step, "stage": stage.name, "learning_rate": stage.learning_rate(place)}
+            with (folder / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line | {"loss": report.loss, "parts": report.parts}) + "\n")
         on_step(report)
         if (step + 1) % save_every == 0 or step + 1 == num_steps:
             save_state(folder / STATE, model, optimizer, step + 1, run, accelerator.is_main_process)
     tensors = model_tensors(model)
     return tensors if accelerator.is_main_process else None
-
-
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay, vectors do not."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    groups: list[dict[str, object]] = [{"params": matrices, "weight_decay": weight_decay}]
-    return [*groups, {"params": vectors, "weight_decay": 0.0}] if vectors else groups
 
 
 def _fingerprint(run: str, stages: Sequence[TrainingStage], seed: int) -> str:
@@ -149,18 +149,6 @@ def _fingerprint(run: str, stages: Sequence[TrainingStage], seed: int) -> str:
         digest.update(repr((numbers, stage.windows.token_ids.shape)).encode())
         digest.update(stage.windows.token_ids.tobytes())
     return digest.hexdigest()
-
-
-def _log(path: Path, report: StepReport, learning_rate: float) -> None:
-    line = {"step": report.step, "stage": report.stage, "learning_rate": learning_rate, "loss": report.loss}
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line | {"parts": report.parts}) + "\n")
-
-
-def _cut_log(path: Path, num_steps: int) -> None:
-    """Forget what was logged after the state that the training goes on from."""
-    lines = path.read_text(encoding="utf-8").splitlines()[:num_steps] if num_steps and path.is_file() else []
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -184,8 +172,7 @@ def save_state(
     """
     averages: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
     tensors = {MODEL + name: tensor for name, tensor in model_tensors(model).items()}
-    for name, of_parameter in averages["state"].items():
-        tensors |= {f"{OPTIMIZER}{kind}/{name}": tensor for kind, tensor in of_parameter.items()}
+    tensors |= {OPTIMIZER + name: value for name, value in averages.items() if isinstance(value, Tensor)}
     if is_writer:
         beside = path.with_suffix(".new")
         whole = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
@@ -215,9 +202,6 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, r
     weights = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
     set_model_state_dict(model, weights, options=WHOLE)
     averages: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
-    for place, tensor in tensors.items():
-        if place.startswith(OPTIMIZER):
-            kind, _, name = place.removeprefix(OPTIMIZER).partition("/")
-            averages["state"][name][kind] = tensor
-    set_optimizer_state_dict(model, optimizer, averages, options=WHOLE)
+    stored = {name.removeprefix(OPTIMIZER): value for name, value in tensors.items() if name.startswith(OPTIMIZER)}
+    set_optimizer_state_dict(model, optimizer, averages | stored, options=WHOLE)
     return int(metadata["step"])
