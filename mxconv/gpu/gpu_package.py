@@ -161,16 +161,9 @@ def _weight(
     expert: int | None = None,
     group: ExpertGroup | None = None,
 ) -> BsfpWeight | FourBitWeight:
-    """Make a quantized matrix of arrays that are on the device already.
+    """Make a quantized matrix, or one expert of a stack, of arrays that are on the device already.
 
-    Args:
-        package: where it is stored.
-        record: the tensor.
-        parts: its arrays; of BSFP all that kernels read, or codes and scales alone for the draft.
-        device: where they are.
-        activations: as for `GpuPackage`.
-        expert: number of the expert in a stack.
-        group: the experts that it is stacked with.
+    `parts` has all that kernels read; of BSFP codes and scales alone make the draft.
 
     Raises:
         PackageError: its escape lists contradict themselves.

@@ -25,11 +25,6 @@ VALUES = json.loads((TRAINED / "config.json").read_text())
 BLOCK = 4
 
 
-@pytest.fixture(scope="module")
-def target() -> FrozenTarget:
-    return FrozenTarget(TRAINED, torch.device("cpu"))
-
-
 def task_of(target: FrozenTarget, past_memory: Literal["target", "embeddings"] = "target", **choices: Any) -> SpireTask:
     values = config_for(VALUES, [1, 2], past_memory=past_memory)
     return SpireTask(values, target, BLOCK, torch.bfloat16, **choices)
