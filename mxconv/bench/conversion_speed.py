@@ -79,15 +79,9 @@ def bench_conversion(
     workspace: Path | None = None,
     progress: Progress = silent,
 ) -> list[ConversionResult]:
-    """Convert a local checkpoint with each codec.
+    """Convert a local checkpoint, a folder or a file, with each codec.
 
-    Args:
-        source: a folder or file.
-        codecs: to measure.
-        num_threads: of the conversion.
-        num_samples: of each figure.
-        workspace: where copies and packages go for a moment; None takes the folder for temporary files.
-        progress: receives the number of samples.
+    Copies and packages go into `workspace` for a moment; None takes the folder for temporary files.
 
     Raises:
         MxconvError: the source cannot be converted, or a native encoder gives other bytes than NumPy's.
@@ -226,13 +220,7 @@ def check_encoder(codec: str, patterns: U16) -> None:
 
 
 def write_random_checkpoint(folder: Path, num_bytes: int, progress: Progress = silent) -> None:
-    """Write BF16 matrices of 4096 x 4096 and a smaller last one, about `num_bytes` in all, in slices.
-
-    Args:
-        folder: exists, and is empty.
-        num_bytes: of weights.
-        progress: receives the number of bytes.
-    """
+    """Write BF16 matrices of 4096 x 4096 and a smaller last one, about `num_bytes` in all, into an empty folder."""
     side = 4096
     num_rows = max(num_bytes // (2 * side), 1)
     shapes: list[tuple[int, ...]] = [(min(side, num_rows - first), side) for first in range(0, num_rows, side)]

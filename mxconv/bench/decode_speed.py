@@ -144,14 +144,7 @@ def bench_decoding(
 def summarize(
     strategy: Strategy, texts: Sequence[TimedText], greedy: Sequence[TimedText], num_bytes: Mapping[str, int]
 ) -> DecodeResult:
-    """The figures of a strategy.
-
-    Args:
-        strategy: which.
-        texts: one for each prompt.
-        greedy: plain decoding of the same prompts.
-        num_bytes: that a pass reads, by level.
-    """
+    """The figures of a strategy, from its text of each prompt, plain decoding's, and the bytes of a pass by level."""
     generations, plain = ([text.generation for text in each] for each in (texts, greedy))
     levels = [each.trace.statistics for each in generations]
     drafts = summed(levels)[1:]

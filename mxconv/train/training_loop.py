@@ -38,21 +38,13 @@ MODEL, OPTIMIZER = "model/", "optimizer/"
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step.
+    """One step."""
 
-    Args:
-        step: from 0 on.
-        num_steps: of all stages.
-        stage: its name.
-        loss: the mean of all parts, in nats.
-        parts: the losses by name.
-    """
-
-    step: int
-    num_steps: int
-    stage: str
-    loss: float
-    parts: dict[str, float]
+    step: int  # from 0 on
+    num_steps: int  # of all stages
+    stage: str  # its name
+    loss: float  # the mean of all parts, in nats
+    parts: dict[str, float]  # the losses by name
 
 
 def accelerator() -> Accelerator:
@@ -160,15 +152,9 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 def save_state(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, run: str, is_writer: bool
 ) -> None:
-    """Write the state beside the last one, then in its place; every process takes part.
+    """Write the state beside the last one, then in its place; every process takes part, and one of them writes.
 
-    Args:
-        path: the file.
-        model: as it is trained, wrapped or not.
-        optimizer: of its parameters.
-        step: how many are done.
-        run: what the training is, to be found again by `load_state`.
-        is_writer: of one process.
+    `step` counts the steps that are done; `run` identifies the training for `load_state`.
     """
     averages: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
     tensors = {MODEL + name: tensor for name, tensor in model_tensors(model).items()}
