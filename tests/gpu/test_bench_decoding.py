@@ -33,7 +33,6 @@ from mxconv.errors import ModelError
 from mxconv.gpu.gpu_linear import GpuLinear
 from mxconv.interop.transformers import Drafts, load_package
 from mxconv.interop.transformers.custom_generate import GenerateRun, GreedyChoice
-from mxconv.text.tokenizer import Tokenizer
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 16}  # fmt: skip
@@ -71,25 +70,8 @@ def test_each_strategy_has_a_row_against_16_bits(results: list[GpuDecodeResult])
     assert plain.num_bytes is not None and target.num_bytes is not None and drafted.num_bytes is not None
     assert plain.identical_to_greedy and plain.identical_to_target and target.identical_to_target
     assert plain.differences == []
-
-
-def test_tokens_are_those_of_transformers_or_the_margins_say_why(results: list[GpuDecodeResult], source: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).to(DEVICE)
-    model.generation_config.max_length = None
-    tokenizer = Tokenizer.from_folder(source)
-    num_tokens = 0
-    for prompt in PROMPTS:
-        ids = torch.tensor([tokenizer.encode(prompt)], device=DEVICE)
-        written = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=0
-        )
-        num_tokens += written.shape[1] - ids.shape[1]
-    assert results[0].num_tokens == num_tokens
-    *_, target, drafted = results
     assert target.identical_to_greedy or target.differences
     assert drafted.identical_to_target or drafted.differences
-    for each in (*target.differences, *drafted.differences):
-        assert each.token != each.other_token and each.margin >= 0 and each.other_margin >= 0
 
 
 def test_a_text_that_differs_is_reported_with_both_margins_and_is_no_error(

@@ -15,7 +15,6 @@ from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.errors import CodecError
-from mxconv.gpu.bsfp_product import rebuild
 from mxconv.gpu.weight import BsfpWeight
 
 FORMATS = pytest.mark.parametrize("float_format", [BF16, FP16], ids=lambda each: each.name)
@@ -86,11 +85,6 @@ def test_patches_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytes
     for name, found in vars(again.arrays.patches).items():
         assert torch.equal(found, getattr(matrix.arrays.patches, name)), name
     assert np.array_equal(bits(again.rebuild()), patterns)
-
-
-def test_rows_can_be_rebuilt_alone() -> None:
-    matrix, patterns = weight(gaussian((150, 40)), BF16, row_shifts=True)
-    assert np.array_equal(bits(rebuild(matrix.arrays, 64, 70)), patterns[64:134])
 
 
 @FORMATS
