@@ -89,8 +89,9 @@ def encoded(kernel: str, shape: tuple[int, int], seed: int = 0) -> tuple[Stored,
     if kernel in ("bf16", "fp16"):
         return patterns, float_format.decode(patterns[:num_rows])
     if kernel == "mxint8":
-        elements, scales = (pad(part, TILE_ROWS, 1) for part in quantize_mxint8(BF16.decode(patterns)))
-        mxint8 = StoredMxint8(shape, pack_quads(elements), pack_scales(scales))
+        elements, scales = quantize_mxint8(BF16.decode(patterns))
+        parts = pack_quads(pad(elements, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
+        mxint8 = StoredMxint8(shape, *parts)
         return mxint8, BF16.decode(mxint8.patterns(0, num_rows))
     if kernel.startswith("mxfp4"):
         mxfp4 = stored_mxfp4(patterns)

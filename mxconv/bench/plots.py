@@ -24,6 +24,7 @@ from mxconv.report.picture import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -66,7 +67,7 @@ def _write_panels(path: Path, title: str, panels: Mapping[str, Draw], num_column
         width, height = PANEL_INCHES
         figure.set_size_inches(max(width * num_columns, MIN_INCHES), height * num_rows)
         grid = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
-        legend = {}
+        legend: dict[str, Artist] = {}
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
         for axes, (name, draw_panel) in zip(grid, panels.items(), strict=False):
@@ -76,8 +77,8 @@ def _write_panels(path: Path, title: str, panels: Mapping[str, Draw], num_column
             handles, labels = axes.get_legend_handles_labels()
             legend |= dict(zip(labels, handles, strict=True))
         if legend:
-            place = {"loc": "outside lower center", "ncols": len(legend), "frameon": False}
-            figure.legend(legend.values(), legend.keys(), **place)
+            handles, labels = list(legend.values()), list(legend)
+            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         figure.suptitle(title, fontsize=11, fontweight="bold")
 
     write_picture(path, draw)

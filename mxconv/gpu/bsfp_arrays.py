@@ -68,8 +68,8 @@ class BsfpArrays:
         own = {name: parts[name] if name in parts else upload(getattr(packed, name), device) for name in COPIED}
         has_row_starts |= table.has_row_shifts
         num_planes = max(num_planes, table.residual_bits - 8)
-        starts = table.row_starts(TILE_ROWS * len(packed.codes) if has_row_starts else 1, packed.row_shifts)
-        starts = starts.astype(np.uint16)
+        num_row_starts = TILE_ROWS * len(packed.codes) if has_row_starts else 1
+        starts = table.row_starts(num_row_starts, packed.row_shifts).astype(np.uint16)
         # planes of zeros, where another expert of the stack has more
         missing = num_planes - own["residual_high"].shape[2]
         own["residual_high"] = torch.nn.functional.pad(own["residual_high"], (0, 0, 0, missing))
@@ -88,14 +88,13 @@ class BsfpArrays:
     @classmethod
     def stacked(cls, experts: "Sequence[BsfpArrays]") -> "BsfpArrays":
         """Stack matrices of one shape and dtype, all with as many planes, and all or none with row starts."""
-        starts = {} if experts[0].has_row_starts else {"starts": experts[0].starts}
-        return replace(stacked(experts), patches=Patches.stacked([each.patches for each in experts]), **starts)
+        made = replace(stacked(experts), patches=Patches.stacked([each.patches for each in experts]))
+        return made if made.has_row_starts else replace(made, starts=experts[0].starts)
 
     def expert(self, number: int, num_experts: int) -> "BsfpArrays":
         """View one matrix of a stack."""
-        starts = {} if self.has_row_starts else {"starts": self.starts}
-        patches = self.patches.expert(number, num_experts)
-        return replace(expert_of(self, number, num_experts), patches=patches, **starts)
+        made = replace(expert_of(self, number, num_experts), patches=self.patches.expert(number, num_experts))
+        return made if made.has_row_starts else replace(made, starts=self.starts)
 
     @property
     def num_bytes(self) -> int:

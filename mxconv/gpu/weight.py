@@ -221,7 +221,8 @@ def uploaded_weight(
         CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
     """
     parts = {} if parts is None else parts
-    scales = parts["scales"] if "scales" in parts else upload(getattr(stored, "packed", stored).scales, device)
+    packed = stored if isinstance(stored, StoredMxfp4) else stored.packed
+    scales = parts["scales"] if "scales" in parts else upload(packed.scales, device)
     if isinstance(stored, StoredMxfp4):
         codes = parts["codes"] if "codes" in parts else upload(stored.codes, device)
         return FourBitWeight(FourBitArrays.of_mxfp4(as_words(codes), scales, stored.shape), activations)

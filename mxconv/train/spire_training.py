@@ -88,11 +88,7 @@ class SpireModel(nn.Module):
         super().__init__()
         self.config = config
         own = config.decoder
-        self.model = nn.ModuleDict({
-            "embed_tokens": nn.Embedding(own.vocab_size, own.hidden_size),
-            "layers": nn.ModuleList(SpireLayer(own) for _ in range(own.num_hidden_layers)),
-            "norm": nn.RMSNorm(own.hidden_size, own.rms_norm_eps),
-        })  # fmt: skip
+        self.model = SpireBody(own)
         self.lm_head = None if own.tie_word_embeddings else nn.Linear(own.hidden_size, own.vocab_size, bias=False)
         # logits of the share that each state has in the memory that a layer attends to
         self.spire = nn.ParameterDict({"memory_weights": torch.zeros(config.num_layers, config.num_layers + 1)})
@@ -151,9 +147,9 @@ class SpireModel(nn.Module):
             ModelError: no states where they are read, or of another shape.
         """
         batch, length = tokens.shape
-        embedded: Tensor = self.model["embed_tokens"](tokens)
+        embedded: Tensor = self.model.embed_tokens(tokens)
         cosines, sines = (part.to(embedded) for part in rotations(self._rotary, length))
-        layers = [cast(SpireLayer, layer) for layer in self.model["layers"]]
+        layers = [cast(SpireLayer, layer) for layer in self.model.layers]
         past = self._past_memory(states, embedded)
         made_past = [
             tuple(self._of_blocks(made, block) for made in layer.keys_and_values(each, (cosines, sines)))
@@ -170,7 +166,7 @@ class SpireModel(nn.Module):
             for layer, of_past, of_block in zip(layers, made_past, drafted, strict=True):
                 x = layer(x, of_past, of_block, here, seen)
                 own.append(x)
-            logits[:, at] = self._head(self.model["norm"](x))
+            logits[:, at] = self._head(self.model.norm(x))
             if step + 1 < block:
                 for index, layer in enumerate(layers):
                     memory = torch.einsum("l,lbth->bth", shares[index], torch.stack(own))
@@ -190,7 +186,7 @@ class SpireModel(nn.Module):
         return list(states.detach().to(embedded.dtype).unbind())
 
     def _head(self, x: Tensor) -> Tensor:
-        weight: Tensor = self.model["embed_tokens"].weight if self.lm_head is None else self.lm_head.weight
+        weight: Tensor = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
         logits: Tensor = functional.linear(x, weight)
         return logits
 
@@ -225,6 +221,16 @@ class SpireModel(nn.Module):
         return torch.cat(
             [sinks < starts, (near >= first) & (near > last), (in_block < first) | (in_block > last)], dim=1
         )
+
+
+class SpireBody(nn.Module):
+    """Embedding, layers and norm, named as in a Llama's file."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(SpireLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
 class SpireLayer(nn.Module):

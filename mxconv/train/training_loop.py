@@ -31,9 +31,8 @@ from mxconv.train.windows import TrainingStage, stage_of
 
 BETAS, MOST_NORM = (0.9, 0.95), 1.0
 STATE, LOG = "state.safetensors", "losses.jsonl"
-# offloaded, all but the first process would get nothing
-WHOLE = StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True)
-MODEL, OPTIMIZER = "model/", "optimizer/"
+WHOLE = StateDictOptions(full_state_dict=True)  # offloaded, all but the first process would get nothing
+MODEL, OPTIMIZER = "model/", "optimizer/"  # the latter with the average's name before the parameter's
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,8 @@ def save_state(
     """
     averages: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
     tensors = {MODEL + name: tensor for name, tensor in model_tensors(model).items()}
-    tensors |= {OPTIMIZER + name: value for name, value in averages.items() if isinstance(value, Tensor)}
+    for name, of_parameter in averages["state"].items():
+        tensors |= {f"{OPTIMIZER}{kind}/{name}": tensor for kind, tensor in of_parameter.items()}
     if is_writer:
         beside = path.with_suffix(".new")
         whole = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
@@ -188,6 +188,9 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, r
     weights = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
     set_model_state_dict(model, weights, options=WHOLE)
     averages: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
-    stored = {name.removeprefix(OPTIMIZER): value for name, value in tensors.items() if name.startswith(OPTIMIZER)}
-    set_optimizer_state_dict(model, optimizer, averages | stored, options=WHOLE)
+    for place, tensor in tensors.items():
+        if place.startswith(OPTIMIZER):
+            kind, _, name = place.removeprefix(OPTIMIZER).partition("/")
+            averages["state"][name][kind] = tensor
+    set_optimizer_state_dict(model, optimizer, averages, options=WHOLE)
     return int(metadata["step"])
