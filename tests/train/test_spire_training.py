@@ -79,10 +79,9 @@ def test_what_the_switches_leave_out(target: FrozenTarget) -> None:
     assert torch.isfinite(blind.losses(blind.model(), ids, Windows(IDS.astype(np.int32)))).all()
 
 
-def test_a_trained_one_drafts(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("def read(self, path):\n    return path\n" * 60)
+def test_a_trained_one_drafts(texts: Path, tmp_path: Path) -> None:
     sizes = ("--layers", "1", "--window", "8", "--length", "32", "--batch-tokens", "128", "--steps", "4")
-    paths = (tmp_path / "texts.txt", "--target", TRAINED, "-o", tmp_path / "spire")
+    paths = (texts / "texts.txt", "--target", TRAINED, "-o", tmp_path / "spire")
     made = run_mxconv("train", "spire", *map(str, paths), *sizes, "--json")
     assert made.returncode == 0, made.stderr
     assert set(json.loads(made.stdout.splitlines()[-1])["losses"]) == {f"token {i}" for i in range(1, 5)}
