@@ -7,7 +7,6 @@ its own. `started` is a head and a second node that `ray start` begins, on two a
 folders of their own. They end with this program.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -22,6 +21,7 @@ from itertools import product
 from pathlib import Path
 
 import psutil
+import typer
 from ray.cluster_utils import Cluster
 
 from mxconv.checkpoint.hashing import sha256_file
@@ -156,25 +156,21 @@ def compare(name: str, address: str, num_nodes: int, sources: list[Path], folder
     return len(sources) * len(CODECS), wrong, max(peaks)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--nodes", default="1,2,3,started")
-    given = parser.parse_args()
-    paths = [path for folder in given.folders for path in (folder, *sorted(folder.iterdir()))]
+def main(folders: list[Path], nodes: str = "1,2,3,started") -> None:
+    paths = [path for folder in folders for path in (folder, *sorted(folder.iterdir()))]
     sources = [path for path in paths if any(path.glob("*.safetensors"))]
     os.environ["RAY_AUTH_MODE"] = "disabled"  # a token that some other cluster left here would be required
     counts = []
     with tempfile.TemporaryDirectory() as folder:
-        for nodes in given.nodes.split(","):
-            is_started = nodes == "started"
-            with started() if is_started else simulated(int(nodes)) as address:
-                name = "ray start" if is_started else f"{nodes} node{'' if nodes == '1' else 's'}"
-                counts.append(compare(name, address, 2 if is_started else int(nodes), sources, Path(folder)))
+        for count in nodes.split(","):
+            is_started = count == "started"
+            with started() if is_started else simulated(int(count)) as address:
+                name = "ray start" if is_started else f"{count} node{'' if count == '1' else 's'}"
+                counts.append(compare(name, address, 2 if is_started else int(count), sources, Path(folder)))
     packages, wrong, peaks = zip(*counts, strict=True)
     print(json.dumps({"packages": sum(packages), "wrong": sum(wrong), "largest_worker_bytes": max(peaks)}))
     sys.exit(sum(wrong) > 0)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -14,15 +14,16 @@ formats alone are compared. The last five are cut out of the 16-bit weights, as 
 (mxconv/codecs/bsfp/cut.py); no package stores them.
 """
 
-import argparse
 import json
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from mxconv.bench.decode_speed import prompt_ids
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
@@ -142,23 +143,24 @@ def compare_formats(checkpoint: Checkpoint, folder: Path, prompts: Path, key: st
         print(f"{name:12} {shown:>6} bits  perplexity {perplexity:10.4g}  agreement {agreement:.4f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("prompts", type=Path)
-    parser.add_argument("key", nargs="?", default="text")
-    parser.add_argument("--answers", type=int, metavar="TOKENS", help="compare on the model's own answers")
-    parser.add_argument("--calibrate", action="append", help="with --answers: texts for two more drafts, calibrated")
-    given = parser.parse_args()
-    if given.calibrate:
-        DRAFTS["mxfp4 mse, calibrated"] = QuantizeOptions(scale_rule="mse", calibrate=tuple(given.calibrate))
-        DRAFTS["bsfp, calibrated"] = QuantizeOptions(codec="bsfp", calibrate=tuple(given.calibrate))
-    with tempfile.TemporaryDirectory() as folder, open_checkpoint(str(given.model)) as checkpoint:
-        if given.answers is None:
-            compare_formats(checkpoint, Path(folder), given.prompts, given.key)
+def main(
+    model: Path,
+    prompts: Path,
+    key: Annotated[str, typer.Argument()] = "text",
+    answers: Annotated[int | None, typer.Option(metavar="TOKENS", help="compare on the model's own answers")] = None,
+    calibrate: Annotated[
+        list[str] | None, typer.Option(help="with --answers: texts for two more drafts, calibrated")
+    ] = None,
+) -> None:
+    if calibrate:
+        DRAFTS["mxfp4 mse, calibrated"] = QuantizeOptions(scale_rule="mse", calibrate=tuple(calibrate))
+        DRAFTS["bsfp, calibrated"] = QuantizeOptions(codec="bsfp", calibrate=tuple(calibrate))
+    with tempfile.TemporaryDirectory() as folder, open_checkpoint(str(model)) as checkpoint:
+        if answers is None:
+            compare_formats(checkpoint, Path(folder), prompts, key)
         else:
-            compare_drafts(checkpoint, Path(folder), given.prompts, given.answers)
+            compare_drafts(checkpoint, Path(folder), prompts, answers)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

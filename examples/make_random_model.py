@@ -28,28 +28,16 @@ from mxconv.checkpoint.safetensors_header import format_header
 
 VALUES_AT_ONCE = 1 << 24
 OTHERS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16"}
-SIZES: dict[str, dict[str, int]] = {  # what a divisor makes smaller
-    "llama": {
-        "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
-        "num_key_value_heads": 4, "vocab_size": 32000,
-    },
-    "gemma3": {
-        "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
-        "num_key_value_heads": 1, "vocab_size": 262144,
-    },
-    "qwen3_moe": {
-        "hidden_size": 1024, "moe_intermediate_size": 512, "num_hidden_layers": 24, "num_attention_heads": 16,
-        "num_key_value_heads": 4, "vocab_size": 32000,
-    },
-    "qwen3_5": {
-        "hidden_size": 1536, "intermediate_size": 4608, "num_hidden_layers": 28, "num_attention_heads": 8,
-        "num_key_value_heads": 2, "vocab_size": 32000,
-    },
-    "large": {
-        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 7, "num_attention_heads": 32,
-        "num_key_value_heads": 32, "vocab_size": 131072,
-    },
-}  # fmt: skip
+NAMES = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"
+)  # fmt: skip
+SIZES = {  # what a divisor makes smaller
+    "llama": (2048, 5632, 22, 32, 4, 32000),
+    "gemma3": (1152, 6912, 26, 4, 1, 262144),
+    "qwen3_moe": (1024, 512, 24, 16, 4, 32000),  # each expert has the intermediate size
+    "qwen3_5": (1536, 4608, 28, 8, 2, 32000),
+    "large": (4096, 11008, 7, 32, 32, 131072),
+}
 KINDS: dict[str, dict[str, object]] = {
     "llama": {"model_type": "llama", "max_position_embeddings": 2048},
     "gemma3": {"model_type": "gemma3_text", "head_dim": 256, "sliding_window": 512},
@@ -65,7 +53,9 @@ OFFSET_NORMS = ("gemma3", "qwen3_5")  # whose weights, but for those of DeltaNet
 
 
 def main(folder: str, shape: str = "llama", divisor: str = "1") -> None:
-    sizes = {name: max(size // int(divisor), 1) for name, size in SIZES[shape].items()}
+    sizes = {name: max(size // int(divisor), 1) for name, size in zip(NAMES, SIZES[shape], strict=True)}
+    if shape == "qwen3_moe":
+        sizes["moe_intermediate_size"] = sizes["intermediate_size"]
     config = AutoConfig.for_model(**OTHERS | sizes | KINDS[shape])
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)

@@ -11,11 +11,7 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-from peer_engines import (
-    WIDTHS,
-    Contender,
-)
+from peer_engines import WIDTHS, Contender
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +19,6 @@ from mxconv.bench.rates import ReadBandwidth, seconds_of, spread
 
 PAUSE_SECONDS = 0.05  # longer than OpenMP, TBB and the native kernels spin before they sleep
 BANDWIDTH_BYTES = 1 << 26
-RATIO = "best peer / mxconv"
 Plan = tuple[str, str, Callable[..., Any], tuple[Any, ...]]  # group, name, how to make it, of what
 
 
@@ -91,55 +86,54 @@ def running(plans: Sequence[Plan], answer: Callable[..., None] = serve) -> Itera
 
 @dataclass(frozen=True)
 class Row:
-    """Medians over the rounds, milliseconds and GB/s. In a ratio's row, a quotient in place of milliseconds."""
+    """The median and the tenths around it, over the rounds. A ratio's row has quotients, and no bandwidth."""
 
     part: str
     group: str
-    num_tokens: int
-    contender: str
-    milliseconds: float
+    width: int  # tokens in one step, or sequences side by side
+    name: str
+    median: float
     p10: float
     p90: float
-    read_bandwidth: float | None = None  # beside it
+    read_bandwidth: float | None = None  # beside it, GB/s
+    same_tokens: float | None = None  # share of those that are mxconv's
+
+    @classmethod
+    def of(cls, part: str, group: str, width: int, name: str, values: Sequence[float], *others: float) -> "Row":
+        found = spread(values)
+        return cls(part, group, width, name, found.median, found.p10, found.p90, *others)
 
 
-def measure(
-    part: str, entries: list[Entry], widths: Sequence[int], rounds: int, repetitions: int, bandwidth: ReadBandwidth
-) -> list[Row]:
-    seconds: dict[tuple[int, Entry], list[float]] = {(width, entry): [] for width in widths for entry in entries}
-    rates: dict[tuple[int, Entry], list[float]] = {key: [] for key in seconds}
+Turns = dict[tuple[int, Entry], list[Any]]
+
+
+def take_turns(
+    entries: Sequence[Entry], widths: Sequence[int], rounds: int, repetitions: int, bandwidth: ReadBandwidth
+) -> tuple[Turns, Turns]:
+    """What each contender answers, round by round and width by width, and the bytes a second read before each."""
+    answers: Turns = {(width, entry): [] for width in widths for entry in entries}
+    reads: Turns = {key: [] for key in answers}
     for number in range(rounds):
         for width in widths:
             for place in range(len(entries)):
                 entry = entries[(place + number) % len(entries)]  # nobody always follows the same one
                 time.sleep(PAUSE_SECONDS)
-                rates[width, entry].append(spread([bandwidth.sample(BANDWIDTH_BYTES) for _ in range(3)]).median)
+                reads[width, entry].append(spread([bandwidth.sample(BANDWIDTH_BYTES) for _ in range(3)]).median)
                 time.sleep(PAUSE_SECONDS)
-                seconds[width, entry].append(spread(entry.ask(width, repetitions)).median)
-    rows = []
-    for group in dict.fromkeys(entry.group for entry in entries):
-        ours, *peers = (entry for entry in entries if entry.group == group)
-        for width in widths:
-            for entry in (ours, *peers):
-                times, rate = spread(seconds[width, entry]), spread(rates[width, entry]).median / 1e9
-                milliseconds = (1e3 * times.median, 1e3 * times.p10, 1e3 * times.p90)
-                rows.append(Row(part, group, width, entry.name, *milliseconds, rate))
-            if peers:
-                best = np.min([seconds[width, peer] for peer in peers], axis=0)
-                ratio = spread(best / np.array(seconds[width, ours]))
-                rows.append(Row(part, group, width, RATIO, ratio.median, ratio.p10, ratio.p90))
-    return rows
+                answers[width, entry].append(entry.ask(width, repetitions))
+    return answers, reads
 
 
-def table_of(part: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=part)
-    for name in ("weights", "tokens", "contender", "ms", "p10", "p90", "GB/s"):
+def table_of(title: str, figure: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=title)
+    for name in ("weights", "at once", "contender", figure, "p10", "p90", "GB/s", "same tokens"):
         table.add_column(name, no_wrap=True, justify="left" if name in ("weights", "contender") else "right")
     for row in rows:
-        unit = " x" if row.contender == RATIO else ""
-        figures = [f"{value:.2f}{unit}" for value in (row.milliseconds, row.p10, row.p90)]
-        rate = "" if row.read_bandwidth is None else f"{row.read_bandwidth:.1f}"
-        table.add_row(row.group, str(row.num_tokens), row.contender, *figures, rate, end_section=bool(unit))
+        is_ratio = row.read_bandwidth is None and row.part != "conversion"
+        figures = [f"{value:.2f}{' x' if is_ratio else ''}" for value in (row.median, row.p10, row.p90)]
+        beside = ["" if row.read_bandwidth is None else f"{row.read_bandwidth:.1f}"]
+        beside.append("" if row.same_tokens is None else f"{row.same_tokens:.0%}")
+        table.add_row(row.group, str(row.width), row.name, *figures, *beside, end_section=is_ratio)
     return table
 
 

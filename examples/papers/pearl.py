@@ -14,12 +14,14 @@ Source:
     length here is fixed).
 """
 
-import argparse
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.session import Session
@@ -90,25 +92,25 @@ def decode(target: Model, draft: Model, prompt: list[int], length: int, ahead: b
     return text[: len(prompt) + MAX_NEW_TOKENS]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("packages", nargs=2, type=Path)
-    parser.add_argument("prompts", type=Path)
-    parser.add_argument("num_prompts", nargs="?", type=int, default=10)
-    parser.add_argument("length", nargs="?", type=int, default=4)
-    parser.add_argument("--in-turn-threads", type=int, default=None, help="of both models in turn; all by default")
-    given = parser.parse_args()
+def main(
+    target: Path,
+    draft: Path,
+    prompts: Path,
+    num_prompts: Annotated[int, typer.Argument()] = 10,
+    length: Annotated[int, typer.Argument()] = 4,
+    in_turn_threads: Annotated[int | None, typer.Option(help="of both models in turn; all by default")] = None,
+) -> None:
     found, texts = {}, {}
-    for name, threads in (("in turn", given.in_turn_threads), ("ahead", 1)):
-        loaded = [LoadedPackage(package, ["target"], num_threads=threads) for package in given.packages]
+    for name, threads in (("in turn", in_turn_threads), ("ahead", 1)):
+        loaded = [LoadedPackage(package, ["target"], num_threads=threads) for package in (target, draft)]
         decoders = [package.levels[0].decoder for package in loaded]
-        read = read_prompts(given.prompts)[: given.num_prompts]
-        prompts = encode_prompts(loaded[0].tokenizer, loaded[0].folder, read)
+        read = read_prompts(prompts)[:num_prompts]
+        ids = encode_prompts(loaded[0].tokenizer, loaded[0].folder, read)
         counts, texts[name] = Counts(), []
-        for prompt in prompts:
+        for prompt in ids:
             models = [Model(decoder) for decoder in decoders if decoder is not None]
-            texts[name].append(decode(models[0], models[1], prompt, given.length, name == "ahead", counts))
-        plain = [[*p, *Model(decoders[0]).write(p, MAX_NEW_TOKENS)] for p in prompts if decoders[0] is not None]
+            texts[name].append(decode(models[0], models[1], prompt, length, name == "ahead", counts))
+        plain = [[*p, *Model(decoders[0]).write(p, MAX_NEW_TOKENS)] for p in ids if decoders[0] is not None]
         assert texts[name] == plain, f"{name}: the text is not the target's own"
         found[name] = asdict(counts)
         for package in loaded:
@@ -117,4 +119,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -52,11 +52,6 @@ class BatchTurn:
     generations: list[Generation]
     bandwidth: float
 
-    @property
-    def tokens(self) -> list[list[int]]:
-        """New tokens of each sequence."""
-        return [generation.token_ids for generation in self.generations]
-
 
 def bench_batches(
     loaded: LoadedPackage,
@@ -119,17 +114,16 @@ def _decode(strategy: Strategy, requests: Sequence[Request], batch: int) -> tupl
 def _summarize(
     strategy: Strategy, batch: int, smallest: int, turns: dict[tuple[int, str], list[BatchTurn]]
 ) -> BatchResult:
-    mine, expected = turns[batch, strategy.name], turns[smallest, GREEDY][0].tokens
-    members = strategy_members(
-        strategy, [each for turn in mine for each in turn.generations], [turn.bandwidth for turn in mine]
-    )
+    mine, expected = turns[batch, strategy.name], _tokens(turns[smallest, GREEDY][0])
+    generations = [each for turn in mine for each in turn.generations]
     rate = _rate(mine)
     return BatchResult(
-        **members | {"num_tokens": sum(map(len, expected))},
+        **strategy_members(strategy, generations, [turn.bandwidth for turn in mine])
+        | {"num_tokens": sum(map(len, expected))},
         tokens_per_second=rate,
         speedup=rate / _rate(turns[batch, GREEDY]),
         fraction_of_bandwidth=None,
-        identical_to_greedy=all(turn.tokens == expected for turn in mine),
+        identical_to_greedy=all(_tokens(turn) == expected for turn in mine),
         batch=batch,
         num_sequences=len(expected),
         seconds=sum(turn.seconds for turn in mine),
@@ -137,6 +131,10 @@ def _summarize(
     )
 
 
+def _tokens(turn: BatchTurn) -> list[list[int]]:
+    return [generation.token_ids for generation in turn.generations]
+
+
 def _rate(turns: Sequence[BatchTurn]) -> float:
     """Tokens a second of all turns."""
-    return sum(len(tokens) for turn in turns for tokens in turn.tokens) / sum(turn.seconds for turn in turns)
+    return sum(len(tokens) for turn in turns for tokens in _tokens(turn)) / sum(turn.seconds for turn in turns)

@@ -3,46 +3,38 @@
 Copy and conversion take turns. Before a cold sample the source is dropped from the page cache and pending writes are
 waited for; before a warm one it is read. A conversion runs in a process of its own, which knows its own peak memory,
 and is timed without the start of that process. It flushes what it writes to the disk; `cp` does not, so a flushed copy
-is timed too. An encoder runs in memory, by one thread, slice by slice and BSFP with its fit, as a conversion runs it.
+is timed too. An encoder runs in memory, by one thread, BSFP with its fit.
 """
 
 import json
 import shutil
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxconv.arrays import U16
+from mxconv.bench.operands import gaussian_patterns, stored_bsfp, stored_mxfp4
 from mxconv.bench.rates import seconds_of, spread
 from mxconv.checkpoint.safetensors_header import format_header
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.codecs.bsfp import fit, packing
-from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import quantize_mxfp4
-from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
+from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.conversion.options import Codec, QuantizeOptions
-from mxconv.conversion.plan import MAX_SLICE_WEIGHTS
 from mxconv.convert import convert
 from mxconv.errors import MxconvError
-from mxconv.kernels import encoders
 from mxconv.progress import Progress, silent
 from mxconv.system.disk import flush_file, settle
 from mxconv.system.memory import forget, peak_rss_bytes
 
 BLOCK = 1 << 22  # bytes that are read at a time; random weights that repeat: times do not depend on their values
-SIGMA = 0.02
-SLAB_SHAPE = (1024, 8192)
-NUM_SLABS = 8  # the matrix is 8192 x 8192: the fit costs the same for a small one
+ENCODED_SHAPE = (8192, 8192)  # the fit costs the same for a small one
 CHECKED_ROWS = 64
 ENCODER_SAMPLES = 7
 
@@ -87,15 +79,9 @@ def bench_conversion(
     workspace: Path | None = None,
     progress: Progress = silent,
 ) -> list[ConversionResult]:
-    """Convert a local checkpoint with each codec.
+    """Convert a local checkpoint, a folder or a file, with each codec.
 
-    Args:
-        source: a folder or file.
-        codecs: to measure.
-        num_threads: of the conversion.
-        num_samples: of each figure.
-        workspace: where copies and packages go for a moment; None takes the folder for temporary files.
-        progress: receives the number of samples.
+    Copies and packages go into `workspace` for a moment; None takes the folder for temporary files.
 
     Raises:
         MxconvError: the source cannot be converted, or a native encoder gives other bytes than NumPy's.
@@ -201,75 +187,49 @@ def _prepare(files: Sequence[Path], is_cold: bool) -> None:
 
 
 def encoder_bytes_per_second(codec: Codec) -> float:
-    """Bytes of 16-bit weights a second; what the encoder writes is compared with the NumPy codec's first.
+    """Bytes of 16-bit weights a second; what the encoder writes is read by the NumPy codec first.
 
     Raises:
-        MxconvError: the bytes differ.
+        MxconvError: the bytes mean other weights than the NumPy codec's.
     """
-    patterns = np.tile(_random_patterns(SLAB_SHAPE), (NUM_SLABS, 1))
+    patterns = gaussian_patterns(ENCODED_SHAPE)
     check_encoder(codec, patterns[:CHECKED_ROWS])
-    samples = [seconds_of(lambda: deque(encoded(codec, patterns), maxlen=0)) for _ in range(1 + ENCODER_SAMPLES)]
+    encode = stored_bsfp if codec == "bsfp" else stored_mxfp4
+    samples = [seconds_of(lambda: encode(patterns)) for _ in range(1 + ENCODER_SAMPLES)]
     return patterns.nbytes / spread(samples[1:]).median
 
 
 def check_encoder(codec: str, patterns: U16) -> None:
-    """Raises MxconvError unless the native encoder gives the same arrays as the NumPy codec."""
-    pairs = zip(encoded(codec, patterns), encoded(codec, patterns, native=False), strict=True)
-    if not all(np.array_equal(mine, other) for mine, other in pairs):
+    """Encode some rows, and read them by NumPy.
+
+    Raises:
+        MxconvError: BSFP does not give the weights back, or MXFP4 has other bytes than the NumPy codec's.
+    """
+    if codec == "bsfp":
+        is_same = np.array_equal(stored_bsfp(patterns).target_rows(0, len(patterns)), patterns)
+    else:
+        codes, scales = quantize_mxfp4(BF16.decode(patterns))
+        stored = stored_mxfp4(patterns)
+        is_same = np.array_equal(unpack_nibbles(stored.codes)[: len(codes)], codes)
+        is_same &= np.array_equal(unpack_scales(stored.scales)[: len(codes)], scales)
+    if not is_same:
         raise MxconvError(
-            f"encoder {codec}: other bytes than the NumPy codec's; the same are required. It is not measured; please "
+            f"encoder {codec}: other weights than the NumPy codec's; the same are required. It is not measured; please "
             "report this as a defect."
         )
 
 
-def encoded(codec: str, patterns: U16, native: bool = True) -> Iterator[NDArray[Any]]:
-    """The arrays of a BF16 matrix, slice by slice, by the native encoder or the NumPy codec."""
-    step = max(MAX_SLICE_WEIGHTS // patterns.shape[1], 1)
-    slices = [patterns[start : start + step] for start in range(0, len(patterns), step)]
-    if codec == "mxfp4":
-        for part in slices:
-            if native:
-                yield from encoders.encode_mxfp4(part, BF16)
-            else:
-                codes, scales = quantize_mxfp4(BF16.decode(part))
-                yield from (pack_nibbles(codes), pack_scales(scales))
-        return
-    counts, first = PatternHistogram(BF16), 0
-    for part in slices:
-        if native:
-            encoders.add_to_histogram(counts, part)
-        else:
-            counts.add(part)
-    table = (encoders.fit_table if native else fit.fit_table)(counts).table
-    for part in slices:
-        known = counts.row_shifts[first : first + len(part)] if native else row_shifts_of(part, BF16)
-        first += len(part)
-        packed = (encoders if native else packing).encode_bsfp(part, table, known if table.has_row_shifts else None)
-        yield from (array for array in vars(packed).values() if array is not None)
-
-
 def write_random_checkpoint(folder: Path, num_bytes: int, progress: Progress = silent) -> None:
-    """Write BF16 matrices of 4096 x 4096 and a smaller last one, about `num_bytes` in all, in slices.
-
-    Args:
-        folder: exists, and is empty.
-        num_bytes: of weights.
-        progress: receives the number of bytes.
-    """
+    """Write BF16 matrices of 4096 x 4096 and a smaller last one, about `num_bytes` in all, into an empty folder."""
     side = 4096
     num_rows = max(num_bytes // (2 * side), 1)
     shapes: list[tuple[int, ...]] = [(min(side, num_rows - first), side) for first in range(0, num_rows, side)]
     entries = [(f"model.layers.{i}.mlp.up_proj.weight", "BF16", shape) for i, shape in enumerate(shapes)]
     header, _ = format_header(entries, {"format": "pt"})
-    block, total = _random_patterns((BLOCK,)), num_rows * side
+    block, total = gaussian_patterns((1, BLOCK))[0], num_rows * side
     with (folder / "model.safetensors").open("xb") as file:
         file.write(header)
         for begin in range(0, total, BLOCK):
             file.write(block[: total - begin].tobytes())
             progress("write random weights", min(begin + BLOCK, total) * 2, total * 2)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 1, "torch_dtype": "bfloat16"}))
-
-
-def _random_patterns(shape: tuple[int, ...]) -> U16:
-    """Gaussian weights as BF16 patterns, the same for the same shape."""
-    return BF16.encode(np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(SIGMA))

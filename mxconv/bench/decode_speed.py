@@ -46,7 +46,7 @@ DEFAULT_PROMPTS = (
 GREEDY = "greedy"
 WARM_TOKENS = 8
 COUNTS = ("num_forwards", "num_proposed", "num_accepted", "num_nodes")
-COUNTS_BY_PLACE = ("proposed_by_position", "accepted_by_position", "nodes_by_depth")
+COUNTS_BY_PLACE = ("proposed_by_position", "accepted_by_position")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,6 @@ class DecodeResult(StrategyResult):
     acceptance_by_position: list[list[float]]  # [draft level][place in the proposal]
     num_bytes: int  # of weights that all forward passes read
     num_nodes: list[int]  # a draft level each: proposed, all branches of trees counted
-    nodes_by_depth: list[list[int]]  # [draft level][depth]: of these
-    has_trees: bool  # whether any draft proposed more nodes than its longest paths have
 
 
 @dataclass(frozen=True)
@@ -144,14 +142,7 @@ def bench_decoding(
 def summarize(
     strategy: Strategy, texts: Sequence[TimedText], greedy: Sequence[TimedText], num_bytes: Mapping[str, int]
 ) -> DecodeResult:
-    """The figures of a strategy.
-
-    Args:
-        strategy: which.
-        texts: one for each prompt.
-        greedy: plain decoding of the same prompts.
-        num_bytes: that a pass reads, by level.
-    """
+    """The figures of a strategy, from its text of each prompt, plain decoding's, and the bytes of a pass by level."""
     generations, plain = ([text.generation for text in each] for each in (texts, greedy))
     levels = [each.trace.statistics for each in generations]
     drafts = summed(levels)[1:]
@@ -172,8 +163,6 @@ def summarize(
         acceptance_by_position=[draft.acceptance_by_position for draft in drafts],
         num_bytes=sum(traffic),
         num_nodes=[draft.num_nodes for draft in drafts],
-        nodes_by_depth=[draft.nodes_by_depth for draft in drafts],
-        has_trees=any(draft.num_nodes > draft.num_proposed for draft in drafts),
     )
 
 

@@ -80,49 +80,25 @@ class RecordedText:
     run: GenerateRun | None  # the timed one; None without drafts
 
     @property
-    def tokens_per_second(self) -> float:
-        """New tokens a second, the prompt's time included."""
-        return len(self.token_ids) / self.seconds
-
-    @property
     def num_rounds(self) -> int:
         """Forward passes of the target."""
         return len(self.token_ids) if self.run is None else self.run.num_rounds
 
+    @property
+    def num_draft_passes(self) -> int:
+        """Forward passes of the draft."""
+        return sum(level.num_forwards for level in self.run.levels) if self.run else 0
+
 
 @dataclass(frozen=True)
 class Decoded:
-    """The texts of a strategy.
-
-    Args:
-        strategy: its name.
-        texts: one for each prompt.
-        target_bytes: that a pass of the target reads.
-        draft_bytes: that a pass of the draft reads; 0 without.
-        loading_peak_bytes: while the model was loaded.
-    """
+    """The texts of a strategy, one for each prompt."""
 
     strategy: str
     texts: list[RecordedText]
-    target_bytes: int | None
-    draft_bytes: int | None
-    loading_peak_bytes: int | None
-
-    @property
-    def tokens(self) -> list[list[int]]:
-        """New tokens of each text."""
-        return [text.token_ids for text in self.texts]
-
-    @property
-    def traffic(self) -> list[int] | None:
-        """Bytes of weights that each text's passes read; None where that is not known."""
-        if self.target_bytes is None or self.draft_bytes is None:
-            return None
-        passes = [sum(level.num_forwards for level in text.run.levels) if text.run else 0 for text in self.texts]
-        return [
-            text.num_rounds * self.target_bytes + number * self.draft_bytes
-            for text, number in zip(self.texts, passes, strict=True)
-        ]
+    target_bytes: int | None  # that a pass of the target reads
+    draft_bytes: int | None  # that a pass of the draft reads; 0 without
+    loading_peak_bytes: int | None  # while the model was loaded
 
 
 def bench_gpu_decoding(
@@ -204,13 +180,7 @@ def record_text(
 ) -> RecordedText:
     """Decode a prompt greedily, twice: the first run warms up and keeps the scores, the second is timed.
 
-    Args:
-        model: of transformers.
-        prompt: its tokens.
-        max_new_tokens: fewer where the model ends the text.
-        own: drafts; None for plain decoding by transformers.
-        read: samples read bandwidth.
-        bytes_before: that torch held on the device before the model came.
+    Without drafts transformers decodes. `read` samples read bandwidth; `bytes_before` were held before the model came.
     """
     recorded = _generate(model, prompt, max_new_tokens, own, return_dict_in_generate=True, output_scores=True)
     choices = [greedy_choice(index, scores[0]) for index, scores in enumerate(recorded.scores)]
@@ -253,20 +223,17 @@ def bytes_per_pass(model: nn.Module, is_draft: bool = False) -> int | None:
 
 
 def summarize(mine: Decoded, plain: Decoded, target: Decoded) -> GpuDecodeResult:
-    """Figures of a strategy.
-
-    Args:
-        mine: its texts.
-        plain: those of the model in 16 bits.
-        target: those of the same weights without drafts; `mine` itself where it has none.
-    """
-    texts, traffic = mine.texts, mine.traffic
-    num_tokens = sum(map(len, mine.tokens))
-    ratios = [text.tokens_per_second / other.tokens_per_second for text, other in zip(texts, plain.texts, strict=True)]
+    """Figures of a strategy, from its texts, those in 16 bits, and those of the same weights without drafts."""
+    texts, traffic = mine.texts, None
+    if mine.target_bytes is not None and mine.draft_bytes is not None:
+        target_bytes, draft_bytes = mine.target_bytes, mine.draft_bytes
+        traffic = [text.num_rounds * target_bytes + text.num_draft_passes * draft_bytes for text in texts]
+    tokens, plain_tokens, target_tokens = ([text.token_ids for text in each.texts] for each in (mine, plain, target))
+    num_tokens = sum(map(len, tokens))
+    rates, plain_rates = ([len(text.token_ids) / text.seconds for text in each.texts] for each in (mine, plain))
+    ratios = [rate / other for rate, other in zip(rates, plain_rates, strict=True)]
     drafts = summed([text.run.levels for text in texts if text.run is not None])
-    fractions = [
-        num_bytes / text.seconds / text.bandwidth for num_bytes, text in zip(traffic or [], texts, strict=False)
-    ]
+    fractions = [count / text.seconds / text.bandwidth for count, text in zip(traffic or [], texts, strict=False)]
     other = plain if mine is target else target
     return GpuDecodeResult(
         strategy=mine.strategy,
@@ -283,8 +250,8 @@ def summarize(mine: Decoded, plain: Decoded, target: Decoded) -> GpuDecodeResult
         fraction_of_bandwidth=spread(fractions).median if fractions else None,
         loading_peak_bytes=mine.loading_peak_bytes,
         peak_bytes=max((text.peak_bytes for text in texts if text.peak_bytes is not None), default=None),
-        identical_to_greedy=mine.tokens == plain.tokens,
-        identical_to_target=mine.tokens == target.tokens,
+        identical_to_greedy=tokens == plain_tokens,
+        identical_to_target=tokens == target_tokens,
         differences=[] if other is mine else _differences(mine, other),
     )
 

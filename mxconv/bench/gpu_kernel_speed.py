@@ -9,7 +9,7 @@ sum of splits.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,26 +19,19 @@ from mxconv.arrays import F32, U16
 from mxconv.bench.gpu_clock import GpuReadBandwidth, Launches, cache_bytes
 from mxconv.bench.operands import (
     SMALL_SHAPE,
-    BsfpSlab,
     Operand,
     ProductResult,
-    bsfp_slab,
     check_alone,
     check_product,
-    gaussian_slab,
-    mxfp4_slab,
+    encoded,
     product_members,
-    repeat,
-    repeat_bsfp,
-    repeat_rows,
     unfit,
 )
 from mxconv.bench.rates import spread
-from mxconv.codecs.bsfp.packing import decode_bsfp_draft
-from mxconv.codecs.float16 import BF16
 from mxconv.gpu.device import require_room
 from mxconv.gpu.launch import MAX_TOKENS
-from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight
+from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight, uploaded_weight
+from mxconv.package.stored_matrix import StoredMxint8
 
 LIBRARY = "bf16"  # torch's product, the baseline
 KERNELS = (LIBRARY, "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-bf16")
@@ -91,11 +84,10 @@ def bench_gpu_kernels(
     dense_bytes = 2 * shape[0] * shape[1]
     room = 4 * (max(rotated, dense_bytes) + dense_bytes)  # copies of two matrices, the array that is read, and checks
     require_room(device, room, "bench kernels", "Take fewer --out-features or --in-features.")
-    operands, small = GpuOperands(shape, device), GpuOperands(SMALL_SHAPE, device)
-    library_copies = _copies(operands.make(LIBRARY), rotated)
+    library_copies = _copies(make_gpu_operand(LIBRARY, shape, device), rotated)
     bandwidth = GpuReadBandwidth(device, max(rotated, dense_bytes))
     for kernel in kernels:
-        operand, tried = operands.make(kernel), small.make(kernel)
+        operand, tried = make_gpu_operand(kernel, shape, device), make_gpu_operand(kernel, SMALL_SHAPE, device)
         tried_matrix = tried.copy()
         check_gpu_weights(tried, tried_matrix)
         for width in num_tokens:
@@ -170,39 +162,22 @@ class LibraryMatrix:
         return self._weights
 
 
-class GpuOperands:
-    """The same Gaussian weights for every kernel; they are encoded once."""
+def make_gpu_operand(kernel: str, shape: tuple[int, int], device: torch.device) -> GpuOperand:
+    """Gaussian weights for one of `KERNELS`. Activations are rounded to int8, in blocks of 32, or to BF16."""
+    stored, slab = encoded(kernel, shape)
+    if isinstance(stored, np.ndarray):
+        patterns: U16 = stored
+        return Operand(kernel, "bf16", shape, patterns.nbytes, slab, lambda: LibraryMatrix(patterns, device))
+    assert not isinstance(stored, StoredMxint8)
+    form: Activations = "int8" if kernel == "mxfp4-int8" else "bf16"
 
-    def __init__(self, shape: tuple[int, int], device: torch.device) -> None:
-        self._shape, self._device = shape, device
+    def copy() -> BsfpWeight | FourBitWeight:
+        weight = uploaded_weight(stored, device, form)
+        return weight.draft if isinstance(weight, BsfpWeight) and kernel == "bsfp-draft" else weight
 
-    @cached_property
-    def _bsfp(self) -> BsfpSlab:
-        return bsfp_slab(gaussian_slab(self._shape))
-
-    def make(self, kernel: str) -> GpuOperand:
-        """The matrix of one of `KERNELS`. Activations are rounded to int8, in blocks of 32, or to BF16."""
-        shape, device = self._shape, self._device
-        if kernel == LIBRARY:
-            slab = BF16.encode(gaussian_slab(shape))
-            patterns, weights = repeat_rows(slab, shape[0]), BF16.decode(slab)
-            return Operand(kernel, "bf16", shape, patterns.nbytes, weights, lambda: LibraryMatrix(patterns, device))
-        if kernel.startswith("mxfp4"):
-            mx = mxfp4_slab(gaussian_slab(shape))
-            codes, scales = repeat(mx.codes, shape[0]), repeat(mx.scales, shape[0])
-            form: Activations = "int8" if kernel == "mxfp4-int8" else "bf16"
-            copy = partial(FourBitWeight.from_mxfp4, codes, scales, shape, device, form)
-            return Operand(kernel, form, shape, copy().num_bytes, mx.weights, copy)
-        weight = self._bsfp_weight()
-        if kernel == "bsfp-full":  # without the draft's scales
-            weights = BF16.decode(self._bsfp.patterns)
-            return Operand(kernel, "bf16", shape, weight.arrays.num_bytes, weights, self._bsfp_weight)
-        weights = decode_bsfp_draft(self._bsfp.packed, self._bsfp.table, self._bsfp.patterns.shape)
-        return Operand(kernel, "bf16", shape, weight.draft.num_bytes, weights, lambda: self._bsfp_weight().draft)
-
-    def _bsfp_weight(self) -> BsfpWeight:
-        packed = repeat_bsfp(self._bsfp.packed, self._shape[0])
-        return BsfpWeight.from_packed(packed, self._bsfp.table, self._shape, self._device)
+    made = copy()
+    num_bytes = made.arrays.num_bytes if isinstance(made, BsfpWeight) else made.num_bytes  # without the draft's scales
+    return Operand(kernel, form, shape, num_bytes, slab, copy)
 
 
 def check_gpu_exactness(operand: GpuOperand, matrix: Product, x: torch.Tensor) -> None:

@@ -18,19 +18,12 @@ MOST_CHARACTERS = 300  # of a message
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """A request to /v1/completions, or where its prompt is messages to /v1/chat/completions.
-
-    Args:
-        prompt: text, or messages.
-        max_tokens: at most.
-        seed: of its draws.
-        temperature: 0 is greedy.
-    """
+    """A request to /v1/completions, or where its prompt is messages to /v1/chat/completions."""
 
     prompt: Prompt
     max_tokens: int
-    seed: int
-    temperature: float = 0.0
+    seed: int  # of its draws
+    temperature: float = 0.0  # 0 is greedy
 
     @property
     def path(self) -> str:
@@ -52,21 +45,13 @@ class CompletionRequest:
 
 @dataclass
 class TimedAnswer:
-    """An answer, chunk by chunk.
+    """An answer, chunk by chunk."""
 
-    Args:
-        began: when it was requested, by the clock of `time.perf_counter`.
-        arrived: when each chunk with tokens came.
-        num_tokens: of each of these chunks.
-        token_ids: all of them.
-        error: why there is no whole answer; None where there is one.
-    """
-
-    began: float
-    arrived: list[float] = field(default_factory=list)
-    num_tokens: list[int] = field(default_factory=list)
+    began: float  # when it was requested, by the clock of `time.perf_counter`
+    arrived: list[float] = field(default_factory=list)  # when each chunk with tokens came
+    num_tokens: list[int] = field(default_factory=list)  # of each of these chunks
     token_ids: list[int] = field(default_factory=list)
-    error: str | None = None
+    error: str | None = None  # why there is no whole answer; None where there is one
 
     @property
     def is_ok(self) -> bool:

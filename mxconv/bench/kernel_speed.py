@@ -6,47 +6,50 @@ compare one state with another. The matrices rotate among copies that together e
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import F32, I8
+from mxconv.arrays import F32
 from mxconv.bench.machine import last_level_cache_bytes, native_engine
 from mxconv.bench.operands import (
     SMALL_SHAPE,
-    BsfpSlab,
     Operand,
     ProductResult,
-    bsfp_slab,
     check_alone,
     check_product,
-    gaussian_slab,
-    mxfp4_slab,
-    mxint8_slab,
+    encoded,
     product_members,
-    repeat,
-    repeat_bsfp,
-    repeat_rows,
     unfit,
 )
 from mxconv.bench.rates import PeakArithmetic, ReadBandwidth, seconds_of, spread
-from mxconv.codecs.bsfp.draft import GROUP
-from mxconv.codecs.bsfp.packing import decode_bsfp, decode_bsfp_draft, escape_offsets
-from mxconv.codecs.e2m1 import DOUBLED
+from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import BF16, FP16
-from mxconv.codecs.vnni8 import TILE_ROWS, padded
+from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.engine.matrices import Matrices
 from mxconv.kernels import _native
+from mxconv.kernels.engine import native_names
+from mxconv.kernels.native_matrix import NativeMatrix
 
-KERNELS = ("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxint8", "mxfp4-int8", "mxfp4-fp32")
+FORMS = {  # of the activations that each kernel multiplies
+    "bf16": "bf16",
+    "fp16": "float",
+    "bsfp-full": "bf16",
+    "bsfp-draft": "int8",
+    "mxint8": "int8",
+    "mxfp4-int8": "int8",
+    "mxfp4-fp32": "float",
+}
+KERNELS = tuple(FORMS)
+FORMATS = {"bf16": BF16, "fp16": FP16}
 NUM_WARMUPS = 3
 CACHE_MULTIPLE = 4  # the copies of a matrix together are at least this many last-level caches
 MAX_COPIES = 64
 PAGE_BYTES = 4096
 
-Arrays = dict[str, NDArray[Any]]
 NativeOperand = Operand[_native.Matrix]
 
 
@@ -149,72 +152,52 @@ def check_exactness(operand: NativeOperand, matrix: _native.Matrix, engine: _nat
 
 def make_operand(kernel: str, shape: tuple[int, int], seed: int = 0) -> NativeOperand:
     """Gaussian weights for one of `KERNELS`, the same for the same shape and seed."""
-    values, rows = gaussian_slab(shape, seed), shape[0]
-    form, levels = "int8", DOUBLED
-    patterns = None
-    if kernel in ("bf16", "fp16"):
-        float_format = BF16 if kernel == "bf16" else FP16
-        form, patterns = "bf16" if kernel == "bf16" else "float", float_format.encode(values)
-        slab, arrays = float_format.decode(patterns), {"patterns": repeat_rows(patterns, rows)}
-    elif kernel.startswith("mx"):
-        form = "float" if kernel == "mxfp4-fp32" else "int8"
-        encoded = mxint8_slab(values) if kernel == "mxint8" else mxfp4_slab(values)
-        slab, arrays = encoded.weights, {"codes": repeat(encoded.codes, rows), "scales": repeat(encoded.scales, rows)}
-    else:
-        bsfp, size = bsfp_slab(values), (len(values), shape[1])
-        packed, table = bsfp.packed, bsfp.table
-        if kernel == "bsfp-full":
-            form, patterns = "bf16", bsfp.patterns
-            slab, arrays = BF16.decode(decode_bsfp(packed, table, size)), _bsfp_arrays(bsfp, rows)
-        else:
-            assert table.has_int8_levels and packed.scales.shape[1] == padded(shape[1], GROUP) // GROUP
-            levels, slab = table.signed_levels.astype(np.int8), decode_bsfp_draft(packed, table, size)
-            arrays = {"codes": repeat(packed.codes, rows), "scales": repeat(packed.scales, rows)}
-
-    def copy() -> _native.Matrix:
-        return _matrix(kernel, shape, levels, [_on_pages(array) for array in arrays.values()])
-
-    num_bytes = sum(array.nbytes for array in arrays.values())
-    return Operand(kernel, form, shape, num_bytes, slab, copy, patterns, arrays)
+    stored, slab = encoded(kernel, shape, seed)
+    target = {"bsfp-full": BF16, **FORMATS}.get(kernel)
+    patterns = None if target is None else target.encode(slab)
+    num_bytes = _num_bytes(kernel, stored)
+    return Operand(kernel, FORMS[kernel], shape, num_bytes, slab, lambda: _matrix(kernel, _on_pages(stored)), patterns)
 
 
-def _matrix(kernel: str, shape: tuple[int, int], levels: I8, arrays: Sequence[NDArray[Any]]) -> _native.Matrix:
-    """A native matrix over such arrays; 4-bit codes mean `levels` times their scales."""
+def _num_bytes(kernel: str, stored: Any) -> int:
+    """Bytes that one product reads."""
+    if kernel in FORMATS:
+        return int(stored.nbytes)
+    if kernel == "bsfp-full":  # without the draft's scales, but with a table of segments' starts for each row
+        return int(stored.num_bytes - stored.packed.scales.nbytes + 16 * stored.shape[0])
+    codes = stored.elements if kernel == "mxint8" else getattr(stored, "packed", stored).codes
+    return int(codes.nbytes + getattr(stored, "packed", stored).scales.nbytes)
+
+
+def _matrix(kernel: str, stored: Any) -> _native.Matrix:
+    """A native matrix over stored arrays, which any engine can multiply."""
+    engine = native_engine(native_names()[0], 1)
+    matrices = Matrices(engine, "fp32" if kernel == "mxfp4-fp32" else "int8")
     match kernel:
         case "bf16" | "fp16":
-            return _native.dense(arrays[0], "BF16" if kernel == "bf16" else "F16")
+            made = matrices.dense(stored, FORMATS[kernel])
         case "bsfp-full":
-            return _native.bsfp(*shape, "BF16", *arrays)
+            made = matrices.bsfp(stored, kernel)
+        case "bsfp-draft":
+            made = matrices.bsfp_draft(stored)
         case "mxint8":
-            return _native.mxint8(*shape, *arrays)
-    codes, scales = arrays
-    if kernel == "mxfp4-fp32":
-        return _native.four_bit_float(*shape, codes, levels.astype(np.float32), scales, 0.5)
-    return _native.four_bit_int8(*shape, codes, levels, scales, 1.0 if kernel == "bsfp-draft" else 0.5)
+            made = matrices.mxint8_draft(stored)
+        case _:
+            made = matrices.mxfp4_draft(stored)
+    assert isinstance(made, NativeMatrix)
+    return made.handle
 
 
-def _bsfp_arrays(slab: BsfpSlab, num_rows: int) -> Arrays:
-    """All that a product with 16-bit weights reads: everything but the scales."""
-    packed = repeat_bsfp(slab.packed, num_rows)
-    starts = slab.table.row_starts(len(slab.packed.codes) * TILE_ROWS, slab.packed.row_shifts).astype(np.uint16)
-    return {
-        "codes": packed.codes,
-        "residual_low": packed.residual_low,
-        "residual_high": packed.residual_high,
-        "starts": repeat_rows(starts, padded(num_rows, TILE_ROWS)),
-        "escape_counts": packed.escape_counts,
-        "escape_offsets": escape_offsets(packed),
-        "escape_positions": packed.escape_positions,
-        "escape_high": packed.escape_high,
-    }
-
-
-def _on_pages(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy that begins on a page boundary, as in a mapped file."""
-    memory = np.empty(array.nbytes + PAGE_BYTES, np.uint8)
+def _on_pages(stored: Any) -> Any:
+    """Copy an array, or all arrays of a record, each to the beginning of a page, as in a mapped file."""
+    if is_dataclass(stored) and not isinstance(stored, type | SegmentTable):
+        return replace(stored, **{each.name: _on_pages(getattr(stored, each.name)) for each in fields(stored)})
+    if not isinstance(stored, np.ndarray):
+        return stored
+    memory = np.empty(stored.nbytes + PAGE_BYTES, np.uint8)
     begin = -memory.ctypes.data % PAGE_BYTES
-    copied: NDArray[Any] = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    copied[...] = array
+    copied: NDArray[Any] = memory[begin : begin + stored.nbytes].view(stored.dtype).reshape(stored.shape)
+    copied[...] = stored
     return copied
 
 

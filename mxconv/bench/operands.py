@@ -1,31 +1,30 @@
 """Matrices to measure with, the weights that their bytes mean, and checks of products against these weights.
 
-Encoding 8192 x 8192 weights with NumPy takes minutes, and a kernel's time does not depend on their values. So 1024 rows
-are encoded, and their bytes are repeated until the matrix is full; lists of escapes go on.
+A kernel's time does not depend on the values, so 1024 rows of random weights are repeated until the matrix is full.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import F32, F64, U8, U16
+from mxconv.arrays import F32, F64, U16
 from mxconv.bench.rates import ReadTiming, read_timing
-from mxconv.codecs import vnni8
-from mxconv.codecs.bsfp.fit import fit_table
-from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
-from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp
-from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.float16 import BF16
+from mxconv.codecs.bsfp.histogram import PatternHistogram
+from mxconv.codecs.bsfp.packing import decode_bsfp_draft, escape_offsets
+from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.int8 import BLOCK, quantize_int8
-from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
-from mxconv.codecs.mxint8 import dequantize_mxint8, quantize_mxint8
-from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.codecs.mxfp4 import dequantize_mxfp4
+from mxconv.codecs.mxint8 import quantize_mxint8
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.errors import MxconvError
+from mxconv.kernels.encoders import add_to_histogram, encode_bsfp, encode_mxfp4, fit_table, row_shifts_of
+from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
 
 Matrix = TypeVar("Matrix")
+Stored = U16 | StoredMxfp4 | StoredMxint8 | StoredBsfp
 SMALL_SHAPE = (72, 416)  # partial tiles of rows, partial groups of columns
 SLAB_ROWS = 1024
 SIGMA = 0.02  # of the weights, as in linear layers of language models
@@ -44,8 +43,7 @@ class Operand(Generic[Matrix]):
         slab: (slab rows, in_features) weights of the first rows, decoded by NumPy; row r of the matrix is row r modulo
             slab rows.
         copy: makes the matrix anew, in memory of its own.
-        patterns: the same as 16-bit patterns; None for a draft.
-        arrays: all that one product reads, as stored; empty on a GPU.
+        patterns: the slab as 16-bit patterns; None for a draft.
     """
 
     kernel: str
@@ -55,97 +53,54 @@ class Operand(Generic[Matrix]):
     slab: F32
     copy: Callable[[], Matrix]
     patterns: U16 | None = None
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def weights(self, rows: NDArray[np.intp]) -> F64:
         """(len(rows), in_features) weights of some rows."""
         return self.slab[rows % len(self.slab)].astype(np.float64)
 
 
-def gaussian_slab(shape: tuple[int, int], seed: int = 0) -> F32:
-    """(slab rows, in_features) Gaussian weights, the same for the same shape and seed."""
+def gaussian_patterns(shape: tuple[int, int], float_format: FloatFormat = BF16, seed: int = 0) -> U16:
+    """(rows, columns) Gaussian weights as 16-bit patterns, the same for the same shape and seed; rows repeat."""
     size = (min(shape[0], SLAB_ROWS), shape[1])
-    return np.random.default_rng(seed).standard_normal(size, np.float32) * np.float32(SIGMA)
+    slab = np.random.default_rng(seed).standard_normal(size, np.float32) * np.float32(SIGMA)
+    return np.resize(float_format.encode(slab), shape)
 
 
-@dataclass(frozen=True)
-class MxSlab:
-    """Rows in MXFP4 or MXINT8."""
-
-    codes: U8  # (T, C, 64) as stored; of MXINT8 (T, 2 C, 64) elements
-    scales: U8  # (T, blocks, 16)
-    weights: F32  # (rows, in_features) that they mean
+def stored_mxfp4(patterns: U16) -> StoredMxfp4:
+    """Encode BF16 weights in MXFP4."""
+    return StoredMxfp4(patterns.shape, *encode_mxfp4(patterns, BF16))
 
 
-def mxfp4_slab(values: F32) -> MxSlab:
-    """Encode (rows, in_features) weights in MXFP4."""
-    codes, scales = (vnni8.pad(each, TILE_ROWS, 1) for each in quantize_mxfp4(values))
-    packed, packed_scales = vnni8.pack_nibbles(codes), vnni8.pack_scales(scales)
-    weights = dequantize_mxfp4(vnni8.unpack_nibbles(packed), vnni8.unpack_scales(packed_scales))
-    return MxSlab(packed, packed_scales, weights[: len(values), : values.shape[1]])
-
-
-def mxint8_slab(values: F32) -> MxSlab:
-    """Encode (rows, in_features) weights in MXINT8."""
-    elements, scales = quantize_mxint8(values)
-    packed = vnni8.pack_quads(vnni8.pad(elements.view(np.uint8), TILE_ROWS, 1))
-    weights = dequantize_mxint8(elements, scales)[:, : values.shape[1]]
-    return MxSlab(packed, vnni8.pack_scales(vnni8.pad(scales, TILE_ROWS, 1)), weights)
-
-
-@dataclass(frozen=True)
-class BsfpSlab:
-    """Rows of BF16 in BSFP."""
-
-    patterns: U16  # (rows, in_features) the weights
-    packed: PackedBsfp
-    table: SegmentTable
-
-
-def bsfp_slab(values: F32) -> BsfpSlab:
-    """Encode (rows, in_features) weights, rounded to BF16, in the table that fits them."""
-    patterns = BF16.encode(values)
+def stored_bsfp(patterns: U16) -> StoredBsfp:
+    """Encode BF16 weights in BSFP, in the table that fits them."""
     histogram = PatternHistogram(BF16)
-    histogram.add(patterns)
+    add_to_histogram(histogram, patterns)
     table = fit_table(histogram).table
     packed = encode_bsfp(patterns, table, row_shifts_of(patterns, BF16) if table.has_row_shifts else None)
-    return BsfpSlab(patterns, packed, table)
+    return StoredBsfp(patterns.shape, table, packed, escape_offsets(packed), 1.0)
 
 
-def repeat_bsfp(packed: PackedBsfp, num_rows: int) -> PackedBsfp:
-    """A matrix of `num_rows` rows: those of the slab, again and again."""
-    counts = repeat(packed.escape_counts, num_rows)
-    num_escapes = int(counts.sum(dtype=np.int64))  # whole slabs follow one another, so their lists do
-    shifts = packed.row_shifts
-    return PackedBsfp(
-        codes=repeat(packed.codes, num_rows),
-        residual_low=repeat(packed.residual_low, num_rows),
-        residual_high=repeat(packed.residual_high, num_rows),
-        scales=repeat(packed.scales, num_rows),
-        row_shifts=None if shifts is None else repeat_rows(shifts, vnni8.padded(num_rows, TILE_ROWS)),
-        escape_counts=counts,
-        escape_positions=np.resize(packed.escape_positions, num_escapes),
-        escape_high=np.resize(packed.escape_high, num_escapes),
-    )
-
-
-def repeat(tiles: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    """The row tiles of a slab (first axis), again and again, for `num_rows` rows."""
-    return repeat_rows(tiles, vnni8.padded(num_rows, TILE_ROWS) // TILE_ROWS)
-
-
-def repeat_rows(rows: NDArray[Any], count: int) -> NDArray[Any]:
-    """The first `count` of some rows, which repeat."""
-    repeated: NDArray[Any] = rows[np.arange(count) % len(rows)]
-    return repeated
-
-
-def sampled_rows(num_rows: int) -> NDArray[np.intp]:
-    """The rows of some row tiles, the first and the last among them."""
-    last = (num_rows - 1) // TILE_ROWS
-    tiles = sorted({last * i // (SAMPLED_TILES - 1) for i in range(SAMPLED_TILES)})
-    rows = np.concatenate([np.arange(tile * TILE_ROWS, (tile + 1) * TILE_ROWS) for tile in tiles])
-    return rows[rows < num_rows].astype(np.intp)
+def encoded(kernel: str, shape: tuple[int, int], seed: int = 0) -> tuple[Stored, F32]:
+    """Random weights as a kernel reads them, and the values of the slab, decoded by NumPy."""
+    float_format = FP16 if kernel == "fp16" else BF16
+    patterns = gaussian_patterns(shape, float_format, seed)
+    num_rows, num_columns = min(shape[0], SLAB_ROWS), shape[1]
+    num_tiles = -(-num_rows // TILE_ROWS)
+    if kernel in ("bf16", "fp16"):
+        return patterns, float_format.decode(patterns[:num_rows])
+    if kernel == "mxint8":
+        elements, scales = quantize_mxint8(BF16.decode(patterns))
+        parts = pack_quads(pad(elements, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
+        mxint8 = StoredMxint8(shape, *parts)
+        return mxint8, BF16.decode(mxint8.patterns(0, num_rows))
+    if kernel.startswith("mxfp4"):
+        mxfp4 = stored_mxfp4(patterns)
+        values = dequantize_mxfp4(unpack_nibbles(mxfp4.codes[:num_tiles]), unpack_scales(mxfp4.scales[:num_tiles]))
+        return mxfp4, values[:num_rows, :num_columns]
+    bsfp = stored_bsfp(patterns)
+    if kernel == "bsfp-full":
+        return bsfp, BF16.decode(bsfp.target_rows(0, num_rows))
+    return bsfp, decode_bsfp_draft(bsfp.row_tiles(0, num_tiles), bsfp.table, (num_rows, num_columns))
 
 
 def rounded(form: str, x: F32) -> F64:
@@ -160,7 +115,7 @@ def rounded(form: str, x: F32) -> F64:
 
 
 def check_product(name: str, operand: Operand[Any], form: str, x: F32, out: F32, rounding: float = 0.0) -> None:
-    """Compare some rows of a product, of the first and the last tile among others, with float64 arithmetic.
+    """Compare the rows of some tiles of a product, the first and the last among them, with float64 arithmetic.
 
     A result may differ by what float32 sums can lose, and by `rounding` as a share of the sum of all magnitudes.
 
@@ -175,8 +130,11 @@ def check_product(name: str, operand: Operand[Any], form: str, x: F32, out: F32,
     Raises:
         MxconvError: a result is wrong.
     """
-    rows, activations = sampled_rows(operand.shape[0]), rounded(form, x)
-    weights = operand.weights(rows)
+    last = (operand.shape[0] - 1) // TILE_ROWS
+    tiles = np.unique(np.linspace(0, last, SAMPLED_TILES).astype(np.intp))
+    rows = (tiles[:, None] * TILE_ROWS + np.arange(TILE_ROWS)).ravel()
+    rows = rows[rows < operand.shape[0]]
+    activations, weights = rounded(form, x), operand.weights(rows)
     exact = activations @ weights.T
     magnitude = np.abs(activations) @ np.abs(weights).T
     bound = magnitude * ((weights.shape[1] / 4 + 8) * np.finfo(np.float32).eps + rounding)

@@ -5,6 +5,7 @@ Source: bandwidth, roofline and the views of acceptance are those of ML-SpecQD (
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mxconv.bench.gpu_clock import GpuMachine
     from mxconv.bench.kernel_speed import KernelResult
     from mxconv.bench.machine import Machine
-    from mxconv.bench.serving_speed import ServeResult, Waiting
+    from mxconv.bench.serving_speed import ServeResult
 
 AnyResult = TypeVar("AnyResult", bound=ProductResult)
 STYLES = {
@@ -49,7 +50,6 @@ PEAKS = {  # the kernels that share a peak
     "bf16": ("bf16", "bsfp-full"),
     "fp32": ("fp16", "mxfp4-fp32"),
 }
-CLOSE = 1.4  # peaks whose labels would touch
 LEVEL_STYLES = tuple(zip((BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY), "os^DvP", strict=True))
 MODES = {False: ("without drafts", GREY, "s"), True: ("with drafts", BLUE, "o")}
 PANEL_INCHES = (5.2, 4.2)
@@ -67,16 +67,18 @@ def _write_panels(path: Path, title: str, panels: Mapping[str, Draw], num_column
         width, height = PANEL_INCHES
         figure.set_size_inches(max(width * num_columns, MIN_INCHES), height * num_rows)
         grid = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
-        handles: dict[str, Artist] = {}
+        legend: dict[str, Artist] = {}
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
         for axes, (name, draw_panel) in zip(grid, panels.items(), strict=False):
             axes.set_title(name)
             draw_panel(axes)
-            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        if handles:
-            artists, labels = list(handles.values()), list(handles)
-            figure.legend(artists, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+            axes.grid(axis="y", alpha=0.25)
+            handles, labels = axes.get_legend_handles_labels()
+            legend |= dict(zip(labels, handles, strict=True))
+        if legend:
+            handles, labels = list(legend.values()), list(legend)
+            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         figure.suptitle(title, fontsize=11, fontweight="bold")
 
     write_picture(path, draw)
@@ -85,15 +87,53 @@ def _write_panels(path: Path, title: str, panels: Mapping[str, Draw], num_column
 def write_bandwidth_plot(results: "Sequence[ProductResult]", machine: "Machine | GpuMachine", path: Path) -> None:
     """Bytes of weights a second against the number of tokens, beside the read bandwidth; a panel an implementation."""
     top = 1.1 * max(max(r.num_bytes / r.seconds_p10 / 1e9, r.read_bandwidth) for r in results)
-    _write_products(results, machine, path, "Weights read a second", lambda own, axes: _bandwidth(own, top, axes))
+
+    def draw(own: Sequence[ProductResult], axes: "Axes") -> None:
+        widths = sorted({r.num_tokens for r in own})
+        limit = [spread([r.read_bandwidth for r in own if r.num_tokens == width]).median for width in widths]
+        axes.plot(widths, limit, color=GREY, ls="--", lw=1.2, label="read bandwidth")
+        for kernel, rows in _by_kernel(own).items():
+            colour, marker = STYLES[kernel]
+            x, y = [r.num_tokens for r in rows], [r.gigabytes_per_second for r in rows]
+            axes.plot(x, y, color=colour, marker=marker, ms=5, lw=1.4, label=kernel)
+            slow, fast = ([r.num_bytes / getattr(r, key) / 1e9 for r in rows] for key in ("seconds_p90", "seconds_p10"))
+            axes.fill_between(x, slow, fast, color=colour, alpha=0.12, lw=0)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(widths, [str(width) for width in widths])
+        axes.minorticks_off()
+        axes.set(ylim=(0, top), xlabel="tokens a product", ylabel="GB/s of weights (band: 10th to 90th percentile)")
+
+    _write_products(results, machine, path, "Weights read a second", draw)
 
 
 def write_roofline(results: "Sequence[KernelResult]", machine: "Machine", path: Path) -> None:
     """Multiply-adds a second against multiply-adds a byte, under the roofs of bandwidth and of arithmetic."""
-    intensities, rates = [_intensity(r) for r in results], [r.giga_multiply_adds_per_second for r in results]
-    x_limits = min(intensities) / 1.6, max(intensities) * 2.5
+    low, high = 0.6 * min(map(_intensity, results)), 2.5 * max(map(_intensity, results))
+    rates = [r.giga_multiply_adds_per_second for r in results]
     y_limits = 0.5 * min(rates), 1.9 * max(*rates, *(r.compute_peak for r in results))
-    _write_products(results, machine, path, "Roofline", lambda own, axes: _roofline(own, x_limits, y_limits, axes))
+
+    def draw(own: "Sequence[KernelResult]", axes: "Axes") -> None:
+        bandwidth = spread([r.read_bandwidth for r in own]).median
+        roofs = {form: [r.compute_peak for r in own if r.kernel in kernels] for form, kernels in PEAKS.items()}
+        peaks = {form: spread(found).median for form, found in roofs.items() if found}
+        slope = [low, max(peaks.values()) / bandwidth]
+        axes.plot(slope, [bandwidth * x for x in slope], color=GREY, lw=1.2)
+        label = partial(axes.annotate, textcoords="offset points", color=GREY, ha="right", fontsize=8)
+        label(f"{bandwidth:.0f} GB/s", (1.5 * low, 1.5 * low * bandwidth), (-4, 3))
+        for place, (form, peak) in enumerate(sorted(peaks.items(), key=lambda item: item[1])):
+            axes.plot([peak / bandwidth, high], [peak, peak], color=GREY, lw=1.2, ls=":")
+            label(f"{form} {peak:.0f}", (high, peak), (-4 - 62 * (place % 2), 3))  # peaks may be close
+        for kernel, rows in _by_kernel(own).items():
+            colour, marker = STYLES[kernel]
+            x, y = [_intensity(r) for r in rows], [r.giga_multiply_adds_per_second for r in rows]
+            axes.plot(x, y, color=colour, marker=marker, ms=5, lw=0.8, label=kernel)
+        widths = ", ".join(str(width) for width in sorted({r.num_tokens for r in own}))
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=y_limits, ylabel="giga multiply-adds a second")
+        axes.set_xlabel(f"multiply-adds a byte of weights (points: {widths} tokens)")
+        for axis in (axes.xaxis, axes.yaxis):
+            label_log_axis(axis)
+
+    _write_products(results, machine, path, "Roofline", draw)
 
 
 def _write_products(
@@ -109,55 +149,6 @@ def _write_products(
     _write_panels(path, f"{title}: {shape}, {machine.described}", panels)
 
 
-def _bandwidth(own: Sequence[ProductResult], top: float, axes: "Axes") -> None:
-    widths = sorted({r.num_tokens for r in own})
-    limit = [spread([r.read_bandwidth for r in own if r.num_tokens == width]).median for width in widths]
-    axes.plot(widths, limit, color=GREY, ls="--", lw=1.2, label="read bandwidth")
-    for kernel, rows in _by_kernel(own).items():
-        colour, marker = STYLES[kernel]
-        x, y = [r.num_tokens for r in rows], [r.gigabytes_per_second for r in rows]
-        axes.plot(x, y, color=colour, marker=marker, ms=5, lw=1.4, label=kernel)
-        slow, fast = ([r.num_bytes / getattr(r, key) / 1e9 for r in rows] for key in ("seconds_p90", "seconds_p10"))
-        axes.fill_between(x, slow, fast, color=colour, alpha=0.12, lw=0)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(widths, [str(width) for width in widths])
-    axes.minorticks_off()
-    axes.set_ylim(0, top)
-    axes.set_xlabel("tokens a product")
-    axes.set_ylabel("GB/s of weights (band: 10th to 90th percentile)")
-    axes.grid(alpha=0.25)
-
-
-def _roofline(
-    own: "Sequence[KernelResult]", x_limits: tuple[float, float], y_limits: tuple[float, float], axes: "Axes"
-) -> None:
-    low, high = x_limits
-    bandwidth = spread([r.read_bandwidth for r in own]).median
-    rates = {form: [r.compute_peak for r in own if r.kernel in kernels] for form, kernels in PEAKS.items()}
-    peaks = {form: spread(found).median for form, found in rates.items() if found}
-    slope = [low, max(peaks.values()) / bandwidth]
-    axes.plot(slope, [bandwidth * x for x in slope], color=GREY, lw=1.2)
-    middle = (slope[0] * slope[0] * slope[1]) ** (1 / 3)
-    label = partial(axes.annotate, textcoords="offset points", color=GREY, ha="right", fontsize=8)
-    label(f"{bandwidth:.0f} GB/s", (middle, middle * bandwidth), (-4, 3))
-    above, offset = 0.0, -4
-    for form, peak in sorted(peaks.items(), key=lambda item: item[1]):
-        axes.plot([peak / bandwidth, high], [peak, peak], color=GREY, lw=1.2, ls=":")
-        offset = offset - 62 if peak < CLOSE * above else -4  # beside the label of a peak that is close
-        label(f"{form} {peak:.0f}", (high, peak), (offset, 3))
-        above = peak
-    for kernel, rows in _by_kernel(own).items():
-        colour, marker = STYLES[kernel]
-        x, y = [_intensity(r) for r in rows], [r.giga_multiply_adds_per_second for r in rows]
-        axes.plot(x, y, color=colour, marker=marker, ms=5, lw=0.8, label=kernel)
-    axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits, ylabel="giga multiply-adds a second")
-    for axis in (axes.xaxis, axes.yaxis):
-        label_log_axis(axis)
-    widths = ", ".join(str(width) for width in sorted({r.num_tokens for r in own}))
-    axes.set_xlabel(f"multiply-adds a byte of weights (points: {widths} tokens)")
-    axes.grid(alpha=0.25)
-
-
 def _by_kernel(results: Sequence[AnyResult]) -> dict[str, list[AnyResult]]:
     kernels = dict.fromkeys(r.kernel for r in results)
     return {k: sorted((r for r in results if r.kernel == k), key=lambda r: r.num_tokens) for k in kernels}
@@ -169,65 +160,62 @@ def _intensity(result: ProductResult) -> float:
 
 def write_acceptance_by_prompt(results: "Sequence[DecodeResult]", machine: "Machine", path: Path) -> None:
     """A panel a strategy, a point a prompt and level; prompts in the order of the first strategy's acceptance."""
-    drafted = [result for result in results if len(result.levels) > 1]
-    first = drafted[0].acceptance_by_prompt[0]
-    order = sorted(range(len(first)), key=lambda prompt: -(first[prompt] or 0.0))
+    first = next(result for result in results if len(result.levels) > 1)
+    rates_of_first = first.acceptance_by_prompt[0]
+    order = sorted(range(len(rates_of_first)), key=lambda prompt: -(rates_of_first[prompt] or 0.0))
 
-    def draw(result: "DecodeResult", styles: dict[str, tuple[str, str]], axes: "Axes") -> None:
-        acceptance = zip(result.levels[1:], result.acceptance_by_prompt, result.acceptance_rates, strict=True)
-        for level, rates, mean in acceptance:
-            if mean is None:
-                continue
-            points = [(place, rate) for place, prompt in enumerate(order, 1) if (rate := rates[prompt]) is not None]
-            (colour, marker), (x, y) = styles[level], zip(*points, strict=True)
-            axes.scatter(x, y, color=colour, marker=marker, s=18, label=level)
-            axes.vlines(x, 0, y, color=colour, alpha=0.25, lw=1)
-            axes.axhline(mean, color=colour, lw=1, ls="--")
-            axes.annotate(f" {mean:.2f}", (1, mean), xycoords=("axes fraction", "data"), color=colour, va="center")
-        axes.set(xlim=(0.3, len(order) + 0.7), xlabel=f"prompt, by the acceptance of {drafted[0].strategy}")
+    def draw(result: "DecodeResult", number: int, level: str, style: tuple[str, str], axes: "Axes") -> None:
+        axes.set(xlim=(0.3, len(order) + 0.7), xlabel=f"prompt, by the acceptance of {first.strategy}")
         axes.set_ylabel("accepted / proposed (dashed: all prompts)")
+        rates, mean = result.acceptance_by_prompt[number], result.acceptance_rates[number]
+        if mean is None:
+            return
+        points = [(place, rate) for place, prompt in enumerate(order, 1) if (rate := rates[prompt]) is not None]
+        (colour, marker), (x, y) = style, zip(*points, strict=True)
+        axes.scatter(x, y, color=colour, marker=marker, s=18, label=level)
+        axes.vlines(x, 0, y, color=colour, alpha=0.25, lw=1)
+        axes.axhline(mean, color=colour, lw=1, ls="--")
+        axes.annotate(f" {mean:.2f}", (1, mean), xycoords=("axes fraction", "data"), color=colour, va="center")
 
-    _write_acceptance(drafted, draw, "prompt", machine, path)
+    _write_acceptance(results, draw, "prompt", machine, path)
 
 
 def write_acceptance_by_position(results: "Sequence[DecodeResult]", machine: "Machine", path: Path) -> None:
     """A panel a strategy, a line a level: how often the token at each place of a proposal is accepted."""
-    drafted = [result for result in results if len(result.levels) > 1]
-    most = max(len(rates) for result in drafted for rates in result.acceptance_by_position)
+    most = max(len(rates) for result in results for rates in result.acceptance_by_position or [[]])
 
-    def draw(result: "DecodeResult", styles: dict[str, tuple[str, str]], axes: "Axes") -> None:
-        for level, rates in zip(result.levels[1:], result.acceptance_by_position, strict=True):
-            if rates:
-                colour, marker = styles[level]
-                axes.plot(range(1, len(rates) + 1), rates, color=colour, marker=marker, ms=4, lw=1.4, label=level)
+    def draw(result: "DecodeResult", number: int, level: str, style: tuple[str, str], axes: "Axes") -> None:
+        if rates := result.acceptance_by_position[number]:
+            colour, marker = style
+            axes.plot(range(1, len(rates) + 1), rates, color=colour, marker=marker, ms=4, lw=1.4, label=level)
         axes.set(xlim=(0.5, max(most, 1) + 0.5), xlabel="place in the proposal", ylabel="accepted / proposed there")
 
-    _write_acceptance(drafted, draw, "position", machine, path)
+    _write_acceptance(results, draw, "position", machine, path)
 
 
 def _write_acceptance(
     results: "Sequence[DecodeResult]",
-    draw: "Callable[[DecodeResult, dict[str, tuple[str, str]], Axes], None]",
+    draw: "Callable[[DecodeResult, int, str, tuple[str, str], Axes], None]",
     by: str,
     machine: "Machine",
     path: Path,
 ) -> None:
-    """A panel a strategy; a level has the same colour and marker in all."""
-    names = dict.fromkeys(level for result in results for level in result.levels[1:])
-    styles = {name: LEVEL_STYLES[i % len(LEVEL_STYLES)] for i, name in enumerate(names)}
+    """A panel a strategy with drafts, whose levels are drawn one by one; a level has one colour and marker in all."""
+    drafted = [result for result in results if len(result.levels) > 1]
+    names = dict.fromkeys(level for result in drafted for level in result.levels[1:])
+    styles = dict(zip(names, cycle(LEVEL_STYLES), strict=False))
 
     def draw_panel(result: "DecodeResult", axes: "Axes") -> None:
-        draw(result, styles, axes)
+        for number, level in enumerate(result.levels[1:]):
+            draw(result, number, level, styles[level], axes)
         axes.set_ylim(0, 1.03)
         axes.locator_params(axis="x", integer=True)
-        axes.grid(axis="y", alpha=0.25)
 
-    first = results[0]
+    first = drafted[0]
     prompts = f"{first.num_prompts} prompt{'' if first.num_prompts == 1 else 's'}, {first.num_tokens} tokens"
     title = f"Acceptance by {by}: {first.levels[0]} decodes {prompts}, {machine.described}"
-    _write_panels(
-        path, title, {f"{each.strategy}: {each.speedup:.2f} x greedy": partial(draw_panel, each) for each in results}
-    )
+    panels = {f"{each.strategy}: {each.speedup:.2f} x greedy": partial(draw_panel, each) for each in drafted}
+    _write_panels(path, title, panels)
 
 
 def write_serve_plot(results: "Sequence[ServeResult]", levels: Sequence[str], machine: "Machine", path: Path) -> None:
@@ -241,7 +229,7 @@ def write_serve_plot(results: "Sequence[ServeResult]", levels: Sequence[str], ma
     """
     modes = {drafts: [r for r in results if r.drafts == drafts] for drafts in sorted({r.drafts for r in results})}
     names = [f"{r.rate if r.concurrency is None else r.concurrency:g}" for r in next(iter(modes.values()))]
-    is_closed = results[0].concurrency is not None
+    loads = "requests a second, arriving at random" if results[0].concurrency is None else "requests at a time"
 
     def throughput(axes: "Axes") -> None:
         for drafts, rows in modes.items():
@@ -250,8 +238,7 @@ def write_serve_plot(results: "Sequence[ServeResult]", levels: Sequence[str], ma
             axes.plot(range(len(rows)), rates, color=colour, marker=marker, ms=5, lw=1.4, label=label)
             for place, row in enumerate(rows):
                 if row.speedup is not None:
-                    offset = (0, 7 if row.speedup >= 1 else -14)
-                    at = (place, row.tokens_per_second)
+                    at, offset = (place, row.tokens_per_second), (0, 7 if row.speedup >= 1 else -14)
                     text = f"{row.speedup:.2f}x"
                     axes.annotate(text, at, offset, textcoords="offset points", color=colour, ha="center")
         axes.set(ylim=(0, 1.15 * max(row.tokens_per_second for row in results)), ylabel="tokens a second")
@@ -260,19 +247,18 @@ def write_serve_plot(results: "Sequence[ServeResult]", levels: Sequence[str], ma
     def waiting(key: str, axes: "Axes") -> None:
         for drafts, rows in modes.items():
             _, colour, marker = MODES[drafts]
-            found: list[tuple[int, Waiting]] = [(i, getattr(r, key)) for i, r in enumerate(rows) if getattr(r, key)]
-            places = [place for place, _ in found]
-            axes.plot(places, [each.median for _, each in found], color=colour, marker=marker, ms=5, lw=1.4)
-            axes.plot(places, [each.p99 for _, each in found], color=colour, marker=marker, ms=3, lw=1, ls=":")
+            found = {place: each for place, row in enumerate(rows) if (each := getattr(row, key)) is not None}
+            for figure, size, style in (("median", 5, "-"), ("p99", 3, ":")):
+                y = [getattr(each, figure) for each in found.values()]
+                axes.plot(list(found), y, color=colour, marker=marker, ms=size, ls=style)
         axes.set(yscale="log", ylabel="seconds (dotted: 99th percentile)")
         label_log_axis(axes.yaxis)
         label_loads(axes)
 
     def label_loads(axes: "Axes") -> None:
         axes.set_xticks(range(len(names)), names)
-        axes.set_xlabel("requests at a time" if is_closed else "requests a second, arriving at random")
+        axes.set_xlabel(loads)
         axes.margins(x=0.08)
-        axes.grid(axis="y", alpha=0.25)
 
     panels: dict[str, Draw] = {
         "Tokens a second, all requests together": throughput,

@@ -30,15 +30,10 @@ LAST_SECONDS = 15.0  # a server promises to end in ten
 
 @dataclass(frozen=True)
 class OfferedLoad:
-    """How requests arrive: so many at a time, each client with its next one as soon as it has its answer; or at random.
+    """How requests arrive: so many at a time, each client sending its next one once it has its answer; or at random."""
 
-    Args:
-        concurrency: requests at a time; or
-        rate: requests a second in the mean, from clients that know nothing of each other (Poisson).
-    """
-
-    concurrency: int | None = None
-    rate: float | None = None
+    concurrency: int | None = None  # requests at a time; or
+    rate: float | None = None  # requests a second in the mean, from clients that know nothing of each other (Poisson)
 
     @property
     def label(self) -> str:
@@ -61,15 +56,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class LoadRound:
-    """All requests of a load, once.
+    """All requests of a load, once."""
 
-    Args:
-        answers: in the order of the requests.
-        bandwidth: bytes a second, before and after; None where the server is elsewhere.
-    """
-
-    answers: list[TimedAnswer]
-    bandwidth: float | None
+    answers: list[TimedAnswer]  # in the order of the requests
+    bandwidth: float | None  # bytes a second, before and after; None where the server is elsewhere
 
     @property
     def num_tokens(self) -> int:
@@ -187,14 +177,10 @@ def summarize(
     plain: Sequence[LoadRound] | None,
     expected: Sequence[list[int] | None],
 ) -> ServeResult:
-    """The figures of a load.
+    """The figures of a load, with or without drafts, over its rounds.
 
-    Args:
-        load: which.
-        drafts: whether there were any.
-        rounds: its rounds.
-        plain: the same rounds without drafts; None where there were none.
-        expected: the tokens of each request; None where nobody knows.
+    `plain` are the same rounds without drafts, if there were some; `expected` has the tokens of each request, or None
+    where nobody knows them.
     """
     answers = [answer for each in rounds for answer in each.answers]
     good = [answer for answer in answers if answer.is_ok]

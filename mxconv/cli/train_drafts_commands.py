@@ -78,7 +78,7 @@ def spire(
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.spire_layers import config_for
     from mxconv.errors import MxconvError
-    from mxconv.train.spire_training import SpireChoices, SpireTask
+    from mxconv.train.spire_training import SpireTask
 
     training = Training(texts, target, output, schedule, least_length=block + 1)
     num_layers = training.config.num_hidden_layers
@@ -86,7 +86,7 @@ def spire(
         raise MxconvError(f"--layers {layers}: the target has {num_layers}; at most so many are required.")
     last = range(num_layers - layers, num_layers)
     values = config_for(read_json_object(target / "config.json", unique_keys=False), last, sink, window, past_memory)
-    choices = SpireChoices(loss, not random_start, not no_feedback)
+    choices = loss, not random_start, not no_feedback
     training.run(
         lambda frozen: SpireTask(values, frozen, block, training.dtype, choices), f"{block} {choices} {values}"
     )

@@ -3,7 +3,7 @@
 device          is there a GPU, and has it room
 load_package    a package in place of a torch model's layers
 gpu_linear      linear layers, gpu_experts modules of experts
-gpu_package     a package's matrices on a device, streaming how its bytes get there
+gpu_package     a package's matrices on a device, their bytes hashed on the way
 weight          what multiplies: a kernel up to 16 tokens, torch beyond; stacked_weight is a stack of experts
 four_bit_product  4-bit arrays and products, int8_product the same with int8 activations
 bsfp_arrays     arrays of the exact weights, patches their escapes, bsfp_product their kernels

@@ -7,19 +7,18 @@ a little-endian number its lower half holds the P bits of columns 0, 2, 4, 6, it
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from mxconv.codecs.bsfp.packing import PackedBsfp, escape_mask
-from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.bsfp.packing import escape_mask
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.gpu.device_arrays import as_words, joined, pattern_table, piece, row_tables, upload
-from mxconv.gpu.patches import Escaped, Patches, patches_of
+from mxconv.gpu.device_arrays import as_words, expert_of, pattern_table, row_tables, stacked, upload
+from mxconv.gpu.patches import Patches, patches_of
+from mxconv.package.stored_matrix import StoredBsfp
 
 LANES_AT_A_TIME = 1 << 20  # which keeps intermediate arrays below 64 MB
+COPIED = ("codes", "residual_low", "residual_high", "escape_counts", "escape_positions", "escape_high")
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -42,24 +41,20 @@ class BsfpArrays:
     patches: Patches
 
     @classmethod
-    def from_packed(
+    def from_stored(
         cls,
-        packed: PackedBsfp,
-        table: SegmentTable,
-        shape: tuple[int, int],
+        stored: StoredBsfp,
         device: torch.device,
-        stored: Mapping[str, torch.Tensor] | None = None,
+        parts: Mapping[str, torch.Tensor],
         num_planes: int = 0,
         has_row_starts: bool = False,
     ) -> "BsfpArrays":
         """Copy a matrix to a device.
 
         Args:
-            packed: its arrays, usually views of a memory map.
-            table: its segment table.
-            shape: (rows, columns) without padding.
+            stored: its arrays, usually views of a memory map.
             device: the destination.
-            stored: arrays of `packed` by name that are on the device already; the others are copied.
+            parts: those by name that are on the device already; the others are copied.
             num_planes: the least number of planes, where other experts of its stack have more.
             has_row_starts: whether rows get tables of their own without row shifts, since other experts of its stack
                 have shifts or another table.
@@ -67,59 +62,39 @@ class BsfpArrays:
         Raises:
             CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
         """
+        packed, table = stored.packed, stored.table
         escape_mask(packed)
-        stored = {} if stored is None else stored
 
-        def on_device(part: str, array: NDArray[Any]) -> torch.Tensor:
-            return stored[part] if part in stored else upload(array, device)
-
+        own = {name: parts[name] if name in parts else upload(getattr(packed, name), device) for name in COPIED}
         has_row_starts |= table.has_row_shifts
         num_planes = max(num_planes, table.residual_bits - 8)
         num_row_starts = TILE_ROWS * len(packed.codes) if has_row_starts else 1
         starts = table.row_starts(num_row_starts, packed.row_shifts).astype(np.uint16)
-        escaped = Escaped(
-            on_device("codes", packed.codes),
-            on_device("residual_low", packed.residual_low),
-            _with_planes(on_device("residual_high", packed.residual_high), num_planes),
-            upload(starts, device),
-            on_device("escape_counts", packed.escape_counts),
-            on_device("escape_positions", packed.escape_positions),
-            on_device("escape_high", packed.escape_high),
-        )
+        # planes of zeros, where another expert of the stack has more
+        missing = num_planes - own["residual_high"].shape[2]
+        own["residual_high"] = torch.nn.functional.pad(own["residual_high"], (0, 0, 0, missing))
         return cls(
-            shape=shape,
+            shape=stored.shape,
             dtype=DTYPES[table.float_format.name],
             num_planes=num_planes,
-            codes=as_words(escaped.codes),
-            residual_low=as_words(escaped.residual_low),
-            residual_fields=fields_of(escaped.residual_high),
+            codes=as_words(own["codes"]),
+            residual_low=as_words(own["residual_low"]),
+            residual_fields=fields_of(own["residual_high"]),
             starts=upload(pattern_table(starts) if has_row_starts else row_tables(starts[0]), device),
             has_row_starts=has_row_starts,
-            patches=patches_of(escaped),
+            patches=patches_of(own, upload(starts, device)),
         )
 
     @classmethod
     def stacked(cls, experts: "Sequence[BsfpArrays]") -> "BsfpArrays":
         """Stack matrices of one shape and dtype, all with as many planes, and all or none with row starts."""
-        first = experts[0]
-        return cls(
-            first.shape, first.dtype, first.num_planes,
-            codes=joined([each.codes for each in experts]),
-            residual_low=joined([each.residual_low for each in experts]),
-            residual_fields=joined([each.residual_fields for each in experts]),
-            starts=joined([each.starts for each in experts]) if first.has_row_starts else first.starts,
-            has_row_starts=first.has_row_starts,
-            patches=Patches.stacked([each.patches for each in experts]),
-        )  # fmt: skip
+        made = replace(stacked(experts), patches=Patches.stacked([each.patches for each in experts]))
+        return made if made.has_row_starts else replace(made, starts=experts[0].starts)
 
     def expert(self, number: int, num_experts: int) -> "BsfpArrays":
         """View one matrix of a stack."""
-        codes, low, fields = (
-            piece(each, number, num_experts) for each in (self.codes, self.residual_low, self.residual_fields)
-        )
-        starts = piece(self.starts, number, num_experts) if self.has_row_starts else self.starts
-        patches = self.patches.expert(number, num_experts)
-        return replace(self, codes=codes, residual_low=low, residual_fields=fields, starts=starts, patches=patches)
+        made = replace(expert_of(self, number, num_experts), patches=self.patches.expert(number, num_experts))
+        return made if made.has_row_starts else replace(made, starts=self.starts)
 
     @property
     def num_bytes(self) -> int:
@@ -132,11 +107,6 @@ class BsfpArrays:
         patches = self.patches
         arrays = (self.codes, self.residual_low, self.residual_fields, self.starts)
         return (*arrays, patches.hits, patches.firsts, patches.split_firsts, patches.words)
-
-
-def _with_planes(planes: torch.Tensor, num_planes: int) -> torch.Tensor:
-    """Add planes of zeros: (T, C, num_planes, 16)."""
-    return torch.nn.functional.pad(planes, (0, 0, 0, num_planes - planes.shape[2]))
 
 
 def fields_of(planes: torch.Tensor) -> torch.Tensor:

@@ -145,20 +145,10 @@ def _step(
     codes, low, high, starts, hits, firsts, words, program, first_tile, row_tiles, column_tiles,
     NUM_PLANES: tl.constexpr, HAS_ROW_STARTS: tl.constexpr
 ):  # fmt: skip
-    """Exact patterns of a program's rows and of 16 tiles along the columns.
+    """Exact patterns of a program's rows and of 16 tiles along the columns; arrays as in `BsfpArrays` and `Patches`.
 
     Args:
-        codes: (T, C, 16) int32, the nibbles of each lane.
-        low: (T, C, 16, 2) int32, the low bytes of its residuals.
-        high: (T, C, NUM_PLANES, 16) uint8, their further bits as `fields_of` lays them out.
-        starts: (16 T, 4) int32, `pattern_table` of each row, with HAS_ROW_STARTS; else (64, 4).
-        hits: (T, C) int32, the half lanes that have patches.
-        firsts: (T, C) int16, the place of each tile's first word among those of its split.
         words: (1, ROWS) pointers to int32: to the first word of the split and of each row's tiles.
-        program: number of the program, 64 rows each.
-        first_tile: of the step, along the columns.
-        row_tiles: T.
-        column_tiles: C.
 
     Returns:
         (ROWS, STEP) int16 patterns; columns beyond the matrix are finite, rows beyond it repeat rows of it.
@@ -209,11 +199,7 @@ def _halves(program, first_tile, row_tiles, column_tiles):
 def _lane_fields(fields, place, is_there, NUM_PLANES: tl.constexpr):
     """The fields of lanes: int32, those of columns 0, 2, 4, 6 in the low half, of 1, 3, 5, 7 in the high half.
 
-    Args:
-        fields: pointer to the first byte of the program's rows.
-        place: (tiles, ROWS) of a lane's first byte; its others follow 16 bytes apart.
-        is_there: whether the lane exists.
-        NUM_PLANES: P, 1 to 4.
+    A lane has NUM_PLANES bytes, 1 to 4: the first at `place`, (tiles, ROWS), the others 16 bytes apart.
     """
     lanes = tl.load(fields + place, mask=is_there, other=0).to(tl.int32)
     for byte in tl.static_range(1, NUM_PLANES):

@@ -1,7 +1,8 @@
 """Arrays of a package on a device: copied, joined for the experts of a stack, and tables for byte permutation."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from mxconv.arrays import I8, I32, U16
 from mxconv.gpu.launch import ROWS
+
+Arrays = TypeVar("Arrays", bound=Any)  # a dataclass of tensors
 
 
 def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
@@ -41,6 +44,25 @@ def piece(whole: torch.Tensor, number: int, num_pieces: int) -> torch.Tensor:
     """View one of pieces of equal length along the first axis."""
     length = len(whole) // num_pieces
     return whole[number * length : (number + 1) * length]
+
+
+def stacked(experts: Sequence[Arrays]) -> Arrays:
+    """Join the tensors of experts by their names; one that some expert lacks is None, all else is the first's."""
+    joint: dict[str, torch.Tensor | None] = {}
+    for name in vars(experts[0]):
+        parts = [getattr(each, name) for each in experts]
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        if tensors:
+            joint[name] = joined(tensors) if len(tensors) == len(parts) else None
+    found: Arrays = replace(experts[0], **joint)
+    return found
+
+
+def expert_of(stack: Arrays, number: int, num_experts: int) -> Arrays:
+    """View the tensors of one expert of a stack."""
+    tensors = {name: part for name, part in vars(stack).items() if isinstance(part, torch.Tensor)}
+    found: Arrays = replace(stack, **{name: piece(part, number, num_experts) for name, part in tensors.items()})
+    return found
 
 
 def pattern_table(patterns: U16) -> I32:

@@ -3,8 +3,7 @@
 Levels are looked up by byte permutation, in registers.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED, VALUES
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.gpu.device_arrays import int8_table, joined, piece, row_tables, upload
+from mxconv.gpu.device_arrays import int8_table, row_tables, upload
 from mxconv.gpu.instructions import multiply_bf16_pairs
 from mxconv.gpu.lanes import (
     activations,
@@ -57,50 +56,20 @@ class FourBitArrays:
 
     @classmethod
     def of_mxfp4(cls, codes: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int]) -> "FourBitArrays":
-        """Arrays of an MXFP4 matrix; its int8 levels are doubled, and halved again with the scales.
-
-        Args:
-            codes: (T, C, 16) int32 on the device.
-            scales: (T, blocks, 16) uint8 E8M0, on the device.
-            shape: (rows, columns) without padding.
-        """
+        """Arrays of an MXFP4 matrix that are on the device; int8 levels are doubled, and halved with the scales."""
         return cls(shape, codes, _levels(VALUES[:8], codes), upload(int8_table(DOUBLED), codes.device), scales, BLOCK)
 
     @classmethod
     def of_bsfp(
         cls, codes: torch.Tensor, scales: torch.Tensor, table: SegmentTable, shape: tuple[int, int]
     ) -> "FourBitArrays":
-        """Arrays of the draft in BSFP.
+        """Arrays of the draft in BSFP, on the device; codes are those of the exact weights.
 
-        Args:
-            codes: (T, C, 16) int32 on the device; those of the exact weights.
-            scales: (T, groups, 16) int16 patterns of BF16, on the device.
-            table: levels that BF16 does not hold are rounded to it, as no table of mxconv's has.
-            shape: (rows, columns) without padding.
+        Levels that BF16 does not hold are rounded to it; no table of mxconv's has such.
         """
         signed = table.signed_levels
         int8_levels = upload(int8_table(signed.astype(np.int8)), codes.device) if table.has_int8_levels else None
         return cls(shape, codes, _levels(signed[:8], codes), int8_levels, scales, GROUP)
-
-    @classmethod
-    def stacked(cls, experts: "Sequence[FourBitArrays]") -> "FourBitArrays":
-        """Stack matrices of one shape and kind."""
-        first = experts[0]
-        int8_levels = [each.int8_levels for each in experts if each.int8_levels is not None]
-        return cls(
-            first.shape,
-            joined([each.codes for each in experts]),
-            joined([each.levels for each in experts]),
-            joined(int8_levels) if len(int8_levels) == len(experts) else None,
-            joined([each.scales for each in experts]),
-            first.scale_block,
-        )
-
-    def expert(self, number: int, num_experts: int) -> "FourBitArrays":
-        """View one matrix of a stack."""
-        codes, levels, scales = (piece(each, number, num_experts) for each in (self.codes, self.levels, self.scales))
-        int8_levels = None if self.int8_levels is None else piece(self.int8_levels, number, num_experts)
-        return replace(self, codes=codes, levels=levels, scales=scales, int8_levels=int8_levels)
 
     @property
     def is_e8m0(self) -> bool:
@@ -206,17 +175,7 @@ def _dequantize(
 
 @triton.jit
 def _step(codes, table, scales, program, first_tile, row_tiles, column_tiles, num_blocks, IS_E8M0: tl.constexpr):
-    """BF16 patterns of a program's rows and of 16 tiles along the columns.
-
-    Args:
-        codes: (T, C, 16) int32, the nibbles of each lane.
-        table: (ROWS, 4) int32 as in `FourBitArrays.levels`.
-        scales: (T, blocks, 16), uint8 E8M0 of 32 columns each.
-        program: number of the program, 64 rows each.
-        first_tile: of the step, along the columns.
-        row_tiles: T.
-        column_tiles: C.
-        num_blocks: of `scales`.
+    """BF16 patterns of a program's rows and of 16 tiles along the columns; arrays as in `FourBitArrays`.
 
     Returns:
         (ROWS, STEP) int16: levels times scale with IS_E8M0, exactly; else the levels, to be scaled by `row_scales`.
@@ -250,12 +209,7 @@ def _pattern_of_e8m0(stored):
 def row_scales(scales, program, block, row_tiles, num_blocks, IS_E8M0: tl.constexpr):
     """(ROWS, 1) float32 scales of a program's rows in one block of columns.
 
-    Args:
-        scales: (T, blocks, 16), int16 patterns of BF16; with IS_E8M0 uint8, halved since int8 levels are doubled.
-        program: number of the program, 64 rows each.
-        block: number of the block of columns.
-        row_tiles: T.
-        num_blocks: of `scales`.
+    Stored are (T, blocks, 16) int16 patterns of BF16; with IS_E8M0 uint8, halved here since int8 levels are doubled.
     """
     row = tl.arange(0, ROWS)[:, None]
     row_tile = program * ROW_TILES + row // 16

@@ -1,23 +1,25 @@
-"""A package's quantized matrices on a device, streamed there file by file, hashes checked."""
+"""A package's quantized matrices on a device; the files' hashes are checked while their arrays are copied."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 
+from mxconv.checkpoint.hashing import sha256_file
 from mxconv.errors import CodecError, ModelError, PackageError
 from mxconv.gpu.device import checked_device, require_room
 from mxconv.gpu.device_arrays import as_words
 from mxconv.gpu.four_bit_product import FourBitArrays
 from mxconv.gpu.patches import most_bytes
 from mxconv.gpu.stacked_weight import StackedWeight
-from mxconv.gpu.streaming import stream_arrays
-from mxconv.gpu.weight import Activations, BsfpWeight, EightBitWeight, FourBitWeight, Weight
+from mxconv.gpu.weight import Activations, BsfpWeight, EightBitWeight, FourBitWeight, Weight, uploaded_weight
 from mxconv.package.manifest import Manifest
-from mxconv.package.package import Package
+from mxconv.package.package import Package, inside
 from mxconv.package.package_folder import find_package
 from mxconv.package.stored import place_of, tensor_arrays
 from mxconv.package.tensor_record import TensorRecord
@@ -26,6 +28,8 @@ from mxconv.progress import Progress, silent
 ON_HOST = ("row_shifts", "escape_offsets")  # parts that other arrays are made from
 OF_DRAFT = ("codes", "elements", "scales")
 ADJOINING = (*OF_DRAFT, "residual_low")  # parts that have the same length for each expert
+PIECE_BYTES = 16 << 20  # copied at a time, by way of the host's memory
+TORCH_DTYPES = {"U8": torch.uint8, "I8": torch.int8, "BF16": torch.int16}
 OF_AN_EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<matrix>.+)")
 
 Parts = Mapping[str, torch.Tensor]  # arrays of a tensor, by the last part of their names
@@ -75,11 +79,10 @@ class GpuPackage:
                 "Free memory, or take a smaller model.",
             )  # fmt: skip
             groups, alone = expert_groups(records)
-            streamed = stream_arrays(opened, _runs(arrays, groups), self.device, progress)
             parts: dict[str, dict[str, torch.Tensor]] = {each.stem: {} for each in records}
-            for name in arrays:
+            for name, tensor in _on_device(opened, _runs(arrays, groups), self.device, progress).items():
                 stem, _, part = name.rpartition(".")
-                parts[stem][part] = streamed.pop(name)
+                parts[stem][part] = tensor
             for record in alone:
                 own = parts.pop(record.stem)
                 if record.codec == "mxint8":
@@ -158,26 +161,20 @@ def _weight(
     expert: int | None = None,
     group: ExpertGroup | None = None,
 ) -> BsfpWeight | FourBitWeight:
-    """Make a quantized matrix of arrays that are on the device already.
+    """Make a quantized matrix, or one expert of a stack, of arrays that are on the device already.
 
-    Args:
-        package: where it is stored.
-        record: the tensor.
-        parts: its arrays; of BSFP all that kernels read, or codes and scales alone for the draft.
-        device: where they are.
-        activations: as for `GpuPackage`.
-        expert: number of the expert in a stack.
-        group: the experts that it is stacked with.
+    `parts` has all that kernels read; of BSFP codes and scales alone make the draft.
 
     Raises:
         PackageError: its escape lists contradict themselves.
     """
     shape, tiles = place_of(record, expert)
-    codes, scales = as_words(parts["codes"][tiles]), parts["scales"][tiles]
     if record.codec == "mxfp4":
+        codes, scales = as_words(parts["codes"][tiles]), parts["scales"][tiles]
         return FourBitWeight(FourBitArrays.of_mxfp4(codes, scales, shape), activations)
     held = package.bsfp(record, expert)
     if "residual_low" not in parts:
+        codes, scales = as_words(parts["codes"][tiles]), parts["scales"][tiles]
         arrays = FourBitArrays.of_bsfp(codes, scales, held.table, shape)
         return FourBitWeight(arrays, activations if arrays.int8_levels is not None else "bf16")
     first = int(package.arrays[f"{record.stem}.escape_offsets"].array()[tiles.start])
@@ -187,9 +184,54 @@ def _weight(
     }
     as_group = (group.num_planes, group.has_row_starts) if group is not None else (0, False)
     try:
-        return BsfpWeight.from_packed(held.packed, held.table, shape, device, activations, mine, *as_group)
+        return uploaded_weight(held, device, activations, mine, *as_group)
     except CodecError as error:
         raise PackageError(f"{package.root}: tensor {record.name}: {error}") from error
+
+
+def _on_device(
+    package: Package, runs: Sequence[Sequence[str]], device: torch.device, progress: Progress
+) -> dict[str, torch.Tensor]:
+    """Copy arrays to a device while a thread hashes their files.
+
+    Args:
+        package: where they are stored.
+        runs: names of arrays; those of a run adjoin on the device.
+        device: the destination.
+        progress: receives the number of bytes that were hashed.
+
+    Raises:
+        PackageError: a file has another hash than the manifest says; what was copied must not be used.
+    """
+    paths = {package.arrays[name].path for run in runs for name in run}
+    files = [each for each in package.manifest.files if inside(package.root, each.path) in paths]
+    total, done = sum(each.num_bytes for each in files), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("load package", done, total)
+
+    copied: dict[str, torch.Tensor] = {}
+    with ThreadPoolExecutor(1) as pool:
+        hashes = [pool.submit(sha256_file, inside(package.root, each.path), advance) for each in files]
+        for run in runs:
+            arrays = [package.arrays[name] for name in run]
+            counts = [array.num_bytes for array in arrays]
+            adjoining = torch.empty(sum(counts), dtype=torch.uint8, device=device)
+            for name, array, flat in zip(run, arrays, adjoining.split(counts), strict=True):
+                stored = array.array().reshape(-1).view(np.uint8)
+                for first in range(0, len(stored), PIECE_BYTES):
+                    piece = stored[first : first + PIECE_BYTES].copy()
+                    flat[first : first + len(piece)].copy_(torch.from_numpy(piece))
+                copied[name] = flat.view(TORCH_DTYPES[array.dtype]).view(array.shape)
+        for each, found in zip(files, hashes, strict=True):
+            if found.result() != each.sha256:
+                raise PackageError(
+                    f"{inside(package.root, each.path)}: SHA-256 {found.result()}; the manifest says {each.sha256}. "
+                    "The file is damaged; convert again."
+                )
+    return copied
 
 
 def _runs(arrays: Iterable[str], groups: Iterable[ExpertGroup]) -> list[list[str]]:

@@ -111,15 +111,9 @@ def _product(
 
 @triton.jit
 def _block(codes, table, program, first_tile, row_tiles, column_tiles):
-    """(ROWS, BLOCK) int8 levels of a program's rows and of four tiles along the columns.
+    """(ROWS, BLOCK) int8 levels of a program's rows and of four tiles along the columns, a multiple of which there are.
 
-    Args:
-        codes: (T, C, 16) int32, the nibbles of each lane; C is a multiple of four.
-        table: (4,) int32 as in `FourBitArrays.int8_levels`.
-        program: number of the program, 64 rows each.
-        first_tile: of the block, along the columns.
-        row_tiles: T.
-        column_tiles: C.
+    `codes` and `table` are `FourBitArrays.codes` and `int8_levels`.
     """
     place = lanes_of(program, first_tile, row_tiles, column_tiles, _TILES)
     words = tl.load(codes + lanes_above(program, column_tiles) + place)

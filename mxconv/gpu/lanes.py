@@ -40,10 +40,7 @@ def patterns_of_nibbles(words, low_first, low_second, high_first, high_second):
 
     Args:
         words: int32, the nibbles of lanes.
-        low_first: int32, the low bytes of the patterns of codes 0 to 3.
-        low_second: the low bytes of codes 4 to 7.
-        high_first: the high bytes of codes 0 to 3; bit 7 is zero.
-        high_second: the high bytes of codes 4 to 7.
+        low_first: with the next three, int32 each: `pattern_table`. The sign bits of the patterns are zero.
 
     Returns:
         Four int32 of two columns each: 0 and 1 of the lane, 2 and 3, 4 and 5, 6 and 7; the first in the low half.

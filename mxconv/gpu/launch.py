@@ -73,10 +73,6 @@ class RoutedPairs:
         as_int32 = (each.to(torch.int32) for each in (experts, pairs, places))
         return cls(num_experts, len(top_k_index), top_k_index.shape[1], *as_int32)
 
-    @property
-    def num_pairs(self) -> int:
-        return len(self.experts)
-
 
 class SplitProduct:
     """The launch of a product: its grid, the tokens of its programs, and the sums of its splits.
@@ -91,10 +87,10 @@ class SplitProduct:
         self.num_experts, num_groups, self.per_row, self.num_out = 1, 1, 0, len(x)
         arrays: tuple[torch.Tensor | None, ...] = (None, None, None)
         if routed is not None:
-            assert len(x) in (routed.num_tokens, routed.num_pairs)
+            assert len(x) in (routed.num_tokens, len(routed.experts))
             arrays = routed.experts, routed.pairs, routed.places
-            self.num_experts, num_groups, self.num_out = routed.num_experts, routed.num_pairs, routed.num_pairs
-            self.per_row = routed.num_pairs // len(x)
+            self.num_experts, num_groups, self.num_out = routed.num_experts, len(routed.experts), len(routed.experts)
+            self.per_row = len(routed.experts) // len(x)
         rows, columns = shape
         self.grid = num_row_programs(rows), num_splits(columns), num_groups
         self._partial = torch.empty((self.grid[1], self.num_out, rows), dtype=torch.float32, device=x.device)
@@ -126,9 +122,7 @@ def program_tokens(experts, pairs, places, num_out, PER_ROW: tl.constexpr):
     Of each 16 pairs of an expert, the first pair's program takes all; the programs of the others take none.
 
     Args:
-        experts: (pairs,) int32 as in `RoutedPairs`; these three are None where the matrix is no stack.
-        pairs: (pairs,) int32.
-        places: (pairs,) int32.
+        experts: with the next two as in `RoutedPairs`; None where the matrix is no stack.
         num_out: rows of the result: tokens, or pairs.
         PER_ROW: pairs that share a row of the activations; 0 where the matrix is no stack.
 

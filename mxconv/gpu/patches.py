@@ -7,29 +7,17 @@ words of a row tile and split adjoin, in the order of tiles, rows and halves; 32
 one.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
 
-from mxconv.gpu.device_arrays import joined, piece
+from mxconv.gpu.device_arrays import expert_of, stacked
 from mxconv.gpu.launch import SPLIT_TILES
 
+Parts = Mapping[str, torch.Tensor]
 ESCAPES_AT_A_TIME = 1 << 20  # which keeps intermediate arrays below 100 MB
-
-
-@dataclass(frozen=True, eq=False)
-class Escaped:
-    """Escape lists as in the file, and the arrays that they patch; T row tiles, C column tiles, all on one device."""
-
-    codes: torch.Tensor  # (T, C, 64) uint8
-    residual_low: torch.Tensor  # (T, C, 128) uint8
-    residual_high: torch.Tensor  # (T, C, planes, 16) uint8
-    starts: torch.Tensor  # (16 T or 1, 8) int16 magnitudes
-    counts: torch.Tensor  # (T, C) uint8
-    positions: torch.Tensor  # (n,) uint8
-    high_bytes: torch.Tensor  # (n,) uint8
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,20 +32,15 @@ class Patches:
     @classmethod
     def stacked(cls, experts: "Sequence[Patches]") -> "Patches":
         """Join the patches of experts."""
-        before = list(accumulate((len(each.words) for each in experts), initial=0))
-        return cls(
-            joined([each.words for each in experts]),
-            joined([each.hits for each in experts]),
-            joined([each.firsts for each in experts]),
-            joined([each.split_firsts + first for each, first in zip(experts, before, strict=False)]),
-        )
+        before = accumulate((len(each.words) for each in experts), initial=0)
+        moved = [
+            replace(each, split_firsts=each.split_firsts + first) for each, first in zip(experts, before, strict=False)
+        ]
+        return stacked(moved)
 
     def expert(self, number: int, num_experts: int) -> "Patches":
         """View the patches of one expert; `words` are those of all."""
-        hits, firsts, split_firsts = (
-            piece(each, number, num_experts) for each in (self.hits, self.firsts, self.split_firsts)
-        )
-        return Patches(self.words, hits, firsts, split_firsts)
+        return replace(expert_of(self, number, num_experts), words=self.words)
 
     @property
     def num_bytes(self) -> int:
@@ -70,14 +53,20 @@ def most_bytes(num_tiles: int, num_escapes: int) -> int:
     return 8 * num_tiles + 4 * num_escapes
 
 
-def patches_of(escaped: Escaped) -> Patches:
-    """Make the patches of a matrix, which replace the lists."""
-    row_tiles, column_tiles = escaped.counts.shape
-    parts = [_of_row_tiles(escaped, tiles, escapes) for tiles, escapes in _some_at_a_time(escaped.counts)]
-    words, hits, in_tile = (torch.cat(part) for part in zip(*parts, strict=True))
-    before = (in_tile.cumsum(0) - in_tile).view(row_tiles, column_tiles)
+def patches_of(parts: Parts, starts: torch.Tensor) -> Patches:
+    """Make the patches of a matrix, which replace its lists of escapes.
+
+    Args:
+        parts: the arrays of the file by name, all on one device: (T, C, 64) codes, (T, C, 128) residual_low,
+            (T, C, planes, 16) residual_high, (T, C) escape_counts, (n,) escape_positions, (n,) escape_high.
+        starts: (16 T or 1, 8) int16 magnitudes.
+    """
+    counts = parts["escape_counts"]
+    made = [_of_row_tiles(parts, starts, tiles, escapes) for tiles, escapes in _some_at_a_time(counts)]
+    words, hits, in_tile = (torch.cat(part) for part in zip(*made, strict=True))
+    before = (in_tile.cumsum(0) - in_tile).view(counts.shape)
     split_firsts = before[:, :: SPLIT_TILES.value].contiguous()
-    firsts = before - split_firsts.repeat_interleave(SPLIT_TILES.value, 1)[:, :column_tiles]
+    firsts = before - split_firsts.repeat_interleave(SPLIT_TILES.value, 1)[:, : counts.shape[1]]
     return Patches(words, hits.view_as(before), firsts.to(torch.int16), split_firsts)
 
 
@@ -91,12 +80,15 @@ def _some_at_a_time(counts: torch.Tensor) -> Iterator[tuple[slice, slice]]:
             begin, start = row_tile + 1, end
 
 
-def _of_row_tiles(escaped: Escaped, tiles: slice, escapes: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _of_row_tiles(
+    parts: Parts, starts: torch.Tensor, tiles: slice, escapes: slice
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Words, hits of each tile, and the number of words of each tile."""
-    counts = escaped.counts[tiles].flatten().long()
+    counts = parts["escape_counts"][tiles].flatten().long()
     tile = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-    position = escaped.positions[escapes].long()
-    differs = escaped.high_bytes[escapes].long() ^ _high_bytes(escaped, tiles, tile, position // 8, position % 8)
+    position = parts["escape_positions"][escapes].long()
+    own = _high_bytes(parts, starts, tiles, tile, position // 8, position % 8)
+    differs = parts["escape_high"][escapes].long() ^ own
     half = tile * 32 + position // 4  # ascending, since the lists are
     is_first = torch.ones_like(half, dtype=torch.bool)
     is_first[1:] = half[1:] != half[:-1]
@@ -109,16 +101,16 @@ def _of_row_tiles(escaped: Escaped, tiles: slice, escapes: slice) -> tuple[torch
 
 
 def _high_bytes(
-    escaped: Escaped, tiles: slice, tile: torch.Tensor, row: torch.Tensor, column: torch.Tensor
+    parts: Parts, starts: torch.Tensor, tiles: slice, tile: torch.Tensor, row: torch.Tensor, column: torch.Tensor
 ) -> torch.Tensor:
     """The high byte that kernels compute for each escape, before it is patched."""
     lane = tile * 16 + row
-    nibble = escaped.codes[tiles].flatten()[lane * 4 + column % 4].long() >> (column // 4 * 4) & 15
-    residual = escaped.residual_low[tiles].flatten()[lane * 8 + column].long()
-    planes = escaped.residual_high[tiles]
+    nibble = parts["codes"][tiles].flatten()[lane * 4 + column % 4].long() >> (column // 4 * 4) & 15
+    residual = parts["residual_low"][tiles].flatten()[lane * 8 + column].long()
+    planes = parts["residual_high"][tiles]
     for plane in range(planes.shape[2]):
         bits = planes[:, :, plane].flatten()[lane].long()
         residual |= (bits >> column & 1) << (8 + plane)
     above = tiles.start * 16 + tile // planes.shape[1] * 16
-    start = escaped.starts[above + row if len(escaped.starts) > 1 else 0, nibble & 7].long()
+    start = starts[above + row if len(starts) > 1 else 0, nibble & 7].long()
     return (start + residual >> 8) | (nibble & 8) << 4

@@ -36,7 +36,7 @@ class StackedWeight:
     ) -> "StackedWeight":
         """Copy experts to a device; arguments as for `uploaded_weight`."""
         num_planes = max((each.table.residual_bits for each in stored if isinstance(each, StoredBsfp)), default=8) - 8
-        return cls([uploaded_weight(each, device, activations, num_planes, has_row_starts=True) for each in stored])
+        return cls([uploaded_weight(each, device, activations, None, num_planes, True) for each in stored])
 
     @property
     def num_bytes(self) -> int:
@@ -58,13 +58,13 @@ class StackedWeight:
         Returns:
             (pairs, rows) float32. Up to 16 tokens, a row's bits depend on its row of `x` and its expert alone.
         """
-        if routed.num_pairs <= MAX_TOKENS.value * self.num_experts:
+        if len(routed.experts) <= MAX_TOKENS.value * self.num_experts:
             return at_level(self.weight, level).product(x, routed)
-        out = torch.empty((routed.num_pairs, self.rows), dtype=torch.float32, device=x.device)
+        out = torch.empty((len(routed.experts), self.rows), dtype=torch.float32, device=x.device)
         pairs = routed.pairs.long()
         counts = torch.bincount(routed.experts, minlength=self.num_experts).tolist()
         for number, mine in enumerate(pairs.split(counts)):
             if len(mine):
-                rows = x[mine // (routed.num_pairs // len(x))]
+                rows = x[mine // (len(routed.experts) // len(x))]
                 out[mine] = at_level(self.expert(number), level).product(rows)
         return out

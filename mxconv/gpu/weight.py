@@ -11,16 +11,14 @@ from typing import Literal, Protocol, TypeVar
 import numpy as np
 import torch
 
-from mxconv.arrays import F32, U8
-from mxconv.codecs.bsfp.packing import PackedBsfp
-from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.arrays import F32
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.mxint8 import FRACTION_BITS
 from mxconv.codecs.vnni8 import QUAD, TILE_ROWS
 from mxconv.errors import ModelError
 from mxconv.gpu.bsfp_arrays import BsfpArrays
 from mxconv.gpu.bsfp_product import bsfp_product, rebuild
-from mxconv.gpu.device_arrays import as_words, upload
+from mxconv.gpu.device_arrays import as_words, expert_of, stacked, upload
 from mxconv.gpu.four_bit_product import FourBitArrays, dequantize, four_bit_product
 from mxconv.gpu.int8_product import int8_product
 from mxconv.gpu.launch import MAX_TOKENS, ROWS, RoutedPairs, on
@@ -34,15 +32,8 @@ SCRATCH_BYTES = 64 << 20
 class Weight(Protocol):
     """A weight matrix, (rows, columns), on a device."""
 
-    @property
-    def rows(self) -> int:
-        """out_features."""
-        ...
-
-    @property
-    def columns(self) -> int:
-        """in_features."""
-        ...
+    rows: int
+    columns: int
 
     @property
     def num_bytes(self) -> int:
@@ -83,30 +74,14 @@ class FourBitWeight:
         self.num_bytes = arrays.num_bytes
 
     @classmethod
-    def from_mxfp4(
-        cls, codes: U8, scales: U8, shape: tuple[int, int], device: torch.device, activations: Activations = "bf16"
-    ) -> "FourBitWeight":
-        """Copy an MXFP4 matrix to a device.
-
-        Args:
-            codes: (T, C, 64) as stored.
-            scales: (T, blocks, 16) E8M0.
-            shape: (rows, columns) without padding.
-            device: the destination.
-            activations: as for the class.
-        """
-        on_device = as_words(upload(codes, device))
-        return cls(FourBitArrays.of_mxfp4(on_device, upload(scales, device), shape), activations)
-
-    @classmethod
     def stacked(cls, experts: "Sequence[FourBitWeight]") -> "FourBitWeight":
         """Stack matrices of one shape and kind; activations are int8 where all have integer levels."""
-        arrays = FourBitArrays.stacked([each.arrays for each in experts])
+        arrays = stacked([each.arrays for each in experts])
         return cls(arrays, experts[0].activations if arrays.int8_levels is not None else "bf16")
 
     def expert(self, number: int, num_experts: int) -> "FourBitWeight":
         """View one matrix of a stack."""
-        return FourBitWeight(self.arrays.expert(number, num_experts), self.activations)
+        return FourBitWeight(expert_of(self.arrays, number, num_experts), self.activations)
 
     def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
         """As `Weight.product`; of a stack as `four_bit_product`, with any number of tokens."""
@@ -137,37 +112,6 @@ class BsfpWeight:
         self.draft = FourBitWeight(draft, activations if draft.int8_levels is not None else "bf16")
         self.rows, self.columns = arrays.shape
 
-    @classmethod
-    def from_packed(
-        cls,
-        packed: PackedBsfp,
-        table: SegmentTable,
-        shape: tuple[int, int],
-        device: torch.device,
-        activations: Activations = "bf16",
-        stored: Mapping[str, torch.Tensor] | None = None,
-        num_planes: int = 0,
-        has_row_starts: bool = False,
-    ) -> "BsfpWeight":
-        """Copy a matrix to a device.
-
-        Args:
-            packed: its arrays as stored.
-            table: its segment table.
-            shape: (rows, columns) without padding.
-            device: the destination.
-            activations: of the draft; "int8" where its levels are integers.
-            stored: arrays of `packed` by name that are on the device already.
-            num_planes: as for `BsfpArrays.from_packed`.
-            has_row_starts: likewise.
-
-        Raises:
-            CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
-        """
-        arrays = BsfpArrays.from_packed(packed, table, shape, device, stored, num_planes, has_row_starts)
-        scales = stored["scales"] if stored and "scales" in stored else upload(packed.scales, device)
-        return cls(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, table, shape), activations)
-
     @property
     def dtype(self) -> torch.dtype:
         """Type of the exact weights, which activations are rounded to."""
@@ -187,7 +131,7 @@ class BsfpWeight:
 
     def expert(self, number: int, num_experts: int) -> "BsfpWeight":
         """View one matrix of a stack."""
-        draft = self.draft.arrays.expert(number, num_experts)
+        draft = expert_of(self.draft.arrays, number, num_experts)
         return BsfpWeight(self.arrays.expert(number, num_experts), draft, self.draft.activations)
 
     def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
@@ -259,16 +203,31 @@ def uploaded_weight(
     stored: StoredBsfp | StoredMxfp4,
     device: torch.device,
     activations: Activations = "bf16",
+    parts: Mapping[str, torch.Tensor] | None = None,
     num_planes: int = 0,
     has_row_starts: bool = False,
 ) -> BsfpWeight | FourBitWeight:
-    """Copy an encoded matrix to a device; arguments as for `BsfpWeight.from_packed`."""
+    """Copy an encoded matrix to a device.
+
+    Args:
+        stored: views of a memory map, usually.
+        device: the destination.
+        activations: of 4-bit weights; those of BSFP are multiplied by BF16 where their levels are no integers.
+        parts: its arrays by name that are on the device already.
+        num_planes: as for `BsfpArrays.from_stored`.
+        has_row_starts: likewise.
+
+    Raises:
+        CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
+    """
+    parts = {} if parts is None else parts
+    packed = stored if isinstance(stored, StoredMxfp4) else stored.packed
+    scales = parts["scales"] if "scales" in parts else upload(packed.scales, device)
     if isinstance(stored, StoredMxfp4):
-        return FourBitWeight.from_mxfp4(stored.codes, stored.scales, stored.shape, device, activations)
-    return BsfpWeight.from_packed(
-        stored.packed, stored.table, stored.shape, device, activations,
-        num_planes=num_planes, has_row_starts=has_row_starts
-    )  # fmt: skip
+        codes = parts["codes"] if "codes" in parts else upload(stored.codes, device)
+        return FourBitWeight(FourBitArrays.of_mxfp4(as_words(codes), scales, stored.shape), activations)
+    arrays = BsfpArrays.from_stored(stored, device, parts, num_planes, has_row_starts)
+    return BsfpWeight(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, stored.table, stored.shape), activations)
 
 
 def check_tokens(x: torch.Tensor, num_columns: int, device: torch.device) -> None:

@@ -6,7 +6,6 @@ Source:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
@@ -26,30 +25,17 @@ SpireLoss = Literal["mixed", "distillation", "text"]
 ALL_OF_IT = 100.0  # a softmax weight beside zeros: exactly 1 in float32
 
 
-@dataclass(frozen=True)
-class SpireChoices:
-    """Options of a training, each an ablation of Fig. 5.
-
-    Args:
-        loss: mixed, half distillation and half expected acceptance; distillation alone; or the text itself.
-        is_pruned: whether it begins as the target's own layers, and not at random.
-        has_feedback: whether layers see a mixture of all layers' activations of what the draft proposed.
-    """
-
-    loss: SpireLoss = "mixed"
-    is_pruned: bool = True
-    has_feedback: bool = True
-
-
 class SpireTask(TrainingTask):
-    """A SPIRe draft.
+    """A SPIRe draft; the last three arguments are ablations of Fig. 5.
 
     Args:
         values: the draft's config.json.
         target: what it reads and copies.
         block: k, tokens of a proposal.
         dtype: to which the weights are rounded when they are written.
-        choices: what is left out.
+        loss: mixed, half distillation and half expected acceptance; distillation alone; or the text itself.
+        is_pruned: whether it begins as the target's own layers, and not at random.
+        has_feedback: whether layers see a mixture of all layers' activations of what the draft proposed.
     """
 
     def __init__(
@@ -58,18 +44,19 @@ class SpireTask(TrainingTask):
         target: FrozenTarget,
         block: int,
         dtype: torch.dtype,
-        choices: SpireChoices = SpireChoices(),
+        loss: SpireLoss = "mixed",
+        is_pruned: bool = True,
+        has_feedback: bool = True,
     ) -> None:
         super().__init__(values, target, dtype, [f"token {place}" for place in range(1, block + 1)])
         self.config = SpireConfig.from_dict(self.values)
-        self.block = block
-        self.choices = choices
+        self.block, self.loss, self.is_pruned, self.has_feedback = block, loss, is_pruned, has_feedback
 
     def model(self) -> "SpireModel":
         made = SpireModel(self.config)
-        if self.choices.is_pruned:
+        if self.is_pruned:
             made.load_target(self.target.model.state_dict())
-        if not self.choices.has_feedback:
+        if not self.has_feedback:
             made.remove_feedback()
         return made
 
@@ -81,10 +68,10 @@ class SpireTask(TrainingTask):
         for place in range(self.block):
             begin = first + (place - first) % self.block
             ours, wanted = logits[:, begin : -1 : self.block], theirs[:, begin : -1 : self.block]
-            if self.choices.loss == "text":
+            if self.loss == "text":
                 made.append(hard_target_loss(ours, token_ids[:, begin + 1 :: self.block]))
             else:
-                made.append(mixed_loss(ours, wanted, 0.5 if self.choices.loss == "mixed" else 1.0))
+                made.append(mixed_loss(ours, wanted, 0.5 if self.loss == "mixed" else 1.0))
         return torch.stack(made)
 
 
@@ -103,7 +90,8 @@ class SpireModel(nn.Module):
         own = config.decoder
         self.model = SpireBody(own)
         self.lm_head = None if own.tie_word_embeddings else nn.Linear(own.hidden_size, own.vocab_size, bias=False)
-        self.spire = MemoryMixture(config.num_layers)
+        # logits of the share that each state has in the memory that a layer attends to
+        self.spire = nn.ParameterDict({"memory_weights": torch.zeros(config.num_layers, config.num_layers + 1)})
         self._rotary = RotaryEmbedding(own.rope, own.head_dim)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2 and name != MEMORY_WEIGHTS:
@@ -137,7 +125,7 @@ class SpireModel(nn.Module):
 
     def remove_feedback(self) -> None:
         """Let every layer see what went into it, as in an ordinary Transformer, for good (an ablation of Fig. 5)."""
-        weights = self.spire.memory_weights
+        weights = self.spire["memory_weights"]
         with torch.no_grad():
             weights.copy_(ALL_OF_IT * torch.eye(*weights.shape))
         weights.requires_grad_(False)
@@ -167,7 +155,7 @@ class SpireModel(nn.Module):
             tuple(self._of_blocks(made, block) for made in layer.keys_and_values(each, (cosines, sines)))
             for layer, each in zip(layers, past, strict=True)
         ]
-        shares = torch.softmax(self.spire.memory_weights, -1)
+        shares = torch.softmax(self.spire["memory_weights"], -1)
         drafted: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]  # of the passes so far
         logits = embedded.new_empty(batch, length, self.config.vocab_size)
         for step in range(min(block, length)):  # the token `step` of every block
@@ -243,14 +231,6 @@ class SpireBody(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(SpireLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-
-
-class MemoryMixture(nn.Module):
-    """Logits of the share that each state has in the memory that a layer attends to."""
-
-    def __init__(self, num_layers: int) -> None:
-        super().__init__()
-        self.memory_weights = nn.Parameter(torch.zeros(num_layers, num_layers + 1))
 
 
 class SpireLayer(nn.Module):

@@ -37,21 +37,13 @@ MODEL, OPTIMIZER = "model/", "optimizer/"  # the latter with the average's name 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step.
+    """One step."""
 
-    Args:
-        step: from 0 on.
-        num_steps: of all stages.
-        stage: its name.
-        loss: the mean of all parts, in nats.
-        parts: the losses by name.
-    """
-
-    step: int
-    num_steps: int
-    stage: str
-    loss: float
-    parts: dict[str, float]
+    step: int  # from 0 on
+    num_steps: int  # of all stages
+    stage: str  # its name
+    loss: float  # the mean of all parts, in nats
+    parts: dict[str, float]  # the losses by name
 
 
 def accelerator() -> Accelerator:
@@ -97,14 +89,19 @@ def fit(
             )
     num_steps = sum(stage.num_steps for stage in stages)
     run = _fingerprint(run, stages, seed)
-    optimizer = torch.optim.AdamW(_groups(model, task.weight_decay), betas=BETAS)
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]  # these do not decay
+    decays = (matrices, task.weight_decay), (vectors, 0.0)
+    groups = [{"params": parameters, "weight_decay": decay} for parameters, decay in decays if parameters]
+    optimizer = torch.optim.AdamW(groups, betas=BETAS)
     model, optimizer = accelerator.prepare(model, optimizer)
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
     first = load_state(folder / STATE, model, optimizer, run)
-    if accelerator.is_main_process:
-        _cut_log(folder / LOG, first)
+    if accelerator.is_main_process:  # forget what was logged after the state
+        lines = (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True) if first else []
+        (folder / LOG).write_text("".join(lines[:first]), encoding="utf-8")
     for step in range(first, num_steps):
         stage, place = stage_of(stages, step)
         rows = torch.from_numpy(stage.rows(place, seed)).long()
@@ -126,20 +123,14 @@ def fit(
                 f"rate and --force; the last state is kept in {folder}."
             )
         if accelerator.is_main_process:
-            _log(folder / LOG, report, stage.learning_rate(place))
+            line = {"step": step, "stage": stage.name, "learning_rate": stage.learning_rate(place)}
+            with (folder / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line | {"loss": report.loss, "parts": report.parts}) + "\n")
         on_step(report)
         if (step + 1) % save_every == 0 or step + 1 == num_steps:
             save_state(folder / STATE, model, optimizer, step + 1, run, accelerator.is_main_process)
     tensors = model_tensors(model)
     return tensors if accelerator.is_main_process else None
-
-
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay, vectors do not."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    groups: list[dict[str, object]] = [{"params": matrices, "weight_decay": weight_decay}]
-    return [*groups, {"params": vectors, "weight_decay": 0.0}] if vectors else groups
 
 
 def _fingerprint(run: str, stages: Sequence[TrainingStage], seed: int) -> str:
@@ -151,18 +142,6 @@ def _fingerprint(run: str, stages: Sequence[TrainingStage], seed: int) -> str:
     return digest.hexdigest()
 
 
-def _log(path: Path, report: StepReport, learning_rate: float) -> None:
-    line = {"step": report.step, "stage": report.stage, "learning_rate": learning_rate, "loss": report.loss}
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line | {"parts": report.parts}) + "\n")
-
-
-def _cut_log(path: Path, num_steps: int) -> None:
-    """Forget what was logged after the state that the training goes on from."""
-    lines = path.read_text(encoding="utf-8").splitlines()[:num_steps] if num_steps and path.is_file() else []
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-
-
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The parameters by name, gathered from all processes that share them."""
     found = get_model_state_dict(model, options=WHOLE)
@@ -172,15 +151,9 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 def save_state(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, run: str, is_writer: bool
 ) -> None:
-    """Write the state beside the last one, then in its place; every process takes part.
+    """Write the state beside the last one, then in its place; every process takes part, and one of them writes.
 
-    Args:
-        path: the file.
-        model: as it is trained, wrapped or not.
-        optimizer: of its parameters.
-        step: how many are done.
-        run: what the training is, to be found again by `load_state`.
-        is_writer: of one process.
+    `step` counts the steps that are done; `run` identifies the training for `load_state`.
     """
     averages: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
     tensors = {MODEL + name: tensor for name, tensor in model_tensors(model).items()}

@@ -69,14 +69,7 @@ class FrozenTarget:
 
 
 class TrainingTask(ABC):
-    """One kind of draft.
-
-    Args:
-        values: the draft's config.json.
-        target: what it learns from.
-        dtype: to which the weights are rounded when they are written.
-        parts: names of the losses, in their order.
-    """
+    """One kind of draft: its config.json, what it learns from, the dtype of its file, and the names of its losses."""
 
     weight_decay = 0.1  # of matrices
 

@@ -20,15 +20,10 @@ WARM_UP = 0.05  # of a stage
 
 @dataclass(frozen=True)
 class Windows:
-    """Rows of a corpus.
+    """Rows of a corpus."""
 
-    Args:
-        token_ids: (num_windows, length) int32.
-        num_prompt_tokens: of each row, the first ones that the target did not write.
-    """
-
-    token_ids: I32
-    num_prompt_tokens: int = 0
+    token_ids: I32  # (num_windows, length)
+    num_prompt_tokens: int = 0  # of each row, the first ones that the target did not write
 
     @property
     def length(self) -> int:
@@ -36,13 +31,7 @@ class Windows:
 
 
 def text_windows(texts: Sequence[Path], tokenizer: Tokenizer, length: int, progress: Progress = silent) -> Windows:
-    """Documents one after another, cut into windows; what is left over at the end is dropped.
-
-    Args:
-        texts: files as `read_documents` takes them.
-        tokenizer: of the target.
-        length: tokens of a window.
-        progress: stage and bytes.
+    """Documents one after another, cut into windows of `length` tokens; what is left over at the end is dropped.
 
     Raises:
         MxconvError: a file cannot be read or is no text, or there is not one window.
@@ -51,13 +40,13 @@ def text_windows(texts: Sequence[Path], tokenizer: Tokenizer, length: int, progr
         np.array(tokenizer.encode(piece.text, piece.begins_document), np.int32)
         for piece in read_documents(texts, "read texts", progress)
     ]
-    return Windows(_cut(np.concatenate([np.empty(0, np.int32), *ids]), length, ", ".join(str(path) for path in texts)))
-
-
-def _cut(ids: I32, length: int, names: str) -> I32:
-    if len(ids) < length:
-        raise ModelError(f"{names}: {len(ids)} tokens; a window of {length} at least is required. Give more text.")
-    return ids[: len(ids) // length * length].reshape(-1, length)
+    joined = np.concatenate([np.empty(0, np.int32), *ids])
+    if len(joined) < length:
+        raise ModelError(
+            f"{', '.join(map(str, texts))}: {len(joined)} tokens; a window of {length} at least is required. Give more "
+            "text."
+        )
+    return Windows(joined[: len(joined) // length * length].reshape(-1, length))
 
 
 def written_windows(path: Path, vocab_size: int) -> Windows:
@@ -92,23 +81,14 @@ def written_windows(path: Path, vocab_size: int) -> Windows:
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """A part of a training.
+    """A part of a training."""
 
-    Args:
-        name: for people.
-        windows: what it reads.
-        num_steps: at least one.
-        batch_size: windows of a step, of all processes together.
-        peak: the highest learning rate, after a warm-up over the first twentieth.
-        last: what it falls to, along half a cosine.
-    """
-
-    name: str
+    name: str  # for people
     windows: Windows
-    num_steps: int
-    batch_size: int
-    peak: float
-    last: float
+    num_steps: int  # at least one
+    batch_size: int  # windows of a step, of all processes together
+    peak: float  # the highest learning rate, after a warm-up over the first twentieth
+    last: float  # what it falls to, along half a cosine
 
     @property
     def num_tokens(self) -> int:

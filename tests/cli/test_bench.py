@@ -192,7 +192,7 @@ def test_decode_compares_activations_and_draws(run: Any, package: Path, prompts:
 
 
 def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxconv.bench.conversion_speed.NUM_SLABS", 1)
+    monkeypatch.setattr("mxconv.bench.conversion_speed.ENCODED_SHAPE", (64, 1024))
     arguments = ("--num-bytes", 1 << 20, "--samples", 1, "--threads", 1, "--workspace", tmp_path)
     outcome = run("bench", "convert", *arguments, "--json")
     assert outcome.exit_code == 0, outcome.stderr

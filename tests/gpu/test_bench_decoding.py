@@ -1,4 +1,4 @@
-"""Decodes of a tiny model in transformers: in 16 bits, in BSFP, and with the self-draft."""
+"""Decodes of a tiny model in transformers, in 16 bits, in BSFP, and with the self-draft; and rows from known texts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,20 +16,22 @@ from gpu_weights import DEVICE
 from packages import quantize
 from transformers import AutoModelForCausalLM
 
-from mxconv.bench import gpu_decode_speed as decoding
 from mxconv.bench.gpu_decode_speed import (
     DRAFTED,
     PLAIN,
     TARGET,
+    Decoded,
     GpuDecodeResult,
     RecordedText,
     bench_gpu_decoding,
     bytes_per_pass,
+    summarize,
 )
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.gpu.gpu_linear import GpuLinear
-from mxconv.interop.transformers import Drafts, load_package
-from mxconv.text.tokenizer import Tokenizer
+from mxconv.interop.transformers import load_package
+from mxconv.interop.transformers.custom_generate import GenerateRun, GreedyChoice
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 16}  # fmt: skip
@@ -67,49 +69,8 @@ def test_each_strategy_has_a_row_against_16_bits(results: list[GpuDecodeResult])
     assert plain.num_bytes is not None and target.num_bytes is not None and drafted.num_bytes is not None
     assert plain.identical_to_greedy and plain.identical_to_target and target.identical_to_target
     assert plain.differences == []
-
-
-def test_tokens_are_those_of_transformers_or_the_margins_say_why(results: list[GpuDecodeResult], source: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).to(DEVICE)
-    model.generation_config.max_length = None
-    tokenizer = Tokenizer.from_folder(source)
-    num_tokens = 0
-    for prompt in PROMPTS:
-        ids = torch.tensor([tokenizer.encode(prompt)], device=DEVICE)
-        written = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=0
-        )
-        num_tokens += written.shape[1] - ids.shape[1]
-    assert results[0].num_tokens == num_tokens
-    *_, target, drafted = results
     assert target.identical_to_greedy or target.differences
     assert drafted.identical_to_target or drafted.differences
-    for each in (*target.differences, *drafted.differences):
-        assert each.token != each.other_token and each.margin >= 0 and each.other_margin >= 0
-
-
-def test_a_text_that_differs_is_reported_with_both_margins_and_is_no_error(
-    source: Path, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One choice of the drafted text is exchanged."""
-    record = decoding.record_text
-
-    def spoiled(model: Any, prompt: Any, max_new_tokens: int, own: Any, *arguments: Any) -> RecordedText:
-        text = record(model, prompt, max_new_tokens, own, *arguments)
-        if not isinstance(own, Drafts):
-            return text
-        first, second = text.choices
-        other = replace(second, token=second.runner_up, runner_up=second.token, margin=0.25)
-        return replace(text, token_ids=[first.token, other.token], choices=[first, other])
-
-    monkeypatch.setattr(decoding, "record_text", spoiled)
-    plain, target, drafted = bench_gpu_decoding(package, str(source), PROMPTS, 2, DEVICE)
-    assert plain.differences == []
-    assert target.identical_to_target and not drafted.identical_to_target
-    (difference,) = drafted.differences
-    assert (difference.prompt, difference.compared_with, difference.index) == (0, TARGET, 1)
-    assert difference.token == difference.other_runner_up != difference.other_token == difference.runner_up
-    assert (difference.margin, difference.other_margin >= 0) == (0.25, True)
 
 
 def test_a_pass_reads_every_weight_but_those_of_embeddings(source: Path, package: Path) -> None:
@@ -139,3 +100,54 @@ def test_a_model_without_room_is_refused(source: Path, package: Path, monkeypatc
     monkeypatch.setattr("mxconv.gpu.device.free_bytes", lambda _: 1000)
     with pytest.raises(ModelError, match=r"source: .* GB are free\. It is measured beside the package"):
         bench_gpu_decoding(package, str(source), PROMPTS, 1, DEVICE)
+
+
+def text(tokens: list[int], seconds: float, run: GenerateRun | None = None, peak: int | None = None) -> RecordedText:
+    choices = [GreedyChoice(index, token, token + 1, 0.5) for index, token in enumerate(tokens)]
+    return RecordedText(tokens, seconds, 1e9, peak, choices, run)
+
+
+def drafted_run(rounds: int, forwards: int, proposed: int, accepted: int) -> GenerateRun:
+    level = LevelStatistics("draft")
+    level.num_forwards, level.num_proposed, level.num_accepted = forwards, proposed, accepted
+    return GenerateRun([], 4, rounds, [level])
+
+
+PLAIN_TEXTS = Decoded("16-bit", [text([1, 2, 3, 4], 4.0), text([5, 6], 1.0)], 1000, 0, 70)
+TARGET_TEXTS = Decoded("bsfp", [text([1, 2, 3, 4], 2.0, peak=40), text([5, 7], 1.0, peak=50)], 800, 0, 60)
+DRAFTED_TEXTS = Decoded(
+    "bsfp + draft",
+    [text([1, 2, 3, 4], 1.0, drafted_run(2, 3, 3, 2)), text([5, 7], 1.0, drafted_run(2, 1, 1, 0))],
+    800, 200, 60,
+)  # fmt: skip
+
+
+def test_speeds_are_of_tokens_a_second_and_passes_read_their_bytes() -> None:
+    row = summarize(DRAFTED_TEXTS, PLAIN_TEXTS, TARGET_TEXTS)
+    assert (row.num_tokens, row.tokens_per_second) == (6, 3)
+    assert row.speedup_by_prompt == [4, 1]
+    assert row.speedup == pytest.approx(2)
+    assert row.tokens_per_round == 6 / 4
+    assert row.acceptance_rates == [0.5]
+    assert row.num_bytes == 4 * 800 + 4 * 200
+    assert row.fraction_of_bandwidth == pytest.approx((2 * 800 + 3 * 200 + 2 * 800 + 200) / 2 / 1e9)
+    assert row.read_bandwidth == 1
+
+
+def test_drafts_are_compared_with_the_target_and_the_target_with_16_bits() -> None:
+    plain = summarize(PLAIN_TEXTS, PLAIN_TEXTS, PLAIN_TEXTS)
+    target, drafted = (summarize(each, PLAIN_TEXTS, TARGET_TEXTS) for each in (TARGET_TEXTS, DRAFTED_TEXTS))
+    assert plain.identical_to_greedy and plain.differences == []
+    assert not target.identical_to_greedy and target.identical_to_target
+    (difference,) = target.differences
+    assert (difference.prompt, difference.compared_with, difference.index) == (1, "16-bit", 1)
+    assert (difference.token, difference.runner_up, difference.other_token, difference.other_runner_up) == (7, 8, 6, 7)
+    assert not drafted.identical_to_greedy and drafted.identical_to_target and drafted.differences == []
+
+
+@pytest.mark.parametrize(("change", "none"), [({"target_bytes": None}, True), ({}, False)])
+def test_what_nobody_counted_is_none(change: dict[str, Any], none: bool) -> None:
+    row = summarize(replace(TARGET_TEXTS, **change), PLAIN_TEXTS, TARGET_TEXTS)
+    assert (row.num_bytes is None) == (row.fraction_of_bandwidth is None) == none
+    assert (row.peak_bytes, row.loading_peak_bytes) == (50, 60)
+    assert summarize(PLAIN_TEXTS, PLAIN_TEXTS, PLAIN_TEXTS).peak_bytes is None

@@ -1,9 +1,11 @@
-"""Rows for every kernel and width, each against reads and the library's product of the same rounds."""
+"""Nothing is timed on a GPU that computes something else than its bytes mean; then a row for every kernel and width."""
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is missing")
@@ -13,22 +15,85 @@ import torch
 from gpu_weights import DEVICE
 
 from mxconv.bench import gpu_kernel_speed as kernels
-from mxconv.bench.gpu_kernel_speed import KERNELS, GpuOperand, GpuOperands, bench_gpu_kernels
+from mxconv.bench.gpu_kernel_speed import (
+    KERNELS,
+    GpuOperand,
+    Product,
+    _activations,
+    bench_gpu_kernels,
+    check_gpu_exactness,
+    check_gpu_weights,
+    make_gpu_operand,
+)
+from mxconv.bench.operands import SLAB_ROWS
 from mxconv.errors import MxconvError
 
 SHAPE = (40, 64)
-OURS = list(KERNELS)
 
 
-@pytest.fixture(autouse=True)
+class Wrong:
+    """A matrix whose results somebody spoils."""
+
+    def __init__(self, operand: GpuOperand, spoil: Callable[[torch.Tensor], None]) -> None:
+        self._right: Product = operand.copy()
+        self._spoil = spoil
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        out = self._right.product(x)
+        self._spoil(out)
+        return out
+
+    def rebuild(self) -> torch.Tensor:
+        weights = self._right.rebuild().clone()
+        self._spoil(weights)
+        return weights
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_passes_and_one_that_is_wrong_in_one_number_is_refused(kernel: str) -> None:
+    operand, x = make_gpu_operand(kernel, (50, 160), DEVICE), _activations(3, 160, DEVICE)
+    check_gpu_weights(operand, operand.copy())
+    check_gpu_exactness(operand, operand.copy(), x)
+    check_gpu_exactness(operand, operand.copy(), _activations(17, 160, DEVICE))  # torch multiplies
+
+    def spoil(out: torch.Tensor) -> None:
+        out[2, 49] += 1
+
+    name = rf"kernel {kernel} \({'torch' if kernel == 'bf16' else 'triton'}\)"
+    with pytest.raises(MxconvError, match=rf"{name}: .* at token 2, row 49; .* required"):
+        check_gpu_exactness(operand, Wrong(operand, spoil), x)
+    with pytest.raises(MxconvError, match=rf"{name}: weight .* at row 2, column 49; .* is required"):
+        check_gpu_weights(operand, Wrong(operand, spoil))
+
+
+def test_bits_that_depend_on_the_width_are_refused_of_our_kernels_alone() -> None:
+    def spoil(out: torch.Tensor) -> None:
+        if len(out) > 1:
+            out[1, 7] = torch.nextafter(out[1, 7].float(), torch.tensor(torch.inf, device=out.device)).to(out.dtype)
+
+    operand, library = (make_gpu_operand(kernel, SHAPE, DEVICE) for kernel in ("mxfp4-bf16", "bf16"))
+    x = _activations(2, SHAPE[1], DEVICE)
+    with pytest.raises(MxconvError, match=r"mxfp4-bf16 \(triton\): token 1 has other bits alone than among 2"):
+        check_gpu_exactness(operand, Wrong(operand, spoil), x)
+    check_gpu_exactness(library, Wrong(library, spoil), x)
+
+
+def test_rows_after_the_slab_repeat_it() -> None:
+    operand = make_gpu_operand("bsfp-full", (SLAB_ROWS + 40, 32), DEVICE)
+    rebuilt = operand.copy().rebuild().float().cpu().numpy()
+    assert np.array_equal(rebuilt[SLAB_ROWS:], rebuilt[:40])
+    assert np.array_equal(operand.weights(np.array([SLAB_ROWS + 17])), rebuilt[17:18])
+
+
+@pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "SMALL_SHAPE", (20, 40))
     monkeypatch.setattr(kernels, "NUM_WARMUPS", 1)
 
 
-def test_there_is_a_row_for_each_kernel_and_width() -> None:
-    rows = list(bench_gpu_kernels(OURS, [1, 2], SHAPE, DEVICE, num_samples=2))
-    assert [(row.kernel, row.num_tokens) for row in rows] == [(kernel, width) for kernel in OURS for width in (1, 2)]
+def test_there_is_a_row_for_each_kernel_and_width(small: None) -> None:
+    rows = list(bench_gpu_kernels(KERNELS, [1, 2], SHAPE, DEVICE, num_samples=2))
+    assert [(row.kernel, row.num_tokens) for row in rows] == [(kernel, width) for kernel in KERNELS for width in (1, 2)]
     assert {row.implementation for row in rows} == {"torch", "triton"}
     for row in rows:
         assert (row.out_features, row.in_features, row.num_samples) == (*SHAPE, 2)
@@ -43,18 +108,19 @@ def test_there_is_a_row_for_each_kernel_and_width() -> None:
 
 def test_fractions_compare_within_a_round_so_that_a_gpu_may_change_its_clocks() -> None:
     """Half of bandwidth and three times the library throughout, at two speeds."""
-    operand = GpuOperands(SHAPE, DEVICE).make("bf16")
+    operand = make_gpu_operand("bf16", SHAPE, DEVICE)
     rounds = [(2 * 5120 / rate, rate, 6 * 5120 / rate) for rate in (1e12, 3e12, 1e12, 3e12, 3e12)]
     row = kernels._summarize(operand, 4, rounds)
     assert row.fraction_of_bandwidth == pytest.approx(0.5)
     assert row.times_library == pytest.approx(3)
-    assert row.read_bandwidth == pytest.approx(3000)
-    assert row.gigabytes_per_second == pytest.approx(1500)
+    assert (row.read_bandwidth, row.gigabytes_per_second) == (pytest.approx(3000), pytest.approx(1500))
     assert row.library_seconds == pytest.approx(6 * 5120 / 3e12)
     assert row.giga_multiply_adds_per_second == pytest.approx(4 * 40 * 64 / (2 * 5120 / 3e12) / 1e9)
 
 
-def test_every_kernel_and_width_is_checked_on_both_shapes_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kernel_and_width_is_checked_on_both_shapes_before_it_is_timed(
+    small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checked: list[tuple[tuple[int, int], int]] = []
     decoded: list[tuple[int, int]] = []
 
@@ -73,18 +139,16 @@ def test_every_kernel_and_width_is_checked_on_both_shapes_before_it_is_timed(mon
 
 
 def test_copies_exceed_the_cache_and_launches_take_them_in_whole_turns() -> None:
-    operand = GpuOperands(SHAPE, DEVICE).make("bf16")
-    assert len(kernels._copies(operand, 3 * operand.num_bytes + 1)) == 4
-    assert len(kernels._copies(operand, 1)) == 2
-    assert len(kernels._copies(operand, 1 << 40)) == kernels.MAX_COPIES
-    on_gpu = torch.device("cuda:0")
-    assert [kernels._num_launches(count, on_gpu) for count in (2, 3, 40)] == [32, 33, 40]
+    operand = make_gpu_operand("bf16", SHAPE, DEVICE)
+    counts = [len(kernels._copies(operand, num_bytes)) for num_bytes in (3 * operand.num_bytes + 1, 1, 1 << 40)]
+    assert counts == [4, 2, kernels.MAX_COPIES]
+    assert [kernels._num_launches(count, torch.device("cuda:0")) for count in (2, 3, 40)] == [32, 33, 40]
     assert kernels._num_launches(3, torch.device("cpu")) == 3
 
 
 def test_too_little_memory_is_said_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxconv.gpu.device.free_bytes", lambda _: 1000)
-    monkeypatch.setattr(kernels, "GpuOperands", lambda *_: pytest.fail("made matrices"))
+    monkeypatch.setattr(kernels, "make_gpu_operand", lambda *_: pytest.fail("made matrices"))
     with pytest.raises(MxconvError, match=r"bench kernels: .* are free\. Take fewer --out-features or --in-features"):
         list(bench_gpu_kernels(["bf16"], [1], SHAPE, DEVICE, num_samples=1))
 

@@ -7,9 +7,18 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
 
 import torch
-from gpu_weights import DEVICE, assert_product, gaussian, packed_bsfp, packed_mxfp4, tokens
+from gpu_weights import (
+    DEVICE,
+    assert_product,
+    bsfp_weight,
+    gaussian,
+    mxfp4_weight,
+    stored_bsfp,
+    stored_mxfp4,
+    tokens,
+)
 
-from mxconv.codecs.bsfp.packing import decode_bsfp_draft, encode_bsfp
+from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.int8 import quantize_int8
@@ -17,25 +26,19 @@ from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
 from mxconv.errors import ModelError
 from mxconv.gpu.int8_product import int8_activations
-from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight
+from mxconv.gpu.weight import Activations, FourBitWeight, uploaded_weight
 from mxconv.kernels.draft_matrix import bsfp_draft_matrix, mxfp4_matrix
+from mxconv.package.stored_matrix import StoredMxfp4
 
 SHAPES = [(1, 1), (5, 31), (70, 172), (17, 1100)]  # ragged rows, columns, programs of rows and splits of columns
 
 
-def mxfp4(codes: np.ndarray, scales: np.ndarray, shape: tuple[int, int], activations: Activations) -> FourBitWeight:
-    return FourBitWeight.from_mxfp4(codes, scales, shape, DEVICE, activations)
-
-
 def weight(shape: tuple[int, int], codec: str, activations: Activations = "bf16") -> tuple[FourBitWeight, np.ndarray]:
     """A matrix on the device, and its values."""
-    values = gaussian(shape)
     if codec == "mxfp4":
-        codes, scales, decoded = packed_mxfp4(values)
-        return mxfp4(codes, scales, shape, activations), decoded
-    packed, table = packed_bsfp(BF16.encode(values), BF16)
-    matrix = BsfpWeight.from_packed(packed, table, shape, DEVICE, activations).draft
-    return matrix, decode_bsfp_draft(packed, table, shape)
+        return mxfp4_weight(gaussian(shape), activations)
+    stored = stored_bsfp(BF16.encode(gaussian(shape)), BF16)
+    return bsfp_weight(stored, activations=activations).draft, decode_bsfp_draft(stored.packed, stored.table, shape)
 
 
 @pytest.mark.parametrize(
@@ -54,16 +57,14 @@ def test_every_code_at_every_scale_is_the_codecs() -> None:
     codes = np.tile(np.arange(16, dtype=np.uint8), (256, 2))
     scales = np.arange(256, dtype=np.uint8)[:, None]
     with np.errstate(over="ignore"):
-        found = mxfp4(pack_nibbles(codes), pack_scales(scales), (256, 32), "bf16").rebuild()
+        found = uploaded_weight(StoredMxfp4((256, 32), pack_nibbles(codes), pack_scales(scales)), DEVICE).rebuild()
         assert np.array_equal(found.cpu().numpy(), dequantize_mxfp4(codes, scales), equal_nan=True)
 
 
 def test_the_papers_levels_run_too() -> None:
-    patterns = BF16.encode(gaussian((20, 40)) / 64)
-    table = paper_table(BF16)
-    packed = encode_bsfp(patterns, table)
-    values = decode_bsfp_draft(packed, table, (20, 40))
-    matrix = BsfpWeight.from_packed(packed, table, (20, 40), DEVICE, "int8")
+    stored = stored_bsfp(BF16.encode(gaussian((20, 40)) / 64), BF16, table=paper_table(BF16))
+    values = decode_bsfp_draft(stored.packed, stored.table, (20, 40))
+    matrix = bsfp_weight(stored, activations="int8")
     x = tokens(2, 40)
     assert_product(matrix.draft.product(x), x, values)
     with pytest.raises(ModelError, match=r"levels that are no integers with int8 activations.*Use activations='bf16'"):
@@ -90,15 +91,15 @@ def test_int8_products_are_the_cpus_bit_for_bit(shape: tuple[int, int], codec: s
     """Of each split of 1024 columns; the sums of the splits are then added in order."""
     values, x = gaussian(shape), gaussian((4, shape[1]), seed=6)
     expected = np.zeros((4, shape[0]), np.float32)
-    packed, table = packed_bsfp(BF16.encode(values), BF16)
-    codes, scales, _ = packed_mxfp4(values)
+    bsfp, (mxfp4, _) = stored_bsfp(BF16.encode(values), BF16), stored_mxfp4(values)
     for first in range(0, shape[1], 1024):
         part = (shape[0], min(1024, shape[1] - first))
         tiles = slice(first // 8, (first + 1024) // 8)
         if codec == "mxfp4":
-            on_cpu = mxfp4_matrix(part, codes[:, tiles], scales[:, first // 32 :])
+            on_cpu = mxfp4_matrix(part, mxfp4.codes[:, tiles], mxfp4.scales[:, first // 32 :])
         else:
-            on_cpu = bsfp_draft_matrix(part, packed.codes[:, tiles], packed.scales[:, first // 128 :], table)
+            codes, scales = bsfp.packed.codes[:, tiles], bsfp.packed.scales[:, first // 128 :]
+            on_cpu = bsfp_draft_matrix(part, codes, scales, bsfp.table)
         expected += on_cpu.multiply(x[:, first : first + part[1]])
     matrix, _ = weight(shape, codec, "int8")
     assert np.array_equal(matrix.product(torch.from_numpy(x).to(DEVICE)).cpu().numpy(), expected)

@@ -107,6 +107,7 @@ def test_a_package_holds_the_experts_exactly_and_their_draft(source: tuple[Any, 
     assert 0.01 < error(logits(model), expected) < 0.9  # 1.4 of weights that have nothing to do with it
 
 
+@TWO_FAMILIES
 def test_encoding_a_model_gives_the_packages_bits(source: tuple[Any, Path], package: Path) -> None:
     loaded, encoded = copy.deepcopy(source[0]).cpu(), copy.deepcopy(source[0]).cpu()
     assert set(load_package(loaded, package, DEVICE)) == set(quantize_model(encoded, "bsfp", device=DEVICE))

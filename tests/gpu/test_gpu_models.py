@@ -109,20 +109,6 @@ def test_a_draft_of_the_same_weights_is_always_right(
         assert own.last.levels[0].acceptance_rate == 1
 
 
-def test_a_torch_model_gets_a_draft_beside_its_layers_and_loses_it_again(
-    tiny: Callable[..., tuple[Any, Path]],
-) -> None:
-    model, package = tiny(tie_word_embeddings=True)
-    model.to(DEVICE)
-    before = [type(module) for module in model.modules()]
-    expected = generated(model)
-    with drafts(package, num_draft_tokens=[2], confidence=[0.0], device=DEVICE) as own:
-        assert generated(model, custom_generate=own) == expected
-        assert own.last is not None
-        assert own.last.levels[0].num_proposed > 0
-    assert [type(module) for module in model.modules()] == before
-
-
 @pytest.mark.parametrize("codec", ["bsfp", "mxfp4"])
 def test_a_package_takes_the_place_of_layers_that_hold_nothing(
     tiny: Callable[..., tuple[Any, Path]], tmp_path: Path, codec: Any

@@ -14,7 +14,7 @@ from gpu_weights import DEVICE, bits
 from packages import quantize
 
 from mxconv.errors import ModelError, PackageError
-from mxconv.gpu import device, streaming
+from mxconv.gpu import device, gpu_package
 from mxconv.gpu.gpu_package import GpuPackage
 from mxconv.gpu.weight import BsfpWeight
 from mxconv.kernels.encoders import decode_bsfp_draft, decode_mxfp4
@@ -42,7 +42,7 @@ NAME = "model.layers.0.mlp.down_proj.weight"
 
 
 def test_a_bsfp_package_arrives_whole(bsfp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "PIECE_BYTES", 1000)  # arrays begin and end anywhere in a piece
+    monkeypatch.setattr(gpu_package, "PIECE_BYTES", 1000)  # arrays begin and end anywhere in a piece
     seen: list[tuple[int, int]] = []
     loaded = GpuPackage(bsfp, DEVICE, progress=lambda _, done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] > 0

@@ -7,13 +7,13 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
 
 import torch
-from gpu_weights import DEVICE, assert_product, bits, gaussian, packed_bsfp, packed_mxfp4
+from gpu_weights import DEVICE, assert_product, bits, bsfp_weight, gaussian, mxfp4_weight, stored_bsfp
 
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.gpu.device_arrays import joined
 from mxconv.gpu.launch import RoutedPairs
 from mxconv.gpu.stacked_weight import StackedWeight
-from mxconv.gpu.weight import BsfpWeight, FourBitWeight
+from mxconv.gpu.weight import BsfpWeight, FourBitWeight, at_level
 
 NUM_EXPERTS = 5
 KINDS = ["bsfp", "bsfp mixed", "bsfp fp16", "draft", "draft int8", "mxfp4", "mxfp4 int8"]
@@ -25,21 +25,15 @@ def of_bsfp(
     """Mixed: some experts with row shifts, and one with more residual bits than the others."""
     patterns = float_format.encode(gaussian(shape, seed=number) / 8)
     bits_more = float_format is BF16 and is_mixed and number == 3
-    packed, table = packed_bsfp(patterns, float_format, is_mixed and number % 2 == 1, 9 if bits_more else None)
-    weight = BsfpWeight.from_packed(
-        packed, table, shape, DEVICE, activations, num_planes=1 if is_mixed else 0, has_row_starts=True
-    )
-    return weight, patterns
+    stored = stored_bsfp(patterns, float_format, is_mixed and number % 2 == 1, 9 if bits_more else None)
+    options = {"activations": activations, "num_planes": 1 if is_mixed else 0, "has_row_starts": True}
+    return bsfp_weight(stored, **options), patterns
 
 
 def experts(kind: str, shape: tuple[int, int]) -> list[tuple[BsfpWeight | FourBitWeight, np.ndarray]]:
     activations = "int8" if "int8" in kind else "bf16"
     if kind.startswith("mxfp4"):
-        found = []
-        for number in range(NUM_EXPERTS):
-            codes, scales, values = packed_mxfp4(gaussian(shape, seed=number))
-            found.append((FourBitWeight.from_mxfp4(codes, scales, shape, DEVICE, activations), values))
-        return found
+        return [mxfp4_weight(gaussian(shape, seed=number), activations) for number in range(NUM_EXPERTS)]
     float_format = FP16 if "fp16" in kind else BF16
     return [of_bsfp(shape, number, float_format, "mixed" in kind, activations) for number in range(NUM_EXPERTS)]
 
@@ -59,10 +53,6 @@ def activations_of(num_rows: int, num_columns: int) -> torch.Tensor:
     return torch.from_numpy(rng.standard_normal((num_rows, num_columns)).astype(np.float32)).to(DEVICE)
 
 
-def alone_at(weight: BsfpWeight | FourBitWeight, level: str) -> BsfpWeight | FourBitWeight:
-    return weight.draft if isinstance(weight, BsfpWeight) and level == "draft" else weight
-
-
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [*((kind, (5, 31)) for kind in KINDS), ("bsfp mixed", (70, 172)), ("mxfp4 int8", (70, 172)), ("bsfp", (17, 1100)),
@@ -76,29 +66,25 @@ def test_each_pair_is_its_token_times_its_expert_as_if_alone(kind: str, shape: t
     found = stack.product(x, chosen, level)
     assert found.shape == (6, shape[0])
     for pair, expert in enumerate(ids.flatten().tolist()):
-        assert torch.equal(found[pair], alone_at(alone[expert], level).product(x[pair // 2, None])[0])
+        assert torch.equal(found[pair], at_level(alone[expert], level).product(x[pair // 2, None])[0])
     rows = activations_of(6, shape[1])  # on the way back each pair has a row of its own
     found = stack.product(rows, chosen, level)
     for pair, expert in enumerate(ids.flatten().tolist()):
-        assert torch.equal(found[pair], alone_at(alone[expert], level).product(rows[pair, None])[0])
+        assert torch.equal(found[pair], at_level(alone[expert], level).product(rows[pair, None])[0])
 
 
 @pytest.mark.parametrize("kind", ["bsfp mixed", "bsfp fp16", "mxfp4"])
 def test_an_expert_of_a_stack_is_the_matrix_that_it_was(kind: str) -> None:
     pairs = experts(kind, (70, 172))
     stack = StackedWeight([weight for weight, _ in pairs])
+    if kind == "bsfp mixed":
+        ids, x = torch.tensor([[4], [0]], device=DEVICE), activations_of(2, 172).to(torch.bfloat16).float()
+        found = stack.product(x, RoutedPairs.of(ids, NUM_EXPERTS))
+        for token, expert in enumerate((4, 0)):
+            assert_product(found[token, None], x[token, None], BF16.decode(pairs[expert][1]))
     for number, (_, values) in enumerate(pairs):
         found = stack.expert(number).rebuild()
         assert np.array_equal(bits(found) if kind != "mxfp4" else found.cpu().numpy(), values)
-
-
-def test_values_are_the_codecs() -> None:
-    pairs = experts("bsfp mixed", (17, 1100))
-    stack = StackedWeight([weight for weight, _ in pairs])
-    ids, x = torch.tensor([[4], [0], [4]], device=DEVICE), activations_of(3, 1100).to(torch.bfloat16).float()
-    found = stack.product(x, RoutedPairs.of(ids, NUM_EXPERTS))
-    for token, expert in enumerate((4, 0, 4)):
-        assert_product(found[token, None], x[token, None], BF16.decode(pairs[expert][1]))
 
 
 def test_more_than_sixteen_pairs_of_one_expert_are_taken_by_several_programs() -> None:

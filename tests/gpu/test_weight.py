@@ -7,19 +7,17 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
 
 import torch
-from gpu_weights import DEVICE, gaussian, packed_bsfp, packed_mxfp4, tokens
+from gpu_weights import DEVICE, bsfp_weight, gaussian, mxfp4_weight, stored_bsfp, tokens
 
 from mxconv.codecs.float16 import BF16
 from mxconv.errors import ModelError
 from mxconv.gpu import weight
 from mxconv.gpu.bsfp_product import rebuild
-from mxconv.gpu.weight import BsfpWeight, FourBitWeight
 
 
 def test_many_tokens_multiply_the_exact_weights_a_panel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     values = gaussian((150, 72))
-    packed, table = packed_bsfp(BF16.encode(values), BF16)
-    matrix = BsfpWeight.from_packed(packed, table, (150, 72), DEVICE)
+    matrix = bsfp_weight(stored_bsfp(BF16.encode(values), BF16))
     rebuilt: list[int] = []
 
     def recorded(*arguments: int) -> torch.Tensor:
@@ -38,8 +36,7 @@ def test_many_tokens_multiply_the_exact_weights_a_panel_at_a_time(monkeypatch: p
 
 
 def test_many_tokens_multiply_4_bit_weights() -> None:
-    codes, scales, values = packed_mxfp4(gaussian((70, 40)))
-    matrix = FourBitWeight.from_mxfp4(codes, scales, (70, 40), DEVICE, "int8")
+    matrix, values = mxfp4_weight(gaussian((70, 40)), "int8")
     x = tokens(20, 40)
     expected = x.cpu().double().numpy() @ values.T.astype(np.float64)
     assert np.abs(matrix.product(x).cpu().numpy() - expected).max() < 0.01 * np.abs(expected).max()
@@ -51,8 +48,7 @@ def test_a_panel_of_the_widest_matrix_still_has_rows() -> None:
 
 
 def test_what_are_no_tokens_is_refused() -> None:
-    codes, scales, _ = packed_mxfp4(gaussian((16, 32)))
-    matrix = FourBitWeight.from_mxfp4(codes, scales, (16, 32), DEVICE)
+    matrix, _ = mxfp4_weight(gaussian((16, 32)))
     for x in (torch.zeros(2, 33), torch.zeros(32), torch.zeros(0, 32), torch.zeros(2, 32, dtype=torch.int32)):
         with pytest.raises(ModelError, match=r"product: torch\.\w+ of shape .*; floats of shape \(tokens, 32\) are"):
             matrix.product(x.to(DEVICE))

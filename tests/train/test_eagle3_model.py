@@ -89,7 +89,7 @@ def test_the_head_itself_drafts_what_was_trained(
         logits = model(states, embedding[tokens], BLOCK)
     for row, text in enumerate(tokens.tolist()):
         read = states[[ids.index(layer) for layer in head.reads.layers], row].numpy()
-        for place in range(LENGTH - 1):
+        for place in range(row, LENGTH - 1, 1 + 3 * row):
             cache = head.new_cache()
             made = head.advance(head.fuse(read[:, : place + 1]), text[1 : place + 2], cache)[-1:]
             for step in range(min(BLOCK, LENGTH - 1 - place)):
@@ -100,7 +100,7 @@ def test_the_head_itself_drafts_what_was_trained(
                 np.testing.assert_allclose(logits[step][row, place], expected, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), st.integers(1, 10), st.integers(0, 99))
 def test_attention_is_that_of_a_mask_over_all_steps(
     length: int, num_steps: int, kv_heads: int, most_rows: int, seed: int

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from mxconv.errors import ModelError
-from mxconv.train.losses import distillation_loss, expected_acceptance, hard_target_loss, mixed_loss
+from mxconv.train.losses import (
+    distillation_loss,
+    expected_acceptance,
+    hard_target_loss,
+    kl_divergence,
+    mixed_loss,
+    tvd_plus_plus,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 DRAFT, TARGET = (3 * torch.randn(2, 5, 11, generator=GENERATOR, dtype=torch.float64) for _ in range(2))
@@ -56,7 +63,7 @@ def test_the_least_loss_is_the_targets_own_logits() -> None:
     assert float(expected_acceptance(TARGET + 3.0, TARGET)) == pytest.approx(1.0)
     generator = torch.Generator().manual_seed(2)
     for size in (0.01, 0.1, 1.0):
-        for _ in range(10):
+        for _ in range(3):
             other = TARGET + size * torch.randn(TARGET.shape, generator=generator, dtype=torch.float64)
             assert float(mixed_loss(other, TARGET)) > least
 
@@ -71,3 +78,20 @@ def test_the_target_is_not_trained() -> None:
 def test_a_share_outside_its_range_is_refused(share: float) -> None:
     with pytest.raises(ModelError, match=r"distillation share: .*; 0 to 1 is required"):
         mixed_loss(DRAFT, TARGET, share)
+
+
+def test_kl_is_the_mean_over_tokens() -> None:
+    ours, theirs = (row.softmax(-1) for row in (DRAFT, TARGET))
+    expected = (theirs * (theirs.log() - ours.log())).sum(-1).mean()
+    torch.testing.assert_close(kl_divergence(DRAFT, TARGET).double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_tvd_plus_plus_has_the_distances_gradient_but_for_its_scale() -> None:
+    """Centring rewards changes no gradient, since probabilities sum to one; scaling them changes its length."""
+    draft = DRAFT.float().requires_grad_()
+    (plus_plus,) = torch.autograd.grad(tvd_plus_plus(draft, TARGET.float()), draft)
+    ours, theirs = draft.softmax(-1), TARGET.float().softmax(-1)
+    (distance,) = torch.autograd.grad((ours - theirs).abs().sum(-1).mean() / 2, draft)
+    cosine = torch.nn.functional.cosine_similarity(plus_plus.flatten(), distance.flatten(), dim=0)
+    assert cosine.item() == pytest.approx(1, abs=1e-5)
+    assert plus_plus.norm() > distance.norm()

@@ -22,6 +22,7 @@ from mxconv.conversion.draft_file import DraftFile, DraftFileWriter
 from mxconv.errors import ModelError
 from mxconv.train.self_draft import Rounded, SelfDraftTask, round_e2m1
 from mxconv.train.training_task import FrozenTarget
+from mxconv.train.windows import written_windows
 
 LARGER = TRAINED.with_name("pylib-1.5m")
 TIES = [*((MAGNITUDES[1:] + MAGNITUDES[:-1]) / 2), 7, 0]
@@ -45,16 +46,10 @@ def test_rounding_is_the_codecs_bit_for_bit(elements: np.ndarray, scales: np.nda
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The target's own text in two files, and a draft file of some steps on the first."""
     folder = tmp_path_factory.mktemp("self_draft")
-    (folder / "texts.txt").write_text(
-        "def read(self, path):\n    with open(path) as file:\n        return file.read()\n" * 40
-    )
-    words = (folder / "texts.txt", "--target", TRAINED, "-o", folder / "own.jsonl", "--num-texts", "64")
-    made = run_mxconv("train", "generate", *map(str, words), "--prompt-tokens", "4", "--new-tokens", "28")
-    assert made.returncode == 0, made.stderr
-    lines = (folder / "own.jsonl").read_text().splitlines(keepends=True)
+    lines = (texts / "own.jsonl").read_text().splitlines(keepends=True)
     for number in range(2):
         (folder / f"own{number}.jsonl").write_text("".join(lines[number::2]))
     made = run_mxconv(*command(folder, "whole", "--json"))
@@ -77,8 +72,6 @@ def task(start: Path | None, target: Path = TRAINED) -> SelfDraftTask:
 
 def test_it_begins_as_the_direct_cast_and_learns(folder: Path) -> None:
     """KL on texts that it was not trained on; the loss of the file is that of a model with its weights."""
-    from mxconv.train.windows import written_windows
-
     held = written_windows(folder / "own1.jsonl", 1024)
     rows = torch.from_numpy(held.token_ids).long()
     cast, trained = task(None), task(folder / "whole.safetensors")

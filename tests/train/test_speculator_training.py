@@ -29,11 +29,6 @@ def config(tied: bool = False, scaled: bool = False, n_predict: int = 3) -> Spec
     return SpeculatorConfig(**values | {"top_k_tokens_per_head": (4, 3, 2, 2, 2)[:n_predict]})
 
 
-@pytest.fixture(scope="module")
-def target() -> FrozenTarget:
-    return FrozenTarget(TRAINED, torch.device("cpu"))
-
-
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 def test_what_is_written_runs_as_it_was_trained(tied: bool, scaled: bool, target: FrozenTarget, tmp_path: Path) -> None:

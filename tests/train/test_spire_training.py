@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.spire_layers import config_for
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.train.losses import distillation_loss, expected_acceptance, hard_target_loss
-from mxconv.train.spire_training import SpireChoices, SpireLoss, SpireTask
+from mxconv.train.spire_training import SpireLoss, SpireTask
 from mxconv.train.training_task import FrozenTarget
 from mxconv.train.windows import Windows
 
@@ -24,20 +25,16 @@ VALUES = json.loads((TRAINED / "config.json").read_text())
 BLOCK = 4
 
 
-@pytest.fixture(scope="module")
-def target() -> FrozenTarget:
-    return FrozenTarget(TRAINED, torch.device("cpu"))
-
-
-def task_of(target: FrozenTarget, choices: SpireChoices = SpireChoices(), **changes: object) -> SpireTask:  # noqa: B008
-    return SpireTask(config_for(VALUES, [1, 2], **changes), target, BLOCK, torch.bfloat16, choices)  # type: ignore[arg-type]
+def task_of(target: FrozenTarget, past_memory: Literal["target", "embeddings"] = "target", **choices: Any) -> SpireTask:
+    values = config_for(VALUES, [1, 2], past_memory=past_memory)
+    return SpireTask(values, target, BLOCK, torch.bfloat16, **choices)
 
 
 @pytest.mark.parametrize("num_prompt", [0, 6])
 @pytest.mark.parametrize("loss", ["mixed", "distillation", "text"])
 def test_losses_are_those_of_each_place_in_a_block(loss: SpireLoss, num_prompt: int, target: FrozenTarget) -> None:
     torch.manual_seed(0)
-    task = task_of(target, SpireChoices(loss))
+    task = task_of(target, loss=loss)
     model, ids = task.model(), torch.from_numpy(IDS)
     states, theirs = target.layers(ids, [1, 2])
     with torch.no_grad():
@@ -72,9 +69,9 @@ def test_what_the_switches_leave_out(target: FrozenTarget) -> None:
     name = "self_attn.q_proj.weight"
     torch.testing.assert_close(whole[f"model.layers.0.{name}"], theirs[f"model.layers.1.{name}"])
     torch.manual_seed(1)
-    fresh = task_of(target, SpireChoices(is_pruned=False)).model().state_dict()
+    fresh = task_of(target, is_pruned=False).model().state_dict()
     assert (fresh[f"model.layers.0.{name}"] != theirs[f"model.layers.1.{name}"]).any()
-    alone = task_of(target, SpireChoices(has_feedback=False)).model().spire.memory_weights
+    alone = task_of(target, has_feedback=False).model().spire.memory_weights
     assert not alone.requires_grad
     torch.testing.assert_close(torch.softmax(alone, -1), torch.eye(2, 3))
     ids = torch.from_numpy(IDS)
@@ -82,10 +79,9 @@ def test_what_the_switches_leave_out(target: FrozenTarget) -> None:
     assert torch.isfinite(blind.losses(blind.model(), ids, Windows(IDS.astype(np.int32)))).all()
 
 
-def test_a_trained_one_drafts(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("def read(self, path):\n    return path\n" * 60)
+def test_a_trained_one_drafts(texts: Path, tmp_path: Path) -> None:
     sizes = ("--layers", "1", "--window", "8", "--length", "32", "--batch-tokens", "128", "--steps", "4")
-    paths = (tmp_path / "texts.txt", "--target", TRAINED, "-o", tmp_path / "spire")
+    paths = (texts / "texts.txt", "--target", TRAINED, "-o", tmp_path / "spire")
     made = run_mxconv("train", "spire", *map(str, paths), *sizes, "--json")
     assert made.returncode == 0, made.stderr
     assert set(json.loads(made.stdout.splitlines()[-1])["losses"]) == {f"token {i}" for i in range(1, 5)}

@@ -64,7 +64,6 @@ def test_what_the_target_wrote_is_read_as_it_is(tmp_path: Path) -> None:
     ("lines", "message"),
     [
         ([{"token_ids": [1, 9], "num_prompt_tokens": 1}], "line 1: no `token_ids` below 9"),
-        ([{"token_ids": [1, -1], "num_prompt_tokens": 1}], "line 1: no `token_ids` below 9"),
         ([{"token_ids": [1, True], "num_prompt_tokens": 1}], "line 1: no `token_ids` below 9"),
         ([{"token_ids": [1, 2], "num_prompt_tokens": 2}], "a shorter `num_prompt_tokens`"),
         ([{"text": "a text"}], "what `mxconv train generate` writes for this target is required"),
@@ -117,13 +116,8 @@ def test_the_rate_rises_for_a_twentieth_and_falls_along_a_cosine() -> None:
 
 def test_steps_of_all_stages() -> None:
     stages = [stage("text", 3), stage("own text", 2)]
-    assert [(found.name, place) for found, place in (stage_of(stages, step) for step in range(5))] == [
-        ("text", 0),
-        ("text", 1),
-        ("text", 2),
-        ("own text", 0),
-        ("own text", 1),
-    ]
+    found = [(stage.name, place) for stage, place in (stage_of(stages, step) for step in range(5))]
+    assert found == [*(("text", place) for place in range(3)), ("own text", 0), ("own text", 1)]
     with pytest.raises(IndexError):
         stage_of(stages, 5)
     assert stages[0].num_tokens == 3 * 3 * 5
