@@ -17,6 +17,10 @@ using Array = nb::ndarray<const T, nb::device::cpu>;
 template <class T>
 using MutableArray = nb::ndarray<T, nb::device::cpu>;
 
+inline void require_that(bool holds, const char* what) {
+    if (!holds) throw nb::value_error(what);
+}
+
 // Require C order, a shape (-1: any length) and natural alignment of what kernels will read.
 template <class T>
 void require(const nb::ndarray<T, nb::device::cpu>& array, const char* name, std::initializer_list<int64_t> shape) {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "cpuid.hpp"
+#include "processor.hpp"
 
 namespace mxconv {
 

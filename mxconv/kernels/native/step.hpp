@@ -9,7 +9,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "bindings.hpp"
+#include "engine.hpp"
 #include "parts.hpp"
 #include "pass.hpp"
 
@@ -24,6 +24,16 @@ struct Product {
     float* out;
     int64_t stride;
     int64_t multiple = 1;  // of row tiles that belong together
+};
+
+// How heads of attention are taken together: `most` of them where that leaves every thread enough to do, or else `fewest`.
+struct HeadUnits {
+    int64_t num_heads, fewest, most;
+};
+
+// Heads [first, last) of tokens [token, end).
+struct HeadsAndTokens {
+    int64_t first, last, token, end;
 };
 
 // What a thread has to itself.
@@ -87,6 +97,29 @@ class Step {
     template <class Work>
     void each_token(Work work) const {
         for (int64_t token = own.thread; token < slice.num_tokens; token += num_threads()) work(token);
+    }
+
+    // Attention as one operator: work(heads and tokens of one sequence whose positions begin together, what each token sees). Keys and
+    // values are read once for them; together(heads) is how many tokens that may be. `others` is room for what they see.
+    template <class Together, class Work>
+    void attend(const Sight& sight, const HeadUnits& heads, int32_t* others, Together together, Work work) {
+        const int64_t num_tokens = slice.num_tokens, enough = 2 * num_threads();
+        const bool has_enough = ceil_divide(heads.num_heads, heads.most) * num_tokens >= enough;
+        const int64_t unit = has_enough ? heads.most : heads.fewest, units = ceil_divide(heads.num_heads, unit);
+        const int64_t at_once = std::max<int64_t>(1, std::min(together(unit), num_tokens * units / enough));
+        const int64_t tiles = ceil_divide(num_tokens, at_once), most_others = sight.most_others(slice.most_visible);
+        share(units * tiles, [&](int64_t i) {
+            const int64_t first = i / tiles * unit, last = std::min(first + unit, heads.num_heads);
+            const int64_t end = std::min((i % tiles + 1) * at_once, num_tokens);
+            for (int64_t token = i % tiles * at_once, next; token < end; token = next) {
+                Visible seen[kAttentionRows];
+                for (next = token; next < end && slice.tokens[next].sequence == slice.tokens[token].sequence; ++next) {
+                    seen[next - token] = sight.of(slice.tokens[next], others + (next - token) * most_others);
+                    if (seen[next - token].start != seen[0].start) break;
+                }
+                work(HeadsAndTokens{first, last, token, next}, seen);
+            }
+        });
     }
 
     // How many row tiles of a matrix a thread takes, a multiple of `multiple`.
