@@ -13,14 +13,6 @@ namespace mxconv {
 
 namespace {
 
-ScaleRule scale_rule(const std::string& name) {
-    constexpr const char* kNames[] = {"ocp", "even", "ceil", "ggml", "mse"};
-    for (int i = 0; i < 5; ++i) {
-        if (name == kNames[i]) return static_cast<ScaleRule>(i);
-    }
-    throw nb::value_error("scale_rule must be ocp, even, ceil, ggml or mse");
-}
-
 Rows rows_of(const Array<uint16_t>& weights, const std::string& format) {
     require(weights, "weights", {-1, -1});
     const auto rows = static_cast<int64_t>(weights.shape(0)), columns = static_cast<int64_t>(weights.shape(1));
@@ -41,7 +33,7 @@ int64_t encode_mxfp4(const Engine& engine, Array<uint16_t> weights, const std::s
     const int64_t T = rows.row_tiles(), blocks = rows.blocks();
     require(codes, "codes", {T, 4 * blocks, 64});
     require(scales, "scales", {T, blocks, 16});
-    const ScaleRule rule = scale_rule(rule_name);
+    const auto rule = named<ScaleRule>("scale_rule", rule_name, {"ocp", "even", "ceil", "ggml", "mse"});
     uint8_t *codes_out = codes.data(), *scales_out = scales.data();
     nb::gil_scoped_release unlocked;
     bool is_finite = true;
@@ -156,8 +148,8 @@ void count_patterns(const Engine& engine, Array<uint16_t> weights, Array<int64_t
     int64_t* out = counts.data();
     nb::gil_scoped_release unlocked;
     for (int64_t row = 0; row < rows.rows; ++row) {
-        engine.kernels->family.encoders.count(rows.patterns + row * rows.columns,
-                                              rows.columns, out + (slot[row] << 15));
+        engine.kernels->family.encoders.count(rows.patterns + row * rows.columns, rows.columns,
+                                              out + (slot[row] << 15));
     }
 }
 

@@ -1,12 +1,10 @@
 // The forward pass as Python sees it: a decoder over matrices and vectors that it keeps alive.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <deque>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -87,15 +85,9 @@ class BoundDecoder {
         const DecoderParts& parts = decoder_->parts();
         Pass pass{};
         int64_t num_logits = 0;
-        std::deque<Walk> walks;
         for (nb::handle handle : sequences) {
             const auto& sequence = nb::cast<const BoundSequence&>(handle);
             pass.sequences.push_back(sequence.checked(parts));
-            if (parts.num_states > 0) {
-                require_that(sequence.walk && sequence.walk->walk.length == sequence.length,
-                             "a walk through the states is missing");
-                pass.sequences.back().walk = &walks.emplace_back(sequence.walk->checked(parts, sequence.num_tokens));
-            }
             pass.num_tokens += pass.sequences.back().num_tokens;
             num_logits += pass.sequences.back().num_logits;
         }

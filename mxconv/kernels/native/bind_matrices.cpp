@@ -11,9 +11,7 @@
 namespace mxconv {
 
 FloatFormat float_format_of(const std::string& name) {
-    if (name == "BF16") return FloatFormat::kBf16;
-    if (name == "F16") return FloatFormat::kF16;
-    throw nb::value_error("float_format must be BF16 or F16");
+    return named<FloatFormat>("float_format", name, {"BF16", "F16"});
 }
 
 void require_tiles(const Matrix& matrix, int64_t first, int64_t rows) {

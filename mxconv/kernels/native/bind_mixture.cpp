@@ -27,13 +27,6 @@ struct BoundRouting {
     Projection router;
 };
 
-Routing::Score score_of(const std::string& name) {
-    if (name == "softmax") return Routing::Score::kSoftmax;
-    if (name == "softmax_of_chosen") return Routing::Score::kSoftmaxOfChosen;
-    if (name == "sigmoid") return Routing::Score::kSigmoid;
-    throw nb::value_error("a score that there is not");
-}
-
 BoundRouting make_routing(const Projection& router, int64_t num_chosen, const std::string& score, bool is_normalized,
                           const MaybeVector& correction, std::tuple<int64_t, int64_t> groups, double multiplier,
                           const MaybeVector& multipliers) {
@@ -43,11 +36,17 @@ BoundRouting make_routing(const Projection& router, int64_t num_chosen, const st
                             num_chosen_groups <= num_groups && num_chosen <= num_chosen_groups * (count / num_groups) &&
                             (num_groups == 1 || (count / num_groups >= 2 && correction));
     require_that(num_chosen >= 1 && num_chosen <= count && has_groups, "experts that cannot be chosen");
-    const float *correct = vector_of(correction, "correction", count),
-                *multiply = vector_of(multipliers, "multipliers", count);
-    return {{count, num_chosen, score_of(score), is_normalized, correct, num_groups, num_chosen_groups,
-             static_cast<float>(multiplier), multiply},
-            router};
+    Routing made{};
+    made.num_experts = count;
+    made.num_chosen = num_chosen;
+    made.score = named<Routing::Score>("score", score, {"softmax", "softmax_of_chosen", "sigmoid"});
+    made.is_normalized = is_normalized;
+    made.correction = vector_of(correction, "correction", count);
+    made.num_groups = num_groups;
+    made.num_chosen_groups = num_chosen_groups;
+    made.multiplier = static_cast<float>(multiplier);
+    made.multipliers = vector_of(multipliers, "multipliers", count);
+    return {made, router};
 }
 
 // Raises where an expert has another shape than the first, or its matrices another kind.

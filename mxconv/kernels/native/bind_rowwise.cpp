@@ -13,11 +13,7 @@
 namespace mxconv {
 
 Activation activation_of(const std::string& name) {
-    const char* const names[kNumActivations] = {"silu", "gelu", "gelu_tanh", "relu2", "sigmoid"};
-    for (int i = 0; i < kNumActivations; ++i) {
-        if (name == names[i]) return static_cast<Activation>(i);
-    }
-    throw nb::value_error("activation must be silu, gelu, gelu_tanh, relu2 or sigmoid");
+    return named<Activation>("activation", name, {"silu", "gelu", "gelu_tanh", "relu2", "sigmoid"});
 }
 
 namespace {

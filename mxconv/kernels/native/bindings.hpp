@@ -41,22 +41,27 @@ struct BoundPages {
     std::string dtype;
     std::vector<nb::object> slabs;
     Array<int32_t> numbers;
-
-    // Raises where they do not fit.
-    CachePages checked(const DecoderParts& decoder) const;
 };
 
 // States of a sequence and its way through a pass.
 struct BoundWalk {
     MutableArray<float> windows, memories, inputs, kept;
     Walk walk;  // without its pointers
+};
 
-    // Raises where it does not fit a decoder, or the rows of a sequence.
-    Walk checked(const DecoderParts& decoder, int64_t num_tokens) const;
+// The tokens of one sequence in a pass: arrays as Python hands them over, checked when they meet a decoder.
+struct BoundSequence {
+    BoundPages pages;
+    int64_t length, num_tokens, num_logits;
+    std::optional<Array<uint64_t>> masks;
+    int64_t mask_start;
+    std::vector<int64_t> stages;
+    std::optional<MutableArray<float>> states;
+    int64_t num_left_out;
+    std::optional<BoundWalk> walk;
 
-  private:
-    void check_places(int64_t num_tokens, int64_t num_slots) const;
-    void check_branches(int64_t num_tokens) const;
+    // Raises where an array does not fit.
+    SequenceTokens checked(const DecoderParts& decoder) const;
 };
 
 void bind_attention(nb::module_& module);
@@ -65,11 +70,10 @@ void bind_decoder(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_matrices(nb::module_& module);
 void bind_mixture(nb::module_& module);
-void bind_pages(nb::module_& module);
 void bind_parts(nb::module_& module);
 void bind_recurrent(nb::module_& module);
 void bind_rowwise(nb::module_& module);
+void bind_sequences(nb::module_& module);
 void bind_sha256(nb::module_& module);
-void bind_walk(nb::module_& module);
 
 }  // namespace mxconv

@@ -1,8 +1,6 @@
 // BSFP in plain C++: formats/bsfp.md. Included inside an anonymous namespace, after encode_mxfp4.inl.
 
-inline const uint16_t* patterns_of(const Rows& rows, int64_t row) {
-    return rows.patterns + row * rows.columns;
-}
+inline const uint16_t* patterns_of(const Rows& rows, int64_t row) { return rows.patterns + row * rows.columns; }
 
 inline const uint16_t* starts_of(const Segments& segments, int64_t row) {
     return segments.starts + (segments.shared_starts ? 0 : 8 * row);

@@ -11,7 +11,8 @@ inline float finite_f16(uint16_t pattern) {
 inline bool load_block(const Rows& rows, int64_t row, int64_t block, float values[32]) {
     const int64_t count = least(kBlock, rows.columns - block * kBlock);
     uint16_t padded[32] = {}, largest = 0;
-    std::memcpy(padded, rows.patterns + row * rows.columns + block * kBlock, static_cast<size_t>(count) * sizeof(uint16_t));
+    std::memcpy(padded, rows.patterns + row * rows.columns + block * kBlock,
+                static_cast<size_t>(count) * sizeof(uint16_t));
     for (int i = 0; i < 32; ++i) {
         const uint16_t magnitude = padded[i] & 0x7FFF;
         largest = magnitude > largest ? magnitude : largest;

@@ -5,7 +5,7 @@ NB_MODULE(_native, module) {
     nanobind::set_leak_warnings(false);  // engines are kept until the process ends, and their threads with them
     module.doc() = "Native kernels of mxconv; see mxconv/kernels/native/kernels.hpp.";
     for (const auto bind : {mxconv::bind_engine, mxconv::bind_matrices, mxconv::bind_parts, mxconv::bind_attention,
-                            mxconv::bind_mixture, mxconv::bind_recurrent, mxconv::bind_walk, mxconv::bind_decoder,
+                            mxconv::bind_mixture, mxconv::bind_recurrent, mxconv::bind_sequences, mxconv::bind_decoder,
                             mxconv::bind_rowwise, mxconv::bind_codecs, mxconv::bind_sha256}) {
         bind(module);
     }

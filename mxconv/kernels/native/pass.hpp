@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels.hpp"
@@ -53,7 +54,7 @@ struct SequenceTokens {
     std::vector<int64_t> stages;
     float* states;  // (stages, num_tokens, hidden_size)
 
-    const Walk* walk;  // through states of mixers, or null
+    std::optional<Walk> walk;  // through states of mixers
 };
 
 // By what pairs of a head's values rotate.
@@ -72,8 +73,7 @@ struct Pass {
     std::vector<const float*>
         temperatures;           // (tokens) each: what queries are multiplied by, of which layers choose one
     const float* layer_inputs;  // (layers, tokens, layer_input_size), or null
-    int64_t layer_input_size;
-    float* logits;  // (sum of num_logits, vocabulary)
+    float* logits;              // (sum of num_logits, vocabulary)
 };
 
 struct Token {

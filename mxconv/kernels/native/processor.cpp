@@ -4,6 +4,7 @@
 #include <cpuid.h>
 
 #include <cstdint>
+#include <initializer_list>
 #elif defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__APPLE__)
@@ -21,7 +22,13 @@ struct Leaf {
     Leaf(unsigned number, unsigned part) { __get_cpuid_count(number, part, &eax, &ebx, &ecx, &edx); }
 };
 
-inline bool bit(unsigned word, int index) { return (word >> index & 1) != 0; }
+// Whether all of some bits are set.
+bool has(unsigned word, std::initializer_list<int> bits) {
+    for (const int bit : bits) {
+        if ((word >> bit & 1) == 0) return false;
+    }
+    return true;
+}
 
 // Which registers the system saves: XCR0.
 uint64_t saved_registers() {
@@ -49,24 +56,16 @@ static_assert(has_few_streams(true, 26) && !has_few_streams(true, 25) && !has_fe
 // Intel SDM volume 2A, CPUID.
 CpuFeatures ask() {
     const Leaf vendor(0, 0), basic(1, 0), extended(7, 0), more(7, 1);
-    const uint64_t saved = bit(basic.ecx, 27) ? saved_registers() : 0;
-    const bool ymm = (saved & 0x06) == 0x06, zmm = (saved & 0xE6) == 0xE6;
+    const uint64_t saved = has(basic.ecx, {27}) ? saved_registers() : 0;
+    const bool has_avx = (saved & 0x06) == 0x06 && has(basic.ecx, {28});
     CpuFeatures found{};
-    found.avx = ymm && bit(basic.ecx, 28);
-    found.fma = found.avx && bit(basic.ecx, 12);
-    found.f16c = found.avx && bit(basic.ecx, 29);
-    found.avx2 = found.avx && bit(extended.ebx, 5);
-    found.bmi = bit(extended.ebx, 3);
-    found.bmi2 = bit(extended.ebx, 8);
-    found.sha = bit(extended.ebx, 29);
-    found.avxvnni = found.avx2 && bit(more.eax, 4);
-    found.avxvnniint8 = found.avx2 && bit(more.edx, 4);
-    found.avx512f = zmm && bit(extended.ebx, 16);
-    found.avx512dq = found.avx512f && bit(extended.ebx, 17);
-    found.avx512bw = found.avx512f && bit(extended.ebx, 30);
-    found.avx512vl = found.avx512f && bit(extended.ebx, 31);
-    found.avx512vnni = found.avx512f && bit(extended.ecx, 11);
-    found.avx512bf16 = found.avx512f && bit(more.eax, 5);
+    found.sha = has_avx && has(extended.ebx, {29});
+    found.avx2 = has_avx && has(basic.ecx, {12, 29}) && has(extended.ebx, {3, 5, 8});  // FMA, F16C; BMI, AVX2, BMI2
+    found.avxvnni = found.avx2 && has(more.eax, {4});
+    found.avxvnniint8 = found.avx2 && has(more.edx, {4});
+    found.avx512vnni = found.avx2 && (saved & 0xE6) == 0xE6 && has(extended.ebx, {16, 17, 30, 31}) &&
+                       has(extended.ecx, {11});  // F, DQ, BW, VL; VNNI
+    found.avx512bf16 = found.avx512vnni && has(more.eax, {5});
     const unsigned family = basic.eax >> 8 & 0xF, model = (basic.eax >> 4 & 0xF) | (basic.eax >> 12 & 0xF0);
     const bool is_intel = vendor.ebx == 0x756E6547, is_amd = vendor.ebx == 0x68747541;  // "Genu", "Auth"
     const unsigned whole_family = family == 0xF ? family + (basic.eax >> 20 & 0xFF) : family;
@@ -74,7 +73,6 @@ CpuFeatures ask() {
     found.few_streams = has_few_streams(is_amd, whole_family);
     return found;
 }
-
 #else
 CpuFeatures ask() { return {}; }
 #endif
@@ -118,15 +116,12 @@ std::vector<std::string_view> runnable() {
     std::vector<std::string_view> names;
 #if defined(__x86_64__)
     const CpuFeatures& has = cpu_features();
-    const bool has_avx2 = has.avx2 && has.fma && has.f16c && has.bmi && has.bmi2;
-    const bool has_avx512 = has_avx2 && has.avx512f && has.avx512bw && has.avx512vl && has.avx512dq && has.avx512vnni;
-    const bool has_bf16 = has_avx512 && has.avx512bf16;
-    if (has_bf16 && !has.slow_bf16) names.push_back("avx512bf16");
-    if (has_avx512) names.push_back("avx512vnni");
-    if (has_bf16 && has.slow_bf16) names.push_back("avx512bf16");
-    if (has_avx2 && has.avxvnniint8) names.push_back("avxvnniint8");
-    if (has_avx2 && has.avxvnni) names.push_back("avxvnni");
-    if (has_avx2) names.push_back("avx2");
+    if (has.avx512bf16 && !has.slow_bf16) names.push_back("avx512bf16");
+    if (has.avx512vnni) names.push_back("avx512vnni");
+    if (has.avx512bf16 && has.slow_bf16) names.push_back("avx512bf16");
+    if (has.avxvnniint8) names.push_back("avxvnniint8");
+    if (has.avxvnni) names.push_back("avxvnni");
+    if (has.avx2) names.push_back("avx2");
 #elif defined(__aarch64__)
     const ArmFeatures features = arm_features();
     const bool has_i8mm = features.dot_products && features.int8_matrices;

@@ -7,10 +7,10 @@
 
 namespace mxconv {
 
+// Of x86; all that kernels of these names need.
 struct CpuFeatures {
-    bool avx, avx2, fma, f16c, bmi, bmi2;
-    bool avx512f, avx512bw, avx512vl, avx512dq, avx512vnni, avx512bf16;
-    bool avxvnni, avxvnniint8, sha;
+    bool avx2, avxvnni, avxvnniint8, avx512vnni, avx512bf16;
+    bool sha;          // and AVX
     bool slow_bf16;    // vdpbf16ps at half the rate of FP32 multiply-adds
     bool few_streams;  // eight rows of weights come slower from memory than four
 };

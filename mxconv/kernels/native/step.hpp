@@ -49,22 +49,13 @@ struct Workspace {
     int operators = 0;     // that it has had its share of, in this slice
 };
 
-class Step {
-  public:
-    Step(const Engine& engine, const Slice& slice, int64_t hidden_size, Pieces* pieces, ScratchMemory& memory,
-         uint8_t* finite, Workspace& own)
-        : slice(slice),
-          hidden_size(hidden_size),
-          kernels(*engine.kernels),
-          finite(finite),
-          own(own),
-          team_(*engine.team),
-          pieces_(pieces),
-          memory_(memory) {}
-
+struct Step {
     const Slice& slice;
     const int64_t hidden_size;
     const Kernels& kernels;
+    Team& team;
+    Pieces* const pieces;   // of two operators in turn
+    ScratchMemory& memory;  // of parts, for all threads
 
     // Of the rows that parts prepare for each other, by token. One that loses its flag gets NaNs from the product that
     // asked for it, and is NaN from there on: flags are set before a slice and never again.
@@ -72,18 +63,18 @@ class Step {
 
     Workspace& own;
 
-    int num_threads() const { return team_.size(); }
-    Room room() const { return {memory_.scratch(), own.memory.scratch()}; }
-    void barrier() { team_.barrier(); }
+    int num_threads() const { return team.size(); }
+    Room room() const { return {memory.scratch(), own.memory.scratch()}; }
+    void barrier() { team.barrier(); }
 
     // This thread's share of an operator's pieces: work(i) for each. Between two operators there is a barrier.
     template <class Work>
     void take(int64_t count, Work work) {
-        Pieces& pieces = pieces_[own.operators % 2];
+        Pieces& left = pieces[own.operators % 2];
         // nobody takes of the operator before, after whose barrier we are, nor yet of the one that comes
-        if (own.thread == 0) pieces_[(own.operators + 1) % 2].reset();
+        if (own.thread == 0) pieces[(own.operators + 1) % 2].reset();
         ++own.operators;
-        for (int64_t i; (i = pieces.take(count, own.thread)) >= 0;) work(i);
+        for (int64_t i; (i = left.take(count, own.thread)) >= 0;) work(i);
     }
 
     // The same, and wait for the others.
@@ -171,10 +162,6 @@ class Step {
   private:
     // Columns [first, first + count) of a token.
     void add_row(const float* product, const Sum& sum, int64_t token, int64_t first, int64_t count) const;
-
-    Team& team_;
-    Pieces* const pieces_;  // of two operators in turn
-    ScratchMemory& memory_;
 };
 
 }  // namespace mxconv

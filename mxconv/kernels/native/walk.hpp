@@ -2,6 +2,7 @@
 // state_cache.py beside it have them. Places count the rows of a cache.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
