@@ -75,7 +75,7 @@ void row_blocks(const Tiles& tiles, int64_t count, const float* x, int64_t width
 }
 
 template <class Format>
-void multiply(const Tiles& tiles, int64_t count, const float* x, int64_t width, float* sums) {
+void multiply(const Tiles& tiles, int64_t count, const typename Format::Element* x, int64_t width, float* sums) {
     int64_t left = width;
     for (; left >= 4; left -= 4, x += 4 * 8, sums += 4 * 128) {  // 16 sums, 8 registers of activations, 2 of weights
         row_blocks<Format, 4, 2>(tiles, count, x, width, sums);
