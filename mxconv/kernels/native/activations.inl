@@ -80,7 +80,8 @@ void clamped_gates(const float* x, const float* y, float slope, float limit, int
     });
 }
 
-void put_cap(float cap, int64_t length, float* x) {
+// Not inlined: its constants would take the registers of attention.
+[[gnu::noinline]] void put_cap(float cap, int64_t length, float* x) {
     each_vector(length, [&](int64_t i, const auto& load, const auto& store)
                             kInlined { store(x + i, hyperbolic_tangent(load(x + i) / cap) * cap); });
 }
