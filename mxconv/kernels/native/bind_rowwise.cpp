@@ -18,29 +18,28 @@ Activation activation_of(const std::string& name) {
 
 namespace {
 
-void rms_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, double eps,
-              const MutableArray<float>& out) {
+void norm_rows(const Engine& engine, const Array<float>& x, const Array<float>& weight, const Array<float>* bias,
+               double eps, const MutableArray<float>& out) {
     require(x, "x", {-1, -1});
     const auto rows = static_cast<int64_t>(x.shape(0)), length = static_cast<int64_t>(x.shape(1));
     require(weight, "weight", {length});
+    if (bias != nullptr) require(*bias, "bias", {length});
     require(out, "out", {rows, length});
+    const Norm norm{length, weight.data(), bias == nullptr ? nullptr : bias->data(), static_cast<float>(eps),
+                    bias != nullptr};
     for (int64_t row = 0; row < rows; ++row) {
-        engine.kernels->rowwise.rms_norm(x.data() + row * length, weight.data(), length, static_cast<float>(eps),
-                                         out.data() + row * length);
+        norm.apply(engine.kernels->rowwise, x.data() + row * length, out.data() + row * length);
     }
+}
+
+void rms_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, double eps,
+              const MutableArray<float>& out) {
+    norm_rows(engine, x, weight, nullptr, eps, out);
 }
 
 void layer_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, const Array<float>& bias,
                 double eps, const MutableArray<float>& out) {
-    require(x, "x", {-1, -1});
-    const auto rows = static_cast<int64_t>(x.shape(0)), length = static_cast<int64_t>(x.shape(1));
-    require(weight, "weight", {length});
-    require(bias, "bias", {length});
-    require(out, "out", {rows, length});
-    for (int64_t row = 0; row < rows; ++row) {
-        engine.kernels->rowwise.layer_norm(x.data() + row * length, weight.data(), bias.data(), length,
-                                           static_cast<float>(eps), out.data() + row * length);
-    }
+    norm_rows(engine, x, weight, &bias, eps, out);
 }
 
 void activate(const Engine& engine, const std::string& activation, const Array<float>& x, const MaybeVector& y,
