@@ -159,6 +159,13 @@ def delta_net(*, convolution: Convolution, num_key_heads: int, memory: tuple[int
 def mamba2(*, convolution: Convolution, num_groups: int, memory: tuple[int, int, int], activation: str, inputs: Projection, step_bias: NDArray[numpy.float32], step_limits: tuple[float, float], rate: NDArray[numpy.float32], skip: NDArray[numpy.float32], norm: Norm, norm_groups: int, output: Projection) -> Part:
     """Mamba-2 of memories (heads, head_dim, state_size)."""
 
+class Pages:
+    """
+    The pages of a sequence by their numbers in slabs (layers, 2, heads, pages, positions of a page, head_dim), keys before values: float32, or uint16 patterns of bf16 or fp16.
+    """
+
+    def __init__(self, dtype: str, slabs: Sequence[object], numbers: NDArray[numpy.int32]) -> None: ...
+
 class Walk:
     """States of a sequence, and the way of a pass through them."""
 
@@ -167,12 +174,13 @@ class Walk:
         From the state of slot `source`, which has seen `first` rows, through rows first .. stop - 1 by the running state of slot 0, whose copies after some numbers of rows are saved, (rows, slot), then through branches, (row, parent). Inputs are those of rows from a number on, (number, (layers, rows, numbers)); those of the new rows, from `length` on, go to `kept`.
         """
 
-class Pages:
-    """
-    The pages of a sequence by their numbers in slabs (layers, 2, heads, pages, positions of a page, head_dim), keys before values: float32, or uint16 patterns of bf16 or fp16.
-    """
+class SequenceTokens:
+    """The tokens of one sequence in a pass."""
 
-    def __init__(self, dtype: str, slabs: Sequence[object], numbers: NDArray[numpy.int32]) -> None: ...
+    def __init__(self, pages: Pages, length: int, num_tokens: int, num_logits: int, masks: NDArray[numpy.uint64] | None = None, mask_start: int = 0, stages: Sequence[int] = [], states: NDArray[numpy.float32] | None = None, num_left_out: int = 0, walk: Walk | None = None) -> None:
+        """
+        Tokens after `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that after the norm. num_left_out positions of the text before these are in no place.
+        """
 
 class Decoder:
     """A forward pass over matrices and vectors that stay where they are."""
@@ -185,14 +193,6 @@ class Decoder:
     def forward(self, x: NDArray[numpy.float32], rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], layer_inputs: NDArray[numpy.float32] | None, logits: NDArray[numpy.float32], sequences: list[SequenceTokens]) -> None:
         """
         Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).
-        """
-
-class SequenceTokens:
-    """The tokens of one sequence in a pass."""
-
-    def __init__(self, pages: Pages, length: int, num_tokens: int, num_logits: int, masks: NDArray[numpy.uint64] | None = None, mask_start: int = 0, stages: Sequence[int] = [], states: NDArray[numpy.float32] | None = None, num_left_out: int = 0, walk: Walk | None = None) -> None:
-        """
-        Tokens after `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that after the norm. num_left_out positions of the text before these are in no place.
         """
 
 def rms_norm(engine: Engine, x: NDArray[numpy.float32], weight: NDArray[numpy.float32], eps: float, out: NDArray[numpy.float32]) -> None:
@@ -224,15 +224,10 @@ def attend(engine: Engine, queries: NDArray[numpy.float32], keys: NDArray[numpy.
 def round_for_cache(values: NDArray[numpy.float32], dtype: str, out: NDArray[numpy.uint16]) -> None:
     """The bf16 or fp16 patterns of values (n,), to nearest, ties to even."""
 
-@overload
 def encode_mxfp4(engine: Engine, weights: NDArray[numpy.uint16], float_format: str, scale_rule: str, codes: NDArray[numpy.uint8], scales: NDArray[numpy.uint8]) -> int:
     """
     Encode rows of 16-bit patterns to codes (T, C, 64) and scales (T, C / 4, 16). Returns -1, or the row-major index of the first weight that is not finite; the output then means nothing.
     """
-
-@overload
-def encode_mxfp4(engine: Engine, weights: NDArray[numpy.float32], scale_rule: str, codes: NDArray[numpy.uint8], scales: NDArray[numpy.uint8]) -> int:
-    """The same for float32 weights."""
 
 def encode_bsfp(engine: Engine, weights: NDArray[numpy.uint16], float_format: str, residual_bits: int, starts: NDArray[numpy.uint16], order: NDArray[numpy.uint8], levels: NDArray[numpy.float32], codes: NDArray[numpy.uint8], residual_low: NDArray[numpy.uint8], residual_high: NDArray[numpy.uint8], scales: NDArray[numpy.uint16], escape_counts: NDArray[numpy.uint8], escape_positions: NDArray[numpy.uint8], escape_high: NDArray[numpy.uint8]) -> int:
     """

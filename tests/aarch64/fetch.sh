@@ -43,9 +43,3 @@ fetch() {
         "${platforms[@]}" -c constraints.txt $requirements >>"$log" 2>&1 || return 1
     touch "$folder/fetched"
 }
-
-fetch_llvm_mca() {
-    missing="Debian's llvm-19 ($folder/llvm.log)"
-    [ -f "$host/usr/lib/llvm-19/bin/llvm-mca" ] ||
-        unpack "$(dpkg --print-architecture)" "$host" llvm-19 >"$folder/llvm.log" 2>&1
-}

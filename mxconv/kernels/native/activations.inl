@@ -4,21 +4,10 @@
 // Lanes of `chosen` where `choice` is set, of `other` elsewhere.
 inline Floats select(Ints choice, Floats chosen, Floats other) { return choice ? chosen : other; }
 
-inline Floats magnitude(Floats x) {
-    Words bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    bits &= 0x7FFFFFFFu;
-    std::memcpy(&x, &bits, sizeof x);
-    return x;
-}
+inline Floats magnitude(Floats x) { return with_bits<Floats>(with_bits<Words>(x) & 0x7FFFFFFFu); }
 
 inline Floats with_sign_of(Floats x, Floats of) {
-    Words bits, signs;
-    std::memcpy(&bits, &x, sizeof bits);
-    std::memcpy(&signs, &of, sizeof signs);
-    bits |= signs & 0x80000000u;
-    std::memcpy(&x, &bits, sizeof x);
-    return x;
+    return with_bits<Floats>(with_bits<Words>(x) | (with_bits<Words>(of) & 0x80000000u));
 }
 
 // Within 4 units in the last place: a polynomial near zero, where the quotient after it would lose digits.
@@ -75,39 +64,24 @@ struct Relu2 {
 
 template <class Function>
 void activate(const float* x, const float* y, int64_t length, float* out) {
-    const auto multiplied = [&](const auto& load) kInlined {
-        const Floats activated = Function::of(load(x));
-        return y == nullptr ? activated : activated * load(y);
-    };
-    int64_t i = 0;
-    for (; i + kVector <= length; i += kVector) {
-        store_floats(out + i, multiplied([&](const float* from) kInlined { return load_floats(from + i); }));
-    }
-    if (i < length) {
-        const int64_t count = length - i;
-        const Floats last = multiplied([&](const float* from) kInlined { return load_floats(from + i, count); });
-        store_floats(out + i, last, count);
-    }
+    each_vector(length, [&](int64_t i, const auto& load, const auto& store) kInlined {
+        const Floats activated = Function::of(load(x + i));
+        store(out + i, y == nullptr ? activated : activated * load(y + i));
+    });
 }
 
 void clamped_gates(const float* x, const float* y, float slope, float limit, int64_t length, float* out) {
     const Floats most = all_lanes(limit);
-    const auto clamped = [&](Floats gate, Floats up) kInlined {
+    each_vector(length, [&](int64_t i, const auto& load, const auto& store) kInlined {
+        Floats gate = load(x + i), up = load(y + i);
         gate = select(gate > most, most, gate);  // a NaN is not above, and stays
         up = select(up > most, most, select(up < -most, -most, up));
-        return (up + 1.0f) * (gate / (exponential(-slope * gate) + 1.0f));
-    };
-    int64_t i = 0;
-    for (; i + kVector <= length; i += kVector) store_floats(out + i, clamped(load_floats(x + i), load_floats(y + i)));
-    if (i < length) {
-        const int64_t count = length - i;
-        store_floats(out + i, clamped(load_floats(x + i, count), load_floats(y + i, count)), count);
-    }
+        store(out + i, (up + 1.0f) * (gate / (exponential(-slope * gate) + 1.0f)));
+    });
 }
 
-void put_cap(float cap, int64_t length, float* x) {
-    int64_t i = 0;
-    const auto capped = [&](Floats value) kInlined { return hyperbolic_tangent(value / cap) * cap; };
-    for (; i + kVector <= length; i += kVector) store_floats(x + i, capped(load_floats(x + i)));
-    if (i < length) store_floats(x + i, capped(load_floats(x + i, length - i)), length - i);
+// Not inlined: its constants would take the registers of attention.
+[[gnu::noinline]] void put_cap(float cap, int64_t length, float* x) {
+    each_vector(length, [&](int64_t i, const auto& load, const auto& store)
+                            kInlined { store(x + i, hyperbolic_tangent(load(x + i) / cap) * cap); });
 }

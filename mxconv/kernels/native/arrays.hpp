@@ -17,6 +17,21 @@ using Array = nb::ndarray<const T, nb::device::cpu>;
 template <class T>
 using MutableArray = nb::ndarray<T, nb::device::cpu>;
 
+inline void require_that(bool holds, const char* what) {
+    if (!holds) throw nb::value_error(what);
+}
+
+// The member of an enumeration that has this name; `names` are in the order of its members.
+template <class Enum, size_t kCount>
+Enum named(const char* what, const std::string& name, const char* const (&names)[kCount]) {
+    std::string all;
+    for (size_t i = 0; i < kCount; ++i) {
+        if (name == names[i]) return static_cast<Enum>(i);
+        all += (i == 0 ? "" : i + 1 < kCount ? ", " : " or ") + std::string(names[i]);
+    }
+    throw nb::value_error((std::string(what) + " must be " + all).c_str());
+}
+
 // Require C order, a shape (-1: any length) and natural alignment of what kernels will read.
 template <class T>
 void require(const nb::ndarray<T, nb::device::cpu>& array, const char* name, std::initializer_list<int64_t> shape) {

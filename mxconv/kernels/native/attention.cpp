@@ -8,6 +8,19 @@
 
 namespace mxconv {
 
+void HeadRotation::apply(const Step& step, int64_t token, float factor, int64_t size, float* values) const {
+    const Rowwise& rowwise = step.kernels.rowwise;
+    int64_t rotated = 0;
+    if (table >= 0) {
+        const Rotations& r = step.slice.pass->rotations[static_cast<size_t>(table)];
+        const int64_t at = (step.slice.first + token) * r.num_pairs;
+        const auto turn = is_interleaved ? rowwise.rotate_neighbours : rowwise.rotate;
+        turn(r.cosines + at, r.sines + at, r.num_pairs, factor, values);
+        rotated = 2 * r.num_pairs;
+    }
+    if (factor != 1.0f && rotated < size) rowwise.scale(factor, size - rotated, values + rotated);
+}
+
 Demands Attention::demands() const {
     Demands demands{output.rows(), layer + 1, num_key_value_heads, head_dim};
     demands.rotation = rotation.table;
@@ -54,50 +67,36 @@ void Attention::project(Step& step, const Activations& taken, const Memory& m) c
                   });
 }
 
-// Attention by tokens and heads. A unit of heads fills whole blocks of 32 columns, so that it can be prepared at once, and
-// where that leaves every thread enough units it has all heads that share keys and values, for some tokens whose positions
-// begin together: keys and values are read once for all of them.
+// A unit of heads fills whole blocks of 32 columns, so that it can be prepared at once, and where it can it has all heads that
+// share keys and values: these are read once for all of them.
 void Attention::attend(Step& step, const Memory& m) const {
-    const Slice& slice = step.slice;
-    const int64_t num_tokens = slice.num_tokens, group = num_heads / num_key_value_heads;
+    const int64_t group = num_heads / num_key_value_heads;
     const int64_t fewest = kBlock / std::gcd(head_dim, kBlock), grouped = std::lcm(fewest, group);
-    const int64_t enough = 2 * step.num_threads();
-    const int64_t unit = ceil_divide(num_heads, grouped) * num_tokens >= enough ? grouped : fewest;
-    const int64_t units = ceil_divide(num_heads, unit);
-    const int64_t together = std::max<int64_t>(1, std::min(tokens_together(), num_tokens * units / enough));
-    const int64_t tiles = ceil_divide(num_tokens, together), most_others = sight.most_others(slice.most_visible);
     const int64_t head_stride = fused == Fused::kHeads ? 3 * head_dim : query_dim();
-    step.share(units * tiles, [&](int64_t i) {
-        const int64_t first = i / tiles * unit, last = std::min(first + unit, num_heads),
-                      columns = (last - first) * head_dim;
-        const int64_t end = std::min((i % tiles + 1) * together, num_tokens);
-        for (int64_t token = i % tiles * together, next; token < end; token = next) {
-            const SequenceTokens& sequence = *slice.tokens[token].sequence;
-            const auto attend_rows = step.kernels.rowwise.attend[static_cast<int>(sequence.cache.dtype)];
-            Visible seen[kAttentionRows];
-            for (next = token; next < end && slice.tokens[next].sequence == &sequence; ++next) {
-                seen[next - token] = sight.of(slice.tokens[next], m.others + (next - token) * most_others);
-                if (seen[next - token].start != seen[0].start) break;
-            }
-            for (int64_t head = first, other; head < last; head = other) {
-                other = std::min((head / group + 1) * group, last);
-                const AttentionQueries queries{m.projected + token * m.width + head * head_stride,
-                                               next - token,
+    const auto together = [&](int64_t) { return tokens_together(); };
+    step.attend(
+        sight, {num_heads, fewest, grouped}, m.others, together, [&](const HeadsAndTokens& at, const Visible* seen) {
+            const CachePages& cache = step.slice.tokens[at.token].sequence->cache;
+            const int64_t columns = (at.last - at.first) * head_dim;
+            for (int64_t head = at.first, other; head < at.last; head = other) {
+                other = std::min((head / group + 1) * group, at.last);
+                const AttentionQueries queries{m.projected + at.token * m.width + head * head_stride,
+                                               at.end - at.token,
                                                other - head,
                                                m.width,
                                                head_stride,
                                                columns,
                                                sinks != nullptr ? sinks + head : nullptr};
-                attend_rows(queries, sequence.cache.of(source, head / group), head_dim, logit_cap, seen, m.shares,
-                            m.rows + (head - first) * head_dim);
+                step.kernels.rowwise.attend[static_cast<int>(cache.dtype)](queries, cache.of(source, head / group),
+                                                                           head_dim, logit_cap, seen, m.shares,
+                                                                           m.rows + (head - at.first) * head_dim);
             }
-            for (int64_t t = token; t < next; ++t) {
-                if (is_gated) gate(step, t, first, last, m, m.rows + (t - token) * columns);
-                step.kernels.prepare(m.rows + (t - token) * columns, t, first * head_dim, columns, output.form(),
-                                     m.mixed);
+            for (int64_t t = at.token; t < at.end; ++t) {
+                float* row = m.rows + (t - at.token) * columns;
+                if (is_gated) gate(step, t, at.first, at.last, m, row);
+                step.kernels.prepare(row, t, at.first * head_dim, columns, output.form(), m.mixed);
             }
-        }
-    });
+        });
 }
 
 // What heads [first, last) of a token gave, by their gates.
@@ -166,26 +165,12 @@ void Attention::place(const Step& step, int64_t token, Role role, int64_t first,
     if (norm.exists() && !norms.are_behind) norm.apply(rowwise, values, values);
     if (norms.clip != 0.0f) rowwise.clip(norms.clip, count * head_dim, values);
     for (int64_t head = 0; head < count; ++head)
-        rotate(step, token, is_normed_last ? 1.0f : factor, values + head * head_dim);
+        rotation.apply(step, token, is_normed_last ? 1.0f : factor, head_dim, values + head * head_dim);
     if (is_normed_last) {
         norm.apply(rowwise, values, values);
         if (factor != 1.0f) rowwise.scale(factor, count * head_dim, values);
     }
     if (role == Role::kKey) keep(step, token, role, first, count, values);
-}
-
-// A head rotated by its position, and multiplied by a factor.
-void Attention::rotate(const Step& step, int64_t token, float factor, float* values) const {
-    const Rowwise& rowwise = step.kernels.rowwise;
-    int64_t rotated = 0;
-    if (rotation.table >= 0) {
-        const Rotations& r = step.slice.pass->rotations[static_cast<size_t>(rotation.table)];
-        const int64_t at = (step.slice.first + token) * r.num_pairs;
-        const auto turn = rotation.is_interleaved ? rowwise.rotate_neighbours : rowwise.rotate;
-        turn(r.cosines + at, r.sines + at, r.num_pairs, factor, values);
-        rotated = 2 * r.num_pairs;
-    }
-    if (factor != 1.0f && rotated < head_dim) rowwise.scale(factor, head_dim - rotated, values + rotated);
 }
 
 // What a query is multiplied by, so that scores are products.

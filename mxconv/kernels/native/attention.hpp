@@ -2,7 +2,7 @@
 #pragma once
 
 #include "parts.hpp"
-#include "sight.hpp"
+#include "pass.hpp"
 
 namespace mxconv {
 
@@ -11,6 +11,9 @@ struct HeadRotation {
     int64_t table;      // which of the pass's rotations; -1: none
     int64_t num_pairs;  // the values after these stay
     bool is_interleaved;
+
+    // Rotate a head of `size` values by its token's position, and multiply all of them.
+    void apply(const Step& step, int64_t token, float factor, int64_t size, float* values) const;
 };
 
 // Of queries, keys and values; each may be none.
@@ -73,7 +76,6 @@ struct Attention final : Part {
     void place_head(const Step& step, int64_t token, int64_t number, float* values) const;
     void place_rows(Step& step, const Memory& memory) const;
     void place(const Step& step, int64_t token, Role role, int64_t first, int64_t count, float* values) const;
-    void rotate(const Step& step, int64_t token, float factor, float* values) const;
     float query_factor(const Step& step, int64_t token) const;
     void keep(const Step& step, int64_t token, Role role, int64_t first, int64_t count, const float* values) const;
 };

@@ -107,21 +107,12 @@ struct Rebuilder {
     }
 };
 
-template <bool kShared, int kPlanes>
-void rebuild_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    const Rebuilder<kShared, kPlanes> rebuild(matrix, row_tile);
-    for (int64_t tile = 0; tile < count; tile += 2) rebuild(first + tile, scratch + tile * 128);
-}
-
 template <bool kShared>
 void rebuild_chunk(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    switch (matrix.residual_planes) {
-        case 0: return rebuild_tiles<kShared, 0>(matrix, row_tile, first, count, scratch);
-        case 1: return rebuild_tiles<kShared, 1>(matrix, row_tile, first, count, scratch);
-        case 2: return rebuild_tiles<kShared, 2>(matrix, row_tile, first, count, scratch);
-        case 3: return rebuild_tiles<kShared, 3>(matrix, row_tile, first, count, scratch);
-        default: return rebuild_tiles<kShared, 4>(matrix, row_tile, first, count, scratch);
-    }
+    with_index<0, 4>(matrix.residual_planes, [&](auto planes) {
+        const Rebuilder<kShared, planes> rebuild(matrix, row_tile);
+        for (int64_t tile = 0; tile < count; tile += 2) rebuild(first + tile, scratch + tile * 128);
+    });
 }
 
 // Replace the high bytes of the escapes of `count` tiles. One loop over all of them: a loop a tile would end at a number

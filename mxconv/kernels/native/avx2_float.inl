@@ -122,22 +122,4 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
         for (int half = 0; half < 2; ++half) _mm256_storeu_ps(out + t * kTileRows + 8 * half, sums[half][t]);
 }
 
-template <bool kShort>
-void float_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
-                 const FloatLevels& levels, float* out) {
-    int64_t lane = 0;
-    for (; width - lane >= 4; lane += 4) {
-        float_rows<kShort, 4>(matrix, row_tile, a, panel, width, lane, levels, out + lane * kTileRows);
-    }
-    out += lane * kTileRows;
-    if (width - lane == 3) float_rows<kShort, 3>(matrix, row_tile, a, panel, width, lane, levels, out);
-    if (width - lane == 2) float_rows<kShort, 2>(matrix, row_tile, a, panel, width, lane, levels, out);
-    if (width - lane == 1) float_rows<kShort, 1>(matrix, row_tile, a, panel, width, lane, levels, out);
-}
-
-void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
-                    float* out) {
-    const FloatLevels levels(matrix);
-    if (levels.is_short) return float_panel<true>(matrix, row_tile, a, panel, width, levels, out);
-    float_panel<false>(matrix, row_tile, a, panel, width, levels, out);
-}
+#include "float_panels.inl"

@@ -35,6 +35,9 @@ struct Dots {
     static __m256i add(__m256i sum, __m256i weights, __m256i x) { return _mm256_dpbusd_avx_epi32(sum, weights, x); }
     static __m256i total(const __m256i sums[1]) { return sums[0]; }
 };
+#endif
+#if defined(MXCONV_AVXVNNIINT8) || defined(__AVXVNNI__)
+using ElementDots = Dots;
 #else
 constexpr int kMostNarrow = 15;
 
@@ -219,35 +222,47 @@ void int8_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, in
     for (int64_t left = width; left > 0; left = width - lane) {
         // five are three and two, six are twice three
         const int64_t count = left > 4 && left < 7 ? 3 : least(left, 4);
-        switch (count) {
-            case 1: int8_tokens<Weights, 1>(matrix, row_tile, a, panel, width, lane, out); break;
-            case 2: int8_tokens<Weights, 2>(matrix, row_tile, a, panel, width, lane, out); break;
-            case 3: int8_tokens<Weights, 3>(matrix, row_tile, a, panel, width, lane, out); break;
-            default: int8_tokens<Weights, 4>(matrix, row_tile, a, panel, width, lane, out); break;
-        }
+        with_index<1, 4>(
+            count, [&](auto tokens) { int8_tokens<Weights, tokens>(matrix, row_tile, a, panel, width, lane, out); });
         lane += count;
     }
 }
 
 void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
                    float* out) {
-#if defined(MXCONV_AVXVNNIINT8) || defined(__AVXVNNI__)
-    int8_panel<CodedWeights<Dots>>(matrix, row_tile, a, panel, width, out);
-#else
-    if (is_narrow(matrix)) {
-        int8_panel<CodedWeights<NarrowDots>>(matrix, row_tile, a, panel, width, out);
-    } else {
-        int8_panel<CodedWeights<SplitDots>>(matrix, row_tile, a, panel, width, out);
+#if !defined(MXCONV_AVXVNNIINT8) && !defined(__AVXVNNI__)
+    using Dots = NarrowDots;
+    if (!is_narrow(matrix)) {
+        return int8_panel<CodedWeights<SplitDots>>(matrix, row_tile, a, panel, width, out);
     }
 #endif
+    int8_panel<CodedWeights<Dots>>(matrix, row_tile, a, panel, width, out);
 }
 
 void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, float* out) {
-#if defined(MXCONV_AVXVNNIINT8) || defined(__AVXVNNI__)
-    int8_panel<StoredWeights<Dots>>(matrix, row_tile, a, panel, width, out);
-#else
     int8_panel<StoredWeights<ElementDots>>(matrix, row_tile, a, panel, width, out);
-#endif
 }
 
 constexpr auto many_int8 = no_many;
+
+// ---- for rates.inl: a multiply-add of bytes is one dot product, or vpmaddubsw with the addition that it needs at least ----
+
+using Register = __m256i;
+constexpr int kChains = 12;
+template <Form kForm>
+constexpr int64_t kProducts = kForm == kInt8 ? 32 : 8;
+
+template <Form kForm>
+inline __m256i multiply_add(__m256i sum, __m256i weights, __m256i x) {
+    if constexpr (kForm != kInt8) {
+        return _mm256_castps_si256(
+            _mm256_fmadd_ps(_mm256_castsi256_ps(weights), _mm256_castsi256_ps(x), _mm256_castsi256_ps(sum)));
+    }
+#if defined(MXCONV_AVXVNNIINT8) || defined(__AVXVNNI__)
+    return Dots::add(sum, weights, x);
+#else
+    __m256i products = _mm256_maddubs_epi16(weights, x);
+    asm volatile("" : "+x"(products));  // not the same for all chains
+    return _mm256_add_epi16(sum, products);
+#endif
+}

@@ -9,14 +9,12 @@
 namespace mxconv {
 namespace {
 
-#include "ahead.inl"
-#include "unrolled.inl"
 #include "numbers.inl"
 #include "generic.inl"
 #include "avx2.inl"
 #include "draft_linear.inl"
 #include "avx2_int8.inl"
-#include "avx2_rates.inl"
+#include "rates.inl"
 #include "integers.inl"
 
 }  // namespace

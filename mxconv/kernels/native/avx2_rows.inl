@@ -5,14 +5,12 @@ inline int64_t place_of(int64_t tile, int64_t row) { return (tile / 2 * 32 + row
 
 #include "dense_tiles.inl"
 
-using Bf16Element = float;
-
-inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.split + token * a.padded; }
-
 // BF16 times BF16, as floats: eight lanes add pair after pair of columns, the odd one first.
-struct Bf16Rows {
+struct Bf16 {
+    using Element = float;
+    static constexpr int64_t kFloats = 128;   // partial sums a token, eight a row
     static constexpr int64_t kStep = kSplit;  // from a token's activations to the next one's
-    static const float* panel(const Activations& a, int64_t token) { return bf16_panel(a, token); }
+    static const float* panel(const Activations& a, int64_t token) { return a.split + token * a.padded; }
     static __m256 first(const uint16_t* at) {
         return _mm256_castsi256_ps(_mm256_and_si256(load(at), _mm256_set1_epi32(static_cast<int>(0xFFFF0000))));
     }
@@ -21,7 +19,9 @@ struct Bf16Rows {
 };
 
 // F16 times float: eight lanes add tile after tile of eight columns.
-struct F16Rows {
+struct F16 {
+    using Element = float;
+    static constexpr int64_t kFloats = 128;
     static constexpr int64_t kStep = kTileColumns;
     static const float* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
     static __m256 first(const uint16_t* at) { return _mm256_cvtph_ps(load_half(at)); }
@@ -113,24 +113,21 @@ void multiply_panel(RowsAt rows, int64_t groups, const float* x, float* sums) {
 }
 
 template <class Format>
-void multiply_tile(const RowsAt& rows, int64_t groups, const float* x, int64_t width, float* sums) {
-    switch (width) {
-        case 1: return multiply_panel<Format, 4, 1>(rows, groups, x, sums);
-        case 2: return multiply_panel<Format, 4, 2>(rows, groups, x, sums);
-        case 3: return multiply_panel<Format, 4, 3>(rows, groups, x, sums);
-        case 4: return multiply_panel<Format, 2, 4>(rows, groups, x, sums);
-        case 5: return multiply_panel<Format, 2, 5>(rows, groups, x, sums);
-        case 6: return multiply_panel<Format, 2, 6>(rows, groups, x, sums);
-        case 7: return multiply_panel<Format, 2, 4, 3>(rows, groups, x, sums);
-        default: return multiply_panel<Format, 2, 4, 4>(rows, groups, x, sums);
-    }
+void multiply_rows_of_tile(const RowsAt& rows, int64_t groups, const float* x, int64_t width, float* sums) {
+    with_width(width, [&](auto tokens) {
+        constexpr int kRows = tokens <= 3 ? 4 : 2, kFirst = tokens <= 6 ? tokens : 4;
+        multiply_panel<Format, kRows, kFirst, tokens - kFirst>(rows, groups, x, sums);
+    });
 }
 
-constexpr int64_t kBf16Lanes = 8;
-constexpr int64_t kF16Lanes = 8;
+template <class Format>
+void multiply_tiles(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
+    multiply_rows_of_tile<Format>({scratch, 16, 256, 0}, count / 2, x, width, sums);
+}
 
 // Of each row ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), by lanes.
-void f16_sum(const float* sums, float* out) {
+template <class>
+void total(const float* sums, float* out) {
     for (int r = 0; r < 16; r += 4) {
         __m256 pairs[2];
         for (int i = 0; i < 2; ++i) {
@@ -140,17 +137,6 @@ void f16_sum(const float* sums, float* out) {
         const __m256 halves = _mm256_hadd_ps(pairs[0], pairs[1]);
         _mm_storeu_ps(out + r, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
     }
-}
-
-void bf16_sum(const float* sums, float* out) { f16_sum(sums, out); }
-
-// Over scratch.
-void bf16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
-    multiply_tile<Bf16Rows>({scratch, 16, 256, 0}, count / 2, x, width, sums);
-}
-
-void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
-    multiply_tile<F16Rows>({scratch, 16, 256, 0}, count / 2, x, width, sums);
 }
 
 // A dense row tile straight from memory, in pieces of columns whose activations stay in the level-1 cache.
@@ -169,11 +155,11 @@ void multiply_dense(const Matrix& matrix, int64_t row_tile, const Activations& a
             for (int64_t token = 0; token < num_tokens; token += kWidest, rows.ahead = 0) {
                 const int64_t width = least(kWidest, num_tokens - token);
                 const float* x = Format::panel(a, base + token) + column * width;
-                multiply_tile<Format>(rows, count / 16, x, width, sums + token * 128);
+                multiply_rows_of_tile<Format>(rows, count / 16, x, width, sums + token * 128);
             }
         }
         for (int64_t t = 0; t < num_tokens; ++t)
-            f16_sum(sums + t * 128, out + (base + t) * stride + row_tile * kTileRows);
+            total<Format>(sums + t * 128, out + (base + t) * stride + row_tile * kTileRows);
     }
 }
 
@@ -182,23 +168,9 @@ bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, fl
     const bool is_whole = (row_tile + 1) * kTileRows <= matrix.rows && matrix.columns % kBlock == 0;
     if (matrix.kind != MatrixKind::kDense || !is_whole) return false;
     if (matrix.format == FloatFormat::kBf16) {
-        multiply_dense<Bf16Rows>(matrix, row_tile, a, out, stride);
+        multiply_dense<Bf16>(matrix, row_tile, a, out, stride);
     } else {
-        multiply_dense<F16Rows>(matrix, row_tile, a, out, stride);
+        multiply_dense<F16>(matrix, row_tile, a, out, stride);
     }
     return true;
-}
-
-uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
-    __m256i sums[8] = {};
-    for (int64_t i = 0; i + 256 <= num_bytes; i += 256) {
-        for (int line = 0; line < 4; ++line) {
-            ask_level1(bytes + i + kPage + 64 * line);
-        }
-        for (int k = 0; k < 8; ++k) sums[k] = _mm256_xor_si256(sums[k], load(bytes + i + 32 * k));
-    }
-    for (int k = 1; k < 8; ++k) sums[0] = _mm256_xor_si256(sums[0], sums[k]);
-    uint64_t words[4];
-    std::memcpy(words, sums, sizeof words);
-    return words[0] ^ words[1] ^ words[2] ^ words[3];
 }

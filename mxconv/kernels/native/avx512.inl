@@ -50,9 +50,7 @@ void dense_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t 
     }
 }
 
-// ---- BF16: lanes are four rows x four pairs of columns, and each lane adds pair after pair ----
-
-constexpr int64_t kBf16Lanes = 4;
+// ---- 16-bit formats: how weights and activations are multiplied ----
 
 inline __m512 add_pairs(__m512 sum, __m512i weights, __m512i x) {
 #ifdef __AVX512BF16__
@@ -66,62 +64,109 @@ inline __m512 add_pairs(__m512 sum, __m512i weights, __m512i x) {
 #endif
 }
 
-// What a quarter's weights and a token's eight columns are multiplied as. Without BF16 arithmetic both are split into
-// odd and even columns before the products: weights once for all tokens, activations when they are rounded.
+// Lanes are four rows x four pairs of columns, and each lane adds pair after pair. Without BF16 arithmetic both sides are split
+// into odd and even columns before the products: weights once for all tokens, activations when they are rounded.
+struct Bf16 {
+    static constexpr int kSums = 1;         // registers a quarter and token
+    static constexpr int kRows = 4;         // a register
+    static constexpr int64_t kFloats = 64;  // partial sums a token
 #ifdef __AVX512BF16__
-using Bf16Element = uint16_t;
-using Bf16Weights = __m512i;
-using Bf16Row = __m512i;
-
-inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
-inline Bf16Weights bf16_weights(__m512i patterns) { return patterns; }
-inline Bf16Row bf16_row(const Bf16Element* x) {
-    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
-}
-inline __m512 add_row(__m512 sum, Bf16Weights weights, Bf16Row row) { return add_pairs(sum, weights, row); }
-#else
-struct Bf16Halves {
-    __m512 odd, even;
-};
-using Bf16Element = float;
-using Bf16Weights = Bf16Halves;
-using Bf16Row = Bf16Halves;
-
-inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.split + token * a.padded; }
-inline Bf16Weights bf16_weights(__m512i patterns) {
-    const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
-    return {_mm512_castsi512_ps(_mm512_and_si512(patterns, odd)), _mm512_castsi512_ps(_mm512_slli_epi32(patterns, 16))};
-}
-inline Bf16Row bf16_row(const Bf16Element* x) {
-    return {_mm512_broadcast_f32x4(_mm_loadu_ps(x)), _mm512_broadcast_f32x4(_mm_loadu_ps(x + 4))};
-}
-inline __m512 add_row(__m512 sum, const Bf16Weights& weights, const Bf16Row& row) {
-    return _mm512_fmadd_ps(weights.even, row.even, _mm512_fmadd_ps(weights.odd, row.odd, sum));
-}
-#endif
-
-template <int kTokens, int kQuarters>
-void bf16_block(const uint16_t* scratch, int64_t count, const Bf16Element* x, float* sums) {
-    __m512 sum[kTokens][kQuarters];
-    for (int t = 0; t < kTokens; ++t)
-        for (int q = 0; q < kQuarters; ++q) sum[t][q] = _mm512_load_ps(sums + t * 64 + q * 16);
-    for (int64_t tile = 0; tile < count; ++tile, scratch += 128, x += kTokens * 8) {
-        Bf16Weights weights[kQuarters];
-        for (int q = 0; q < kQuarters; ++q) weights[q] = bf16_weights(load(scratch + q * 32));
-        for (int t = 0; t < kTokens; ++t) {
-            const Bf16Row row = bf16_row(x + t * 8);
-            for (int q = 0; q < kQuarters; ++q) sum[t][q] = add_row(sum[t][q], weights[q], row);
-        }
+    using Element = uint16_t;
+    using Weights = __m512i;
+    using Row = __m512i;
+    static const Element* panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+    static Weights widen(__m512i patterns) { return patterns; }
+    static Row broadcast(const Element* x) {
+        return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
     }
-    for (int t = 0; t < kTokens; ++t)
-        for (int q = 0; q < kQuarters; ++q) _mm512_store_ps(sums + t * 64 + q * 16, sum[t][q]);
+    static void add(Weights weights, Row row, __m512 sum[1]) { sum[0] = add_pairs(sum[0], weights, row); }
+#else
+    struct Halves {
+        __m512 odd, even;
+    };
+    using Element = float;
+    using Weights = Halves;
+    using Row = Halves;
+    static const Element* panel(const Activations& a, int64_t token) { return a.split + token * a.padded; }
+    static Weights widen(__m512i patterns) {
+        const __m512i odd = _mm512_and_si512(patterns, _mm512_set1_epi32(static_cast<int>(0xFFFF0000)));
+        return {_mm512_castsi512_ps(odd), _mm512_castsi512_ps(_mm512_slli_epi32(patterns, 16))};
+    }
+    static Row broadcast(const Element* x) {
+        return {_mm512_broadcast_f32x4(_mm_loadu_ps(x)), _mm512_broadcast_f32x4(_mm_loadu_ps(x + 4))};
+    }
+    static void add(const Weights& weights, const Row& row, __m512 sum[1]) {
+        sum[0] = _mm512_fmadd_ps(weights.even, row.even, _mm512_fmadd_ps(weights.odd, row.odd, sum[0]));
+    }
+#endif
+    static Weights load_quarter(const uint16_t* scratch) { return widen(load(scratch)); }
+};
+
+// Lanes are two rows x eight columns.
+struct F16 {
+    static constexpr int kSums = 2;
+    static constexpr int kRows = 2;
+    static constexpr int64_t kFloats = 128;
+    struct Weights {
+        __m512 pairs[2];
+    };
+    using Element = float;
+    static const Element* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
+    static Weights widen(__m512i patterns) {
+        return {{_mm512_cvtph_ps(_mm512_castsi512_si256(patterns)),
+                 _mm512_cvtph_ps(_mm512_extracti64x4_epi64(patterns, 1))}};
+    }
+    static Weights load_quarter(const uint16_t* scratch) {
+        const auto* pairs = reinterpret_cast<const __m256i*>(scratch);
+        return {{_mm512_cvtph_ps(_mm256_load_si256(pairs)), _mm512_cvtph_ps(_mm256_load_si256(pairs + 1))}};
+    }
+    static __m512 broadcast(const Element* x) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(x)); }
+    static void add(const Weights& weights, __m512 row, __m512 sum[2]) {
+        sum[0] = _mm512_fmadd_ps(weights.pairs[0], row, sum[0]);
+        sum[1] = _mm512_fmadd_ps(weights.pairs[1], row, sum[1]);
+    }
+};
+
+// Tiles in scratch times kTokens rows, kQuarters of each tile from `first` on; between two products, `meanwhile` is called once
+// for each tile in turn by the calls for all quarters.
+template <class Format, int kTokens, int kQuarters, class Meanwhile>
+[[gnu::always_inline]] inline void multiply_quarters(const uint16_t* scratch, int64_t count, int first,
+                                                     const typename Format::Element* x, float* sums,
+                                                     const Meanwhile& meanwhile) {
+    constexpr int kPasses = 4 / kQuarters;
+    __m512 sum[kQuarters][kTokens][Format::kSums];
+    const auto at = [&](int q, int t, int k) {
+        return sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16;
+    };
+    for (int q = 0; q < kQuarters; ++q)
+        for (int t = 0; t < kTokens; ++t)
+            for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_load_ps(at(q, t, k));
+    const auto multiply = [&](int64_t tile) {
+        typename Format::Weights weights[kQuarters];
+        for (int q = 0; q < kQuarters; ++q) weights[q] = Format::load_quarter(scratch + tile * 128 + (first + q) * 32);
+#pragma GCC unroll 8
+        for (int t = 0; t < kTokens; ++t) {
+            const auto row = Format::broadcast(x + (tile * kTokens + t) * 8);
+            for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][t]);
+        }
+    };
+    for (int64_t tile = 0; tile < count; tile += kPasses) {  // count is a multiple of four
+        meanwhile(tile + first / kQuarters);
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < kPasses; ++i) multiply(tile + i);
+    }
+    for (int q = 0; q < kQuarters; ++q)
+        for (int t = 0; t < kTokens; ++t)
+            for (int k = 0; k < Format::kSums; ++k) _mm512_store_ps(at(q, t, k), sum[q][t][k]);
 }
 
-void bf16_product(const uint16_t* scratch, int64_t count, const Bf16Element* x, int64_t width, float* sums) {
+template <class Format>
+void multiply_tiles(const uint16_t* scratch, int64_t count, const typename Format::Element* x, int64_t width,
+                    float* sums) {
     with_width(width, [&](auto tokens) {
-        constexpr int kQuarters = tokens <= 4 ? 4 : 2;
-        for (int quarter = 0; quarter < 4; quarter += kQuarters) {
-            bf16_block<tokens, kQuarters>(scratch + 32 * quarter, count, x, sums + 16 * quarter);
+        constexpr int kSums = tokens * Format::kSums, kQuarters = kSums <= 4 ? 4 : kSums <= 12 ? 2 : 1;
+        for (int first = 0; first < 4; first += kQuarters) {
+            multiply_quarters<Format, tokens, kQuarters>(scratch, count, first, x, sums, [](int64_t) kInlined {});
         }
     });
 }
@@ -156,46 +201,10 @@ inline void fold_rows(const float* sums, float* out) {
     _mm512_storeu_ps(out, _mm512_permutexvar_ps(_mm512_load_si512(kLanes.of), all));
 }
 
-void bf16_sum(const float* sums, float* out) { fold_rows<4, false>(sums, out); }
-
-// ---- F16: lanes are two rows x eight columns ----
-
-constexpr int64_t kF16Lanes = 8;
-
-template <int kTokens, int kPairs>
-void f16_block(const uint16_t* scratch, int64_t count, const float* x, float* sums) {
-    __m512 sum[kTokens][kPairs];
-    for (int t = 0; t < kTokens; ++t)
-        for (int p = 0; p < kPairs; ++p) sum[t][p] = _mm512_load_ps(sums + t * 128 + p * 16);
-    for (int64_t tile = 0; tile < count; ++tile) {
-        __m512 weights[kPairs];
-        for (int p = 0; p < kPairs; ++p) {
-            const auto* rows = reinterpret_cast<const __m256i*>(scratch + tile * 128 + p * 16);
-            weights[p] = _mm512_cvtph_ps(_mm256_load_si256(rows));
-        }
-        for (int t = 0; t < kTokens; ++t) {
-            const __m512 broadcast = _mm512_broadcast_f32x8(_mm256_loadu_ps(x + (tile * kTokens + t) * 8));
-            for (int p = 0; p < kPairs; ++p) sum[t][p] = _mm512_fmadd_ps(weights[p], broadcast, sum[t][p]);
-        }
-    }
-    for (int t = 0; t < kTokens; ++t)
-        for (int p = 0; p < kPairs; ++p) _mm512_store_ps(sums + t * 128 + p * 16, sum[t][p]);
+template <class Format>
+void total(const float* sums, float* out) {
+    fold_rows<Format::kRows, false>(sums, out);
 }
-
-template <int kTokens, int kPairs>
-void f16_blocks(const uint16_t* scratch, int64_t count, const float* x, float* sums) {
-    for (int pair = 0; pair < 8; pair += kPairs) {
-        f16_block<kTokens, kPairs>(scratch + pair * 16, count, x, sums + pair * 16);
-    }
-}
-
-void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
-    with_width(width, [&](auto tokens) {
-        f16_blocks<tokens, tokens <= 2 ? 8 : tokens <= 6 ? 4 : 2>(scratch, count, x, sums);
-    });
-}
-
-void f16_sum(const float* sums, float* out) { fold_rows<2, false>(sums, out); }
 
 // ---- 4 bits x float ----
 
@@ -234,41 +243,19 @@ void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a
     with_width(num_tokens, [&](auto tokens) { float_rows<tokens>(matrix, row_tile, a, token, out); });
 }
 
-// ---- machine rates ----
+// ---- for rates.inl ----
 
-uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
-    __m512i sums[4] = {};
-    for (int64_t i = 0; i + 256 <= num_bytes; i += 256) {
-        for (int k = 0; k < 4; ++k) {
-            ask_level1(bytes + i + kPage + 64 * k);
-            sums[k] = _mm512_xor_si512(sums[k], load(bytes + i + 64 * k));
-        }
-    }
-    const __m512i all = _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3]));
-    return static_cast<uint64_t>(_mm512_reduce_add_epi64(all));
-}
+using Register = __m512i;
+constexpr int kChains = 16;
+template <Form kForm>
+constexpr int64_t kProducts = kForm == kInt8          ? 64
+                              : kForm == kRoundedBf16 ? 32
+                                                      : 16;
 
-int64_t multiply_adds(Form form, int64_t iterations) {
-    constexpr int kChains = 16;
-    __m512i sums[kChains] = {};
-    __m512i weights = _mm512_set1_epi32(0x01010101), x = _mm512_set1_epi32(0x01010101);
-    for (int k = 0; k < kChains; ++k) asm volatile("" : "+v"(sums[k]));  // chains that are not known to be equal
-    for (int64_t i = 0; i < iterations; ++i) {
-        asm volatile("" : "+v"(weights), "+v"(x));  // no product is known beforehand
-#pragma GCC unroll 16
-        for (int k = 0; k < kChains; ++k) {
-            if (form == kInt8) {
-                sums[k] = _mm512_dpbusd_epi32(sums[k], weights, x);
-            } else if (form == kRoundedBf16) {
-                sums[k] = _mm512_castps_si512(add_pairs(_mm512_castsi512_ps(sums[k]), weights, x));
-            } else {
-                sums[k] = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(weights), _mm512_castsi512_ps(x),
-                                                              _mm512_castsi512_ps(sums[k])));
-            }
-        }
-    }
-    __m512i all = sums[0];
-    for (int k = 1; k < kChains; ++k) all = _mm512_xor_si512(all, sums[k]);
-    asm volatile("" : : "v"(all));
-    return iterations * kChains * (form == kInt8 ? 64 : form == kRoundedBf16 ? 32 : 16);
+template <Form kForm>
+inline __m512i multiply_add(__m512i sum, __m512i weights, __m512i x) {
+    if constexpr (kForm == kInt8) return _mm512_dpbusd_epi32(sum, weights, x);
+    const __m512 floats = _mm512_castsi512_ps(sum);
+    if constexpr (kForm == kRoundedBf16) return _mm512_castps_si512(add_pairs(floats, weights, x));
+    return _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(weights), _mm512_castsi512_ps(x), floats));
 }

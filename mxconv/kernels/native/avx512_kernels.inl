@@ -5,13 +5,11 @@
 
 #include "encoders.hpp"
 #include "kernels.hpp"
-#include "cpuid.hpp"
+#include "processor.hpp"
 
 namespace mxconv {
 namespace {
 
-#include "ahead.inl"
-#include "unrolled.inl"
 #include "numbers.inl"
 #include "generic.inl"
 #include "avx512.inl"
@@ -19,6 +17,7 @@ namespace {
 #include "avx512_int8.inl"
 #include "avx512_bsfp.inl"
 #include "avx512_panel.inl"
+#include "rates.inl"
 #include "linear.inl"
 #include "integers.inl"
 

@@ -8,40 +8,6 @@ constexpr int64_t kDenseAhead = 256, kDenseFarAhead = 1024, kPageOfWeights = kPa
 // into level 2 and shortly before they are needed into level 1.
 constexpr int64_t kNarrowWeights = 8192, kNearAhead = 128;
 
-struct Bf16Panel {
-    using Element = Bf16Element;
-    using Weights = Bf16Weights;
-    static constexpr int kSums = 1;  // registers a quarter and token
-    static constexpr int64_t kFloats = 64;
-    static const Element* panel(const Activations& a, int64_t token) { return bf16_panel(a, token); }
-    static Weights widen(__m512i patterns) { return bf16_weights(patterns); }
-    static Bf16Row broadcast(const Element* x) { return bf16_row(x); }
-    static void add(const Weights& weights, const Bf16Row& row, __m512 sum[1]) {
-        sum[0] = add_row(sum[0], weights, row);
-    }
-    static constexpr int kRows = 4;  // a register
-};
-
-struct F16Panel {
-    struct Weights {
-        __m512 pairs[2];
-    };
-    using Element = float;
-    static constexpr int kSums = 2;
-    static constexpr int64_t kFloats = 128;
-    static const Element* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
-    static Weights widen(__m512i patterns) {
-        return {{_mm512_cvtph_ps(_mm512_castsi512_si256(patterns)),
-                 _mm512_cvtph_ps(_mm512_extracti64x4_epi64(patterns, 1))}};
-    }
-    static __m512 broadcast(const Element* x) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(x)); }
-    static void add(const Weights& weights, __m512 row, __m512 sum[2]) {
-        sum[0] = _mm512_fmadd_ps(weights.pairs[0], row, sum[0]);
-        sum[1] = _mm512_fmadd_ps(weights.pairs[1], row, sum[1]);
-    }
-    static constexpr int kRows = 2;
-};
-
 // Four rows after another, some times four of a row tile, times kTokens tokens, and kMore of the panel after theirs.
 template <class Format, int kTokens, int kMore, int kQuarters>
 void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typename Format::Element* x,
@@ -142,38 +108,6 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
 
 constexpr int64_t kPanelChunk = 16;  // tiles in one of three scratches of 4 KB
 
-// Tiles in scratch times kTokens rows; between two products, one more tile of the next chunk is rebuilt.
-template <class Format, int kTokens, int kQuarters, class Rebuild>
-[[gnu::always_inline]] inline void multiply_and_rebuild(const uint16_t* scratch, int64_t count, int first,
-                                                        const typename Format::Element* x, float* sums,
-                                                        const Rebuild& rebuild) {
-    constexpr int kPasses = 4 / kQuarters;
-    __m512 sum[kQuarters][kTokens][Format::kSums];
-    const auto at = [&](int q, int t, int k) {
-        return sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16;
-    };
-    for (int q = 0; q < kQuarters; ++q)
-        for (int t = 0; t < kTokens; ++t)
-            for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_load_ps(at(q, t, k));
-    const auto multiply = [&](int64_t tile) {
-        typename Format::Weights weights[kQuarters];
-        for (int q = 0; q < kQuarters; ++q) weights[q] = Format::widen(load(scratch + tile * 128 + (first + q) * 32));
-#pragma GCC unroll 8
-        for (int t = 0; t < kTokens; ++t) {
-            const auto row = Format::broadcast(x + (tile * kTokens + t) * 8);
-            for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][t]);
-        }
-    };
-    for (int64_t tile = 0; tile < count; tile += kPasses) {  // count is a multiple of four
-        rebuild(tile + first / kQuarters);
-#pragma GCC unroll 4
-        for (int64_t i = 0; i < kPasses; ++i) multiply(tile + i);
-    }
-    for (int q = 0; q < kQuarters; ++q)
-        for (int t = 0; t < kTokens; ++t)
-            for (int k = 0; k < Format::kSums; ++k) _mm512_store_ps(at(q, t, k), sum[q][t][k]);
-}
-
 template <class Format, bool kShared, int kTokens>
 void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* sums) {
     constexpr int kSums = kTokens * Format::kSums;
@@ -206,11 +140,12 @@ void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::E
         const int64_t first_later = (chunk + 2) * kPanelChunk, in_later = least(kPanelChunk, tiles - first_later);
         const int64_t in_next = least(kPanelChunk, tiles - first_later + kPanelChunk);
         for (int first = 0; first < 4; first += kQuarters) {
-            multiply_and_rebuild<Format, kTokens, kQuarters>(
-                buffer(chunk), length(chunk), first, x + chunk * kPanelChunk * kTokens * 8, sums, [&](int64_t i) {
-                    if (i < in_later) rebuild(first_later + i, later + i * 128);
-                    if (i < in_next) patches.patch(i, next);
-                });
+            multiply_quarters<Format, kTokens, kQuarters>(buffer(chunk), length(chunk), first,
+                                                          x + chunk * kPanelChunk * kTokens * 8, sums, [&](int64_t i) {
+                                                              if (i < in_later)
+                                                                  rebuild(first_later + i, later + i * 128);
+                                                              if (i < in_next) patches.patch(i, next);
+                                                          });
         }
     }
 }
@@ -226,7 +161,7 @@ void panel(const Matrix& matrix, int64_t row_tile, const typename Format::Elemen
     }
     for (int t = 0; t < kTokens; ++t) {
         alignas(64) float rows[kTileRows];
-        fold_rows<Format::kRows, false>(sums + t * Format::kFloats, rows);
+        total<Format>(sums + t * Format::kFloats, rows);
         store_rows(rows, matrix, row_tile, out + t * stride);
     }
 }
@@ -261,9 +196,9 @@ bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, fl
     const bool is_dense = matrix.kind == MatrixKind::kDense;
     if (is_dense ? !is_whole || a.num_tokens > kDirectTokens : a.num_tokens > kWidest) return false;
     if (matrix.format == FloatFormat::kBf16) {
-        row_tile_panels<Bf16Panel>(matrix, row_tile, a, out, stride);
+        row_tile_panels<Bf16>(matrix, row_tile, a, out, stride);
     } else {
-        row_tile_panels<F16Panel>(matrix, row_tile, a, out, stride);
+        row_tile_panels<F16>(matrix, row_tile, a, out, stride);
     }
     return true;
 }

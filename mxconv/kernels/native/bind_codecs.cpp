@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "arrays.hpp"
-#include "define.hpp"
 #include "bindings.hpp"
 #include "encoders.hpp"
 
@@ -15,47 +13,27 @@ namespace mxconv {
 
 namespace {
 
-WeightFormat weight_format(const std::string& name) {
-    if (name == "BF16") return WeightFormat::kBf16;
-    if (name == "F16") return WeightFormat::kF16;
-    throw nb::value_error("float_format must be BF16 or F16");
-}
-
-ScaleRule scale_rule(const std::string& name) {
-    constexpr const char* kNames[] = {"ocp", "even", "ceil", "ggml", "mse"};
-    for (int i = 0; i < 5; ++i) {
-        if (name == kNames[i]) return static_cast<ScaleRule>(i);
-    }
-    throw nb::value_error("scale_rule must be ocp, even, ceil, ggml or mse");
-}
-
-template <class T>
-Rows rows_of(const Array<T>& weights, WeightFormat format) {
+Rows rows_of(const Array<uint16_t>& weights, const std::string& format) {
     require(weights, "weights", {-1, -1});
-    return {format, weights.data(), static_cast<int64_t>(weights.shape(0)), static_cast<int64_t>(weights.shape(1))};
+    const auto rows = static_cast<int64_t>(weights.shape(0)), columns = static_cast<int64_t>(weights.shape(1));
+    return {float_format_of(format), weights.data(), rows, columns};
 }
 
 // Row-major index of the first weight that is not finite.
 int64_t first_nonfinite(const Rows& rows) {
     for (int64_t i = 0; i < rows.rows * rows.columns; ++i) {
-        uint32_t bits;
-        if (rows.format == WeightFormat::kF32) {
-            std::memcpy(&bits, static_cast<const float*>(rows.values) + i, sizeof bits);
-            if ((bits & 0x7FFFFFFF) >= 0x7F800000) return i;
-        } else {
-            bits = static_cast<const uint16_t*>(rows.values)[i] & 0x7FFFu;
-            if (bits >= (rows.format == WeightFormat::kBf16 ? 0x7F80u : 0x7C00u)) return i;
-        }
+        if ((rows.patterns[i] & 0x7FFF) >= rows.infinity()) return i;
     }
     return -1;
 }
 
-int64_t encode_mxfp4(const Engine& engine, const Rows& rows, const std::string& rule_name, MutableArray<uint8_t>& codes,
-                     MutableArray<uint8_t>& scales) {
+int64_t encode_mxfp4(const Engine& engine, Array<uint16_t> weights, const std::string& float_format,
+                     const std::string& rule_name, MutableArray<uint8_t> codes, MutableArray<uint8_t> scales) {
+    const Rows rows = rows_of(weights, float_format);
     const int64_t T = rows.row_tiles(), blocks = rows.blocks();
     require(codes, "codes", {T, 4 * blocks, 64});
     require(scales, "scales", {T, blocks, 16});
-    const ScaleRule rule = scale_rule(rule_name);
+    const auto rule = named<ScaleRule>("scale_rule", rule_name, {"ocp", "even", "ceil", "ggml", "mse"});
     uint8_t *codes_out = codes.data(), *scales_out = scales.data();
     nb::gil_scoped_release unlocked;
     bool is_finite = true;
@@ -66,24 +44,14 @@ int64_t encode_mxfp4(const Engine& engine, const Rows& rows, const std::string& 
     return is_finite ? -1 : first_nonfinite(rows);
 }
 
-int64_t encode_mxfp4_patterns(const Engine& engine, Array<uint16_t> weights, const std::string& float_format,
-                              const std::string& rule, MutableArray<uint8_t> codes, MutableArray<uint8_t> scales) {
-    return encode_mxfp4(engine, rows_of(weights, weight_format(float_format)), rule, codes, scales);
-}
-
-int64_t encode_mxfp4_values(const Engine& engine, Array<float> weights, const std::string& rule,
-                            MutableArray<uint8_t> codes, MutableArray<uint8_t> scales) {
-    return encode_mxfp4(engine, rows_of(weights, WeightFormat::kF32), rule, codes, scales);
-}
-
 int64_t encode_bsfp(const Engine& engine, Array<uint16_t> weights, const std::string& float_format, int residual_bits,
                     Array<uint16_t> starts, Array<uint8_t> order, Array<float> levels, MutableArray<uint8_t> codes,
                     MutableArray<uint8_t> residual_low, MutableArray<uint8_t> residual_high,
                     MutableArray<uint16_t> scales, MutableArray<uint8_t> escape_counts,
                     MutableArray<uint8_t> escape_positions, MutableArray<uint8_t> escape_high) {
-    const Rows rows = rows_of(weights, weight_format(float_format));
+    const Rows rows = rows_of(weights, float_format);
     const int64_t T = rows.row_tiles(), C = rows.blocks() * (kBlock / kTileColumns), groups = rows.groups();
-    if (residual_bits < 8 || residual_bits > 12) throw nb::value_error("residual_bits must be 8 to 12");
+    require_that(residual_bits >= 8 && residual_bits <= 12, "residual_bits must be 8 to 12");
     Segments segments{};
     segments.residual_bits = residual_bits;
     segments.shared_starts = starts.ndim() == 2 && starts.shape(0) == 1;
@@ -91,17 +59,14 @@ int64_t encode_bsfp(const Engine& engine, Array<uint16_t> weights, const std::st
     segments.starts = starts.data();
     require(order, "order", {8});
     require(levels, "levels", {8});
-    for (int i = 0; i < 8; ++i) {
-        if (order.data()[i] > 7) throw nb::value_error("order must be codes 0 to 7");
-    }
+    for (int i = 0; i < 8; ++i) require_that(order.data()[i] <= 7, "order must be codes 0 to 7");
     std::memcpy(segments.order, order.data(), 8);
     std::memcpy(segments.levels, levels.data(), 8 * sizeof(float));
     for (size_t row = 0; row < starts.shape(0); ++row) {
         for (int rank = 1; rank < 8; ++rank) {
             const uint16_t* s = starts.data() + 8 * row;
-            if (s[segments.order[rank - 1]] > s[segments.order[rank]]) {
-                throw nb::value_error("starts must ascend in the order of codes");
-            }
+            require_that(s[segments.order[rank - 1]] <= s[segments.order[rank]],
+                         "starts must ascend in the order of codes");
         }
     }
     const int64_t planes = residual_bits - 8, room = T * C * 128 + kEscapeSlack;
@@ -132,7 +97,7 @@ int64_t encode_bsfp(const Engine& engine, Array<uint16_t> weights, const std::st
 
 void sum_of_squares(const Engine& engine, Array<uint16_t> weights, const std::string& float_format,
                     MutableArray<double> out) {
-    const Rows rows = rows_of(weights, weight_format(float_format));
+    const Rows rows = rows_of(weights, float_format);
     require(out, "out", {rows.rows});
     double* sums = out.data();
     nb::gil_scoped_release unlocked;
@@ -142,7 +107,7 @@ void sum_of_squares(const Engine& engine, Array<uint16_t> weights, const std::st
 // Row shifts: how many boundaries do not exceed a row's mean square, counted from the least shift; 0 for rows of zeros.
 void row_shifts(const Engine& engine, Array<uint16_t> weights, const std::string& float_format,
                 Array<double> boundaries, int least_shift, MutableArray<int8_t> out) {
-    const Rows rows = rows_of(weights, weight_format(float_format));
+    const Rows rows = rows_of(weights, float_format);
     require(boundaries, "boundaries", {-1});
     require(out, "out", {rows.rows});
     const double *begin = boundaries.data(), *end = begin + boundaries.shape(0);
@@ -172,20 +137,19 @@ void row_shifts(const Engine& engine, Array<uint16_t> weights, const std::string
 }
 
 void count_patterns(const Engine& engine, Array<uint16_t> weights, Array<int64_t> slots, MutableArray<int64_t> counts) {
-    const Rows rows = rows_of(weights, WeightFormat::kBf16);
+    const Rows rows = rows_of(weights, "BF16");
     require(slots, "slots", {rows.rows});
     require(counts, "counts", {-1, 1 << 15});
     for (int64_t row = 0; row < rows.rows; ++row) {
-        if (slots.data()[row] < 0 || slots.data()[row] >= static_cast<int64_t>(counts.shape(0))) {
-            throw nb::value_error("slots must be rows of counts");
-        }
+        require_that(slots.data()[row] >= 0 && slots.data()[row] < static_cast<int64_t>(counts.shape(0)),
+                     "slots must be rows of counts");
     }
     const int64_t* slot = slots.data();
     int64_t* out = counts.data();
     nb::gil_scoped_release unlocked;
     for (int64_t row = 0; row < rows.rows; ++row) {
-        engine.kernels->family.encoders.count(static_cast<const uint16_t*>(rows.values) + row * rows.columns,
-                                              rows.columns, out + (slot[row] << 15));
+        engine.kernels->family.encoders.count(rows.patterns + row * rows.columns, rows.columns,
+                                              out + (slot[row] << 15));
     }
 }
 
@@ -194,7 +158,7 @@ double fit_cuts(const Engine& engine, Array<double> weights, Array<double> energ
                 MutableArray<int64_t> chosen) {
     require(reach, "reach", {-1});
     const auto n = static_cast<int64_t>(reach.shape(0));
-    if (n < 8) throw nb::value_error("at least eight cuts are required");
+    require_that(n >= 8, "at least eight cuts are required");
     require(weights, "weights", {n + 1});
     require(energy, "energy", {3, n + 1});
     require(chosen, "chosen", {8});
@@ -206,14 +170,11 @@ double fit_cuts(const Engine& engine, Array<double> weights, Array<double> energ
     return engine.kernels->family.encoders.fit_cuts(cells, price, numbers.data(), numbers.data() + n, out);
 }
 
-void dequantize(const Engine& engine, const BoundMatrix& bound, int64_t first, MutableArray<float> out) {
-    const Matrix& m = bound.matrix;
+void dequantize(const Engine& engine, const Matrix& m, int64_t first, MutableArray<float> out) {
     if (m.kind != MatrixKind::kFourBitFloat) throw nb::type_error("a 4-bit matrix with float levels is required");
     require(out, "out", {-1, m.columns});
     const auto rows = static_cast<int64_t>(out.shape(0));
-    if (first % kTileRows || first < 0 || first + rows > m.rows || (rows % kTileRows && first + rows != m.rows)) {
-        throw nb::value_error("rows must be whole tiles of 16 of the matrix");
-    }
+    require_tiles(m, first, rows);
     float* values = out.data();
     nb::gil_scoped_release unlocked;
     for (int64_t row = 0; row < rows; row += kTileRows) {
@@ -224,12 +185,10 @@ void dequantize(const Engine& engine, const BoundMatrix& bound, int64_t first, M
 }  // namespace
 
 void bind_codecs(nb::module_& module) {
-    define(module, "encode_mxfp4", &encode_mxfp4_patterns,
+    define(module, "encode_mxfp4", &encode_mxfp4,
            {"engine", "weights", "float_format", "scale_rule", "codes", "scales"},
            "Encode rows of 16-bit patterns to codes (T, C, 64) and scales (T, C / 4, 16). Returns -1, or the row-major "
            "index of the first weight that is not finite; the output then means nothing.");
-    define(module, "encode_mxfp4", &encode_mxfp4_values, {"engine", "weights", "scale_rule", "codes", "scales"},
-           "The same for float32 weights.");
     define(module, "encode_bsfp", &encode_bsfp,
            {"engine", "weights", "float_format", "residual_bits", "starts", "order", "levels", "codes", "residual_low",
             "residual_high", "scales", "escape_counts", "escape_positions", "escape_high"},

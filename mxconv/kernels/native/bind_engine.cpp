@@ -4,22 +4,17 @@
 
 #include <string>
 
-#include "arrays.hpp"
 #include "bindings.hpp"
-#include "dispatch.hpp"
 
 namespace mxconv {
 
 namespace {
 
-std::unique_ptr<Engine> make_engine(const std::string& name, int num_threads) {
+Engine make_engine(const std::string& name, int num_threads) {
     const Kernels* kernels = find(name);
-    if (kernels == nullptr) throw nb::value_error(("no implementation " + name + " on this machine").c_str());
-    if (num_threads < 1 || num_threads > 1024) throw nb::value_error("num_threads must be 1 to 1024");
-    auto engine = std::make_unique<Engine>();
-    engine->kernels = kernels;
-    engine->team = std::make_unique<Team>(num_threads);
-    return engine;
+    require_that(kernels != nullptr, ("no implementation " + name + " on this machine").c_str());
+    require_that(num_threads >= 1 && num_threads <= 1024, "num_threads must be 1 to 1024");
+    return {kernels, std::make_unique<Team>(num_threads)};
 }
 
 // Read an array once, each thread an equal share; the checksum keeps the compiler honest.
@@ -43,7 +38,7 @@ uint64_t read_array(Engine& engine, const Array<uint8_t>& bytes) {
 
 int64_t multiply_adds(Engine& engine, const std::string& form, int64_t iterations) {
     const Form kind = form == "int8" ? kInt8 : form == "bf16" ? kRoundedBf16 : kFloat;
-    if (kind == kFloat && form != "float") throw nb::value_error("form must be int8, bf16 or float");
+    require_that(kind != kFloat || form == "float", "form must be int8, bf16 or float");
     std::atomic<int64_t> total{0};
     nb::gil_scoped_release unlocked;
     engine.team->run([&](int) { total += engine.kernels->multiply_adds(kind, iterations); });
@@ -62,14 +57,9 @@ void bind_engine(nb::module_& module) {
         },
         "Implementations that this processor runs, best first.");
     module.def("compiler", [] { return std::string(__VERSION__); }, "The compiler that built this module.");
-    nb::class_<Engine>(module, "Engine")
-        .def(
-            "__init__",
-            [](Engine* self, const std::string& name, int num_threads) {
-                new (self) Engine(std::move(*make_engine(name, num_threads)));
-            },
-            nb::arg("name"), nb::arg("num_threads"))
-        .def_prop_ro("name", [](const Engine& self) { return std::string(self.kernels->name); })
+    nb::class_<Engine> engine(module, "Engine");
+    define_init(engine, &make_engine, {"name", "num_threads"});
+    engine.def_prop_ro("name", [](const Engine& self) { return std::string(self.kernels->name); })
         .def_prop_ro("num_threads", [](const Engine& self) { return self.team->size(); })
         .def("read", &read_array, nb::arg("bytes").noconvert(),
              "Read a byte array at memory speed with all threads, whole pieces of 256 KB; returns a checksum.")

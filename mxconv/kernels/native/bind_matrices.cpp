@@ -6,61 +6,46 @@
 #include <string>
 #include <utility>
 
-#include "arrays.hpp"
 #include "bindings.hpp"
-#include "define.hpp"
 
 namespace mxconv {
 
-Activations& ActivationBuffer::reserve(int64_t num_tokens, int64_t columns, int forms) {
-    Scratch needed;
-    needed.activations(num_tokens, columns, forms);
-    memory_.reserve(needed.num_bytes());
-    if (finite_.size() < static_cast<size_t>(num_tokens)) finite_.resize(static_cast<size_t>(num_tokens));
-    return activations_ = memory_.scratch().activations(num_tokens, columns, forms, finite_.data());
+FloatFormat float_format_of(const std::string& name) {
+    return named<FloatFormat>("float_format", name, {"BF16", "F16"});
+}
+
+void require_tiles(const Matrix& matrix, int64_t first, int64_t rows) {
+    const int64_t end = first + rows;
+    require_that(
+        first >= 0 && first % kTileRows == 0 && end <= matrix.rows && (rows % kTileRows == 0 || end == matrix.rows),
+        "rows must be whole tiles of 16 of the matrix");
 }
 
 namespace {
 
-FloatFormat float_format(const std::string& name) {
-    if (name == "BF16") return FloatFormat::kBf16;
-    if (name == "F16") return FloatFormat::kF16;
-    throw nb::value_error("float_format must be BF16 or F16");
-}
-
-template <class T>
-const T* keep(BoundMatrix& bound, const Array<T>& array) {
-    bound.owners.push_back(nb::cast(array));
-    return array.data();
-}
-
 void set_shape(Matrix& matrix, int64_t rows, int64_t columns) {
-    if (rows < 1 || columns < 1 || rows > int64_t{1} << 40 || columns > int64_t{1} << 40) {
-        throw nb::value_error("a matrix must have rows and columns");
-    }
+    constexpr int64_t kMost = int64_t{1} << 40;
+    require_that(rows >= 1 && columns >= 1 && rows <= kMost && columns <= kMost, "a matrix must have rows and columns");
     matrix.rows = rows;
     matrix.columns = columns;
 }
 
-BoundMatrix dense(Array<uint16_t> patterns, const std::string& format) {
+Matrix dense(Array<uint16_t> patterns, const std::string& format) {
     require(patterns, "patterns", {-1, -1});
-    BoundMatrix bound;
-    Matrix& m = bound.matrix;
+    Matrix m{};
     m.kind = MatrixKind::kDense;
-    m.format = float_format(format);
+    m.format = float_format_of(format);
     set_shape(m, static_cast<int64_t>(patterns.shape(0)), static_cast<int64_t>(patterns.shape(1)));
-    m.patterns = keep(bound, patterns);
-    return bound;
+    m.patterns = patterns.data();
+    return m;
 }
 
-BoundMatrix bsfp(int64_t rows, int64_t columns, const std::string& format, Array<uint8_t> codes,
-                 Array<uint8_t> residual_low, Array<uint8_t> residual_high, Array<uint16_t> starts,
-                 Array<uint8_t> escape_counts, Array<int64_t> escape_offsets, Array<uint8_t> escape_positions,
-                 Array<uint8_t> escape_high) {
-    BoundMatrix bound;
-    Matrix& m = bound.matrix;
+Matrix bsfp(int64_t rows, int64_t columns, const std::string& format, Array<uint8_t> codes, Array<uint8_t> residual_low,
+            Array<uint8_t> residual_high, Array<uint16_t> starts, Array<uint8_t> escape_counts,
+            Array<int64_t> escape_offsets, Array<uint8_t> escape_positions, Array<uint8_t> escape_high) {
+    Matrix m{};
     m.kind = MatrixKind::kBsfp;
-    m.format = float_format(format);
+    m.format = float_format_of(format);
     set_shape(m, rows, columns);
     const int64_t T = m.row_tiles(), C = m.column_tiles();
     require(codes, "codes", {T, C, 64});
@@ -76,44 +61,43 @@ BoundMatrix bsfp(int64_t rows, int64_t columns, const std::string& format, Array
     const int64_t* offsets = escape_offsets.data();
     int64_t num_escapes = 0;  // counts of a damaged file must not lead out of the lists
     for (int64_t t = 0; t < T; ++t) {
-        if (offsets[t] != num_escapes) throw nb::value_error("escape_offsets are not the sums of escape_counts");
-        for (int64_t c = 0; c < C; ++c) num_escapes += escape_counts.data()[t * C + c];
+        require_that(offsets[t] == num_escapes, "escape_offsets are not the sums of escape_counts");
         for (int64_t c = 0; c < C; ++c) {
-            if (escape_counts.data()[t * C + c] > 128) throw nb::value_error("escape_counts above 128");
+            const uint8_t count = escape_counts.data()[t * C + c];
+            require_that(count <= 128, "escape_counts above 128");
+            num_escapes += count;
         }
     }
-    if (offsets[T] != num_escapes || num_escapes != static_cast<int64_t>(escape_high.shape(0))) {
-        throw nb::value_error("escape_offsets do not end at the number of escapes");
-    }
+    require_that(offsets[T] == num_escapes && num_escapes == static_cast<int64_t>(escape_high.shape(0)),
+                 "escape_offsets do not end at the number of escapes");
     const uint8_t* position = escape_positions.data();
     for (int64_t tile = 0; tile < T * C; ++tile) {
         int last = -1;
         for (int i = 0; i < escape_counts.data()[tile]; ++i, ++position) {
-            if (*position > 127) throw nb::value_error("escape_positions above 127");
-            if (*position <= last) throw nb::value_error("escape_positions of a tile that do not ascend");
+            require_that(*position <= 127, "escape_positions above 127");
+            require_that(*position > last, "escape_positions of a tile that do not ascend");
             last = *position;
         }
     }
-    m.codes = keep(bound, codes);
-    m.residual_low = keep(bound, residual_low);
-    m.residual_high = keep(bound, residual_high);
-    m.starts = keep(bound, starts);
+    m.codes = codes.data();
+    m.residual_low = residual_low.data();
+    m.residual_high = residual_high.data();
+    m.starts = starts.data();
     m.shared_starts = true;
     for (int64_t i = 8; i < 128 * T; ++i) {
         if (m.starts[i] != m.starts[i - 8]) m.shared_starts = false;
     }
-    m.escape_counts = keep(bound, escape_counts);
-    m.escape_offsets = keep(bound, escape_offsets);
-    m.escape_positions = keep(bound, escape_positions);
-    m.escape_high = keep(bound, escape_high);
-    return bound;
+    m.escape_counts = escape_counts.data();
+    m.escape_offsets = escape_offsets.data();
+    m.escape_positions = escape_positions.data();
+    m.escape_high = escape_high.data();
+    return m;
 }
 
 // Codes: (T, C, 64), or elements of 8 bits (T, 2 C, 64). Scales: uint8 E8M0 (T, blocks, 16), or uint16 BF16 (T, groups, 16).
 template <class Scale>
-void set_codes(BoundMatrix& bound, int64_t rows, int64_t columns, const Array<uint8_t>& codes,
-               const Array<Scale>& scales, float scale_factor) {
-    Matrix& m = bound.matrix;
+void set_codes(Matrix& m, int64_t rows, int64_t columns, const Array<uint8_t>& codes, const Array<Scale>& scales,
+               float scale_factor) {
     set_shape(m, rows, columns);
     const int64_t T = m.row_tiles(), C = m.column_tiles();
     if (m.kind == MatrixKind::kMxint8) {
@@ -123,48 +107,47 @@ void set_codes(BoundMatrix& bound, int64_t rows, int64_t columns, const Array<ui
     }
     constexpr bool kIsE8m0 = sizeof(Scale) == 1;
     require(scales, "scales", {T, kIsE8m0 ? C / 4 : (C + 15) / 16, 16});
-    m.codes = keep(bound, codes);
-    m.scales = keep(bound, scales);
+    m.codes = codes.data();
+    m.scales = scales.data();
     m.scale_format = kIsE8m0 ? ScaleFormat::kE8m0 : ScaleFormat::kBf16;
     m.scale_factor = scale_factor;
 }
 
 template <class Scale>
-BoundMatrix four_bit_int8(int64_t rows, int64_t columns, Array<uint8_t> codes, Array<int8_t> levels,
-                          Array<Scale> scales, float scale_factor) {
-    BoundMatrix bound;
-    bound.matrix.kind = MatrixKind::kFourBitInt8;
-    set_codes(bound, rows, columns, codes, scales, scale_factor);
+Matrix four_bit_int8(int64_t rows, int64_t columns, Array<uint8_t> codes, Array<int8_t> levels, Array<Scale> scales,
+                     float scale_factor) {
+    Matrix m{};
+    m.kind = MatrixKind::kFourBitInt8;
+    set_codes(m, rows, columns, codes, scales, scale_factor);
     require(levels, "levels", {16});
     for (int i = 0; i < 16; ++i) {
         if (levels.data()[i] == -128) throw nb::value_error("levels must be -127 to 127");
     }
-    std::memcpy(bound.matrix.levels, levels.data(), 16);
-    return bound;
+    std::memcpy(m.levels, levels.data(), 16);
+    return m;
 }
 
 template <class Scale>
-BoundMatrix four_bit_float(int64_t rows, int64_t columns, Array<uint8_t> codes, Array<float> levels,
-                           Array<Scale> scales, float scale_factor) {
-    BoundMatrix bound;
-    bound.matrix.kind = MatrixKind::kFourBitFloat;
-    set_codes(bound, rows, columns, codes, scales, scale_factor);
+Matrix four_bit_float(int64_t rows, int64_t columns, Array<uint8_t> codes, Array<float> levels, Array<Scale> scales,
+                      float scale_factor) {
+    Matrix m{};
+    m.kind = MatrixKind::kFourBitFloat;
+    set_codes(m, rows, columns, codes, scales, scale_factor);
     require(levels, "levels", {16});
-    std::memcpy(bound.matrix.float_levels, levels.data(), 16 * sizeof(float));
-    return bound;
+    std::memcpy(m.float_levels, levels.data(), 16 * sizeof(float));
+    return m;
 }
 
-BoundMatrix mxint8(int64_t rows, int64_t columns, Array<uint8_t> elements, Array<uint8_t> scales) {
-    BoundMatrix bound;
-    bound.matrix.kind = MatrixKind::kMxint8;
-    set_codes(bound, rows, columns, elements, scales, 0x1p-6f);  // an element is its integer times 2^-6
-    return bound;
+Matrix mxint8(int64_t rows, int64_t columns, Array<uint8_t> elements, Array<uint8_t> scales) {
+    Matrix m{};
+    m.kind = MatrixKind::kMxint8;
+    set_codes(m, rows, columns, elements, scales, 0x1p-6f);  // an element is its integer times 2^-6
+    return m;
 }
 
 constexpr int64_t kTilesAtOnce = 4;  // row tiles that a thread takes; 16 rows of 8192 weights are 64 KB at 4 bits
 
-void multiply(const BoundMatrix& self, Engine& engine, Array<float> x, MutableArray<float> out) {
-    const Matrix& m = self.matrix;
+void multiply(const Matrix& m, Engine& engine, Array<float> x, MutableArray<float> out) {
     require(x, "x", {-1, m.columns});
     const auto num_tokens = static_cast<int64_t>(x.shape(0));
     require(out, "out", {num_tokens, m.rows});
@@ -189,16 +172,13 @@ void multiply(const BoundMatrix& self, Engine& engine, Array<float> x, MutableAr
     });
 }
 
-void restore(const BoundMatrix& self, Engine& engine, int64_t first, MutableArray<uint16_t> out) {
-    const Matrix& m = self.matrix;
+void restore(const Matrix& m, Engine& engine, int64_t first, MutableArray<uint16_t> out) {
     if (m.kind != MatrixKind::kDense && m.kind != MatrixKind::kBsfp) {
         throw nb::type_error("a 4-bit or 8-bit matrix has no 16-bit patterns");
     }
     require(out, "out", {-1, m.columns});
     const auto rows = static_cast<int64_t>(out.shape(0));
-    if (first % kTileRows || first < 0 || first + rows > m.rows || (rows % kTileRows && first + rows != m.rows)) {
-        throw nb::value_error("rows must be whole tiles of 16 of the matrix");
-    }
+    require_tiles(m, first, rows);
     uint16_t* outputs = out.data();
     nb::gil_scoped_release unlocked;
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
@@ -218,24 +198,23 @@ void restore(const BoundMatrix& self, Engine& engine, int64_t first, MutableArra
 }  // namespace
 
 void bind_matrices(nb::module_& module) {
-    nb::class_<BoundMatrix> matrix(module, "Matrix", "A weight matrix over arrays that stay where they are.");
-    matrix.def_prop_ro("shape",
-                       [](const BoundMatrix& self) { return std::pair(self.matrix.rows, self.matrix.columns); });
+    nb::class_<Matrix> matrix(module, "Matrix", "A weight matrix over arrays that stay where they are.");
+    matrix.def_prop_ro("shape", [](const Matrix& self) { return std::pair(self.rows, self.columns); });
     define_method(matrix, "multiply", &multiply, {"engine", "x", "out"},
                   "Write x (tokens, in_features) times the matrix to out (tokens, out_features), float32.");
     define_method(
         matrix, "patterns", &restore, {"engine", "first_row", "out"},
         "Write the 16-bit patterns of rows first_row, first_row + 1, ... to out (rows, in_features), uint16.");
-    define(module, "dense", &dense, {"patterns", "float_format"});
-    define(module, "bsfp", &bsfp,
-           {"rows", "columns", "float_format", "codes", "residual_low", "residual_high", "starts", "escape_counts",
-            "escape_offsets", "escape_positions", "escape_high"});
+    define<0>(module, "dense", &dense, {"patterns", "float_format"});
+    define<0>(module, "bsfp", &bsfp,
+              {"rows", "columns", "float_format", "codes", "residual_low", "residual_high", "starts", "escape_counts",
+               "escape_offsets", "escape_positions", "escape_high"});
     constexpr const char* kFourBits[] = {"rows", "columns", "codes", "levels", "scales", "scale_factor"};
-    define(module, "four_bit_int8", &four_bit_int8<uint8_t>, kFourBits);
-    define(module, "four_bit_int8", &four_bit_int8<uint16_t>, kFourBits);
-    define(module, "four_bit_float", &four_bit_float<uint8_t>, kFourBits);
-    define(module, "four_bit_float", &four_bit_float<uint16_t>, kFourBits);
-    define(module, "mxint8", &mxint8, {"rows", "columns", "elements", "scales"});
+    define<0>(module, "four_bit_int8", &four_bit_int8<uint8_t>, kFourBits);
+    define<0>(module, "four_bit_int8", &four_bit_int8<uint16_t>, kFourBits);
+    define<0>(module, "four_bit_float", &four_bit_float<uint8_t>, kFourBits);
+    define<0>(module, "four_bit_float", &four_bit_float<uint16_t>, kFourBits);
+    define<0>(module, "mxint8", &mxint8, {"rows", "columns", "elements", "scales"});
 }
 
 }  // namespace mxconv

@@ -8,50 +8,42 @@
 #include <type_traits>
 #include <vector>
 
-#include "arrays.hpp"
 #include "bindings.hpp"
-#include "define.hpp"
-#include "bound_pages.hpp"
 
 namespace mxconv {
 
 Activation activation_of(const std::string& name) {
-    const char* const names[kNumActivations] = {"silu", "gelu", "gelu_tanh", "relu2", "sigmoid"};
-    for (int i = 0; i < kNumActivations; ++i) {
-        if (name == names[i]) return static_cast<Activation>(i);
-    }
-    throw nb::value_error("activation must be silu, gelu, gelu_tanh, relu2 or sigmoid");
+    return named<Activation>("activation", name, {"silu", "gelu", "gelu_tanh", "relu2", "sigmoid"});
 }
 
 namespace {
 
-void rms_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, double eps,
-              const MutableArray<float>& out) {
+void norm_rows(const Engine& engine, const Array<float>& x, const Array<float>& weight, const Array<float>* bias,
+               double eps, const MutableArray<float>& out) {
     require(x, "x", {-1, -1});
     const auto rows = static_cast<int64_t>(x.shape(0)), length = static_cast<int64_t>(x.shape(1));
     require(weight, "weight", {length});
+    if (bias != nullptr) require(*bias, "bias", {length});
     require(out, "out", {rows, length});
+    const Norm norm{length, weight.data(), bias == nullptr ? nullptr : bias->data(), static_cast<float>(eps),
+                    bias != nullptr};
     for (int64_t row = 0; row < rows; ++row) {
-        engine.kernels->rowwise.rms_norm(x.data() + row * length, weight.data(), length, static_cast<float>(eps),
-                                         out.data() + row * length);
+        norm.apply(engine.kernels->rowwise, x.data() + row * length, out.data() + row * length);
     }
+}
+
+void rms_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, double eps,
+              const MutableArray<float>& out) {
+    norm_rows(engine, x, weight, nullptr, eps, out);
 }
 
 void layer_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, const Array<float>& bias,
                 double eps, const MutableArray<float>& out) {
-    require(x, "x", {-1, -1});
-    const auto rows = static_cast<int64_t>(x.shape(0)), length = static_cast<int64_t>(x.shape(1));
-    require(weight, "weight", {length});
-    require(bias, "bias", {length});
-    require(out, "out", {rows, length});
-    for (int64_t row = 0; row < rows; ++row) {
-        engine.kernels->rowwise.layer_norm(x.data() + row * length, weight.data(), bias.data(), length,
-                                           static_cast<float>(eps), out.data() + row * length);
-    }
+    norm_rows(engine, x, weight, &bias, eps, out);
 }
 
-void activate(const Engine& engine, const std::string& activation, const Array<float>& x,
-              const std::optional<Array<float>>& y, const MutableArray<float>& out) {
+void activate(const Engine& engine, const std::string& activation, const Array<float>& x, const MaybeVector& y,
+              const MutableArray<float>& out) {
     require(x, "x", {-1});
     const auto length = static_cast<int64_t>(x.shape(0));
     if (y) require(*y, "y", {length});
@@ -87,7 +79,7 @@ std::vector<CachePage> pages_of(const Array<Number>& rows, int64_t num_rows, int
 template <class Number>
 void attend(const Engine& engine, const Array<float>& queries, const Array<Number>& keys, const Array<Number>& values,
             const Array<int32_t>& runs, const Array<int32_t>& positions, double cap, const MutableArray<float>& out,
-            const std::optional<Array<float>>& sinks, const std::string& dtype_name) {
+            const MaybeVector& sinks, const std::string& dtype_name) {
     const CacheDtype dtype = cache_dtype_of(dtype_name);
     if ((dtype == CacheDtype::kFp32) != std::is_same_v<Number, float>) throw nb::type_error("keys of another dtype");
     require(queries, "queries", {-1, -1, -1});
@@ -105,13 +97,13 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<Numbe
     int64_t most = 0;
     for (int64_t t = 0; t < num_tokens; ++t) {
         const int64_t run = runs.data()[t];
-        if (run < 0 || run > num_positions || run + num_others < 1) throw nb::value_error("no visible position");
+        require_that(run >= 0 && run <= num_positions && run + num_others >= 1, "no visible position");
         visible.push_back({0, run, positions.data() + t * num_others, num_others});
         most = std::max(most, run + num_others);
     }
     for (size_t i = 0; i < positions.size(); ++i) {
         const int32_t position = positions.data()[i];
-        if (position < 0 || position >= num_positions) throw nb::value_error("a position outside the keys");
+        require_that(position >= 0 && position < num_positions, "a position outside the keys");
     }
     Lines<float> shares(static_cast<size_t>(kAttentionRows * (most + kAttentionChunk)));
     const int64_t stride = num_heads * head_dim;
@@ -126,7 +118,7 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<Numbe
 void round_for_cache(const Array<float>& values, const std::string& dtype, const MutableArray<uint16_t>& out) {
     require(values, "values", {-1});
     require(out, "out", {static_cast<int64_t>(values.shape(0))});
-    if (dtype == "fp32") throw nb::value_error("fp32 is not rounded");
+    require_that(dtype != "fp32", "fp32 is not rounded");
     round_into(cache_dtype_of(dtype), values.data(), static_cast<int64_t>(values.shape(0)), out.data());
 }
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "arrays.hpp"
 #include "bindings.hpp"
 #include "sha256.hpp"
 
@@ -27,13 +26,11 @@ std::string hexdigest(const Sha256& stream) {
 }
 
 void update(const std::vector<Sha256*>& streams, const std::vector<Array<uint8_t>>& pieces) {
-    if (streams.size() != pieces.size()) throw nb::value_error("a piece for each stream is required");
+    require_that(streams.size() == pieces.size(), "a piece for each stream is required");
     std::vector<const uint8_t*> bytes;
     std::vector<int64_t> lengths;
     for (size_t i = 0; i < streams.size(); ++i) {
-        for (size_t k = 0; k < i; ++k) {
-            if (streams[k] == streams[i]) throw nb::value_error("a stream occurs twice");
-        }
+        for (size_t k = 0; k < i; ++k) require_that(streams[k] != streams[i], "a stream occurs twice");
         require(pieces[i], "pieces", {-1});
         bytes.push_back(pieces[i].data());
         lengths.push_back(static_cast<int64_t>(pieces[i].shape(0)));
@@ -49,7 +46,7 @@ void bind_sha256(nb::module_& module) {
     nb::class_<Sha256>(module, "Sha256", "One stream of bytes.")
         .def("__init__",
              [](Sha256* self) {
-                 if (!has_sha256()) throw nb::value_error("this processor has no instructions for SHA-256");
+                 require_that(has_sha256(), "this processor has no instructions for SHA-256");
                  new (self) Sha256();
              })
         .def("hexdigest", &hexdigest, "The SHA-256 of what went in so far.");

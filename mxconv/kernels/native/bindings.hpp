@@ -1,59 +1,79 @@
-// What the parts of the extension module offer to each other.
+// What the parts of the extension module offer to each other: what Python hands over, checked.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
-#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "kernels.hpp"
-#include "lines.hpp"
-#include "scratch.hpp"
-#include "team.hpp"
+#include "arrays.hpp"
+#include "define.hpp"
+#include "engine.hpp"
+#include "parts.hpp"
+#include "pass.hpp"
 
 namespace mxconv {
 
-// An implementation with a thread team: what everything native runs on.
-struct Engine {
-    const Kernels* kernels;
-    std::unique_ptr<Team> team;
-};
+using MaybeVector = std::optional<Array<float>>;
+using MaybeNorm = std::optional<Norm>;
+using MaybeProjection = std::optional<Projection>;
+using PartPointer = std::shared_ptr<const Part>;
 
-// A weight matrix and the arrays it points into.
-struct BoundMatrix {
-    Matrix matrix{};
-    std::vector<nanobind::object> owners;
-};
+// The numbers of a vector, or null where there is none. These three raise where it has another length or shape.
+const float* vector_of(const MaybeVector& array, const char* name, int64_t length);
 
-// Raises where there is no such activation.
+// A norm over rows of `length`, or none.
+Norm norm_of(const MaybeNorm& norm, const char* name, int64_t length);
+
+// A matrix (rows, columns) and its bias, or none; -1 is any number.
+Projection projection_of(const MaybeProjection& projection, const char* name, int64_t rows, int64_t columns);
+
+// Raise where there is no such name.
 Activation activation_of(const std::string& name);
+CacheDtype cache_dtype_of(const std::string& name);
+FloatFormat float_format_of(const std::string& name);
 
-// Memory for the forms of some activation rows.
-class ActivationBuffer {
-  public:
-    // Room for rows of `columns`; grows, never shrinks.
-    Activations& reserve(int64_t num_tokens, int64_t columns, int forms);
+// Raises where rows [first, first + rows) are no whole tiles of a matrix.
+void require_tiles(const Matrix& matrix, int64_t first, int64_t rows);
 
-  private:
-    ScratchMemory memory_;
-    Lines<uint8_t> finite_;
-    Activations activations_{};
+// The pages of a sequence's cache by their numbers in some slabs: the first slab has pages 0, 1, ..., the next one goes on.
+struct BoundPages {
+    std::string dtype;
+    std::vector<nb::object> slabs;
+    Array<int32_t> numbers;
 };
 
-void bind_attention(nanobind::module_& module);
-void bind_latent(nanobind::module_& module);
-void bind_mixture(nanobind::module_& module);
-void bind_mlp(nanobind::module_& module);
-void bind_parts(nanobind::module_& module);
-void bind_recurrent(nanobind::module_& module);
-void bind_walk(nanobind::module_& module);
-void bind_decoder(nanobind::module_& module);
-void bind_engine(nanobind::module_& module);
-void bind_matrices(nanobind::module_& module);
-void bind_rowwise(nanobind::module_& module);
-void bind_codecs(nanobind::module_& module);
-void bind_sha256(nanobind::module_& module);
+// States of a sequence and its way through a pass.
+struct BoundWalk {
+    MutableArray<float> windows, memories, inputs, kept;
+    Walk walk;  // without its pointers
+};
+
+// The tokens of one sequence in a pass: arrays as Python hands them over, checked when they meet a decoder.
+struct BoundSequence {
+    BoundPages pages;
+    int64_t length, num_tokens, num_logits;
+    std::optional<Array<uint64_t>> masks;
+    int64_t mask_start;
+    std::vector<int64_t> stages;
+    std::optional<MutableArray<float>> states;
+    int64_t num_left_out;
+    std::optional<BoundWalk> walk;
+
+    // Raises where an array does not fit.
+    SequenceTokens checked(const DecoderParts& decoder) const;
+};
+
+void bind_attention(nb::module_& module);
+void bind_codecs(nb::module_& module);
+void bind_decoder(nb::module_& module);
+void bind_engine(nb::module_& module);
+void bind_matrices(nb::module_& module);
+void bind_mixture(nb::module_& module);
+void bind_parts(nb::module_& module);
+void bind_recurrent(nb::module_& module);
+void bind_rowwise(nb::module_& module);
+void bind_sequences(nb::module_& module);
+void bind_sha256(nb::module_& module);
 
 }  // namespace mxconv

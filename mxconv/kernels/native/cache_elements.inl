@@ -9,20 +9,10 @@ struct KeptF16 {
 };
 
 inline Floats load_floats(const KeptBf16* from) {
-#if defined(__AVX512F__)
-    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-    return static_cast<Floats>(_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
-#elif defined(__AVX2__)
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    return static_cast<Floats>(_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
-#elif defined(MXCONV_NEON)
-    const uint16x4_t patterns = vld1_u16(reinterpret_cast<const uint16_t*>(from));
-    return static_cast<Floats>(vreinterpretq_f32_u32(vshll_n_u16(patterns, 16)));
-#else
-    Floats vector{};
-    for (int64_t i = 0; i < kVector; ++i) vector[i] = bf16_value(from[i].pattern);
-    return vector;
-#endif
+    typedef uint16_t Patterns __attribute__((vector_size(kVector * sizeof(uint16_t))));
+    Patterns patterns;
+    std::memcpy(&patterns, from, sizeof patterns);
+    return with_bits<Floats>(__builtin_convertvector(patterns, Words) << 16);
 }
 
 inline Floats load_floats(const KeptF16* from) {

@@ -55,7 +55,7 @@ int64_t Decoder::slice_end(const Pass& pass, int64_t first) const {
     const int64_t end = std::min(first + kTokensAtOnce, pass.num_tokens);
     if (end == pass.num_tokens) return end;
     const auto& [sequence, place] = tokens_[static_cast<size_t>(end)];
-    const bool is_tree = sequence->walk != nullptr && !sequence->walk->branches.empty();
+    const bool is_tree = sequence->walk && !sequence->walk->branches.empty();
     return is_tree ? end - (place - sequence->length) : end;
 }
 
@@ -64,7 +64,7 @@ void Decoder::walk(Slice& slice) const {
     for (int64_t token = 0, next; token < slice.num_tokens; token = next) {
         const auto& [sequence, place] = slice.tokens[token];
         for (next = token; next < slice.num_tokens && slice.tokens[next].sequence == sequence;) ++next;
-        if (sequence->walk != nullptr) slice.walks.emplace_back(*sequence->walk, place, next - token, token);
+        if (sequence->walk) slice.walks.emplace_back(*sequence->walk, place, next - token, token);
     }
 }
 
@@ -92,7 +92,7 @@ void Decoder::run(const Slice& slice) {
 }
 
 void Decoder::work(const Slice& slice, Workspace& own) {
-    Step step(engine_, slice, parts_.hidden_size, pieces_.data(), memory_, finite_.data(), own);
+    Step step{slice, parts_.hidden_size, *engine_.kernels, *engine_.team, pieces_.data(), memory_, finite_.data(), own};
     int64_t stage = 0;
     for (const Layer& layer : parts_.layers) {
         if (slice.copies_states) copy_states(step, stage);

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "bindings.hpp"
+#include "engine.hpp"
 #include "parts.hpp"
 #include "pass.hpp"
 #include "step.hpp"

@@ -32,8 +32,6 @@ DeltaNet::Memory DeltaNet::memory(Room& room, const Slice& slice) const {
         if (is_fused()) m.fused = room.shared.take<float>(slice.num_tokens * width());
         m.rows = room.shared.take<float>(slice.num_tokens * width());
         m.made = room.shared.take<float>(slice.num_tokens * num_values());
-        m.mixed = room.shared.activations(slice.num_tokens, num_values(), output.form());
-        m.products = room.shared.take<float>(slice.num_tokens * output.rows());
     }
     m.keyed = room.own.take<float>(kStepsAtOnce * 2 * key_dim());
     m.value = room.own.take<float>(2 * value_dim());
@@ -45,7 +43,7 @@ DeltaNet::Memory DeltaNet::memory(Room& room, const Slice& slice) const {
 void DeltaNet::add_to_rows(Step& step, const Activations& taken, const Sum& sum) const {
     Room room = step.room();
     Memory m = memory(room, step.slice);
-    m.mixed.finite = step.finite;
+    m.way.mixed.finite = step.finite;
     if (!only_follows) project(step, taken, m);
     const int64_t at_once = key_heads_at_once(), units = ceil_divide(num_key_heads, at_once);
     step.share(static_cast<int64_t>(step.slice.walks.size()) * units, [&](int64_t i) {
@@ -55,7 +53,7 @@ void DeltaNet::add_to_rows(Step& step, const Activations& taken, const Sum& sum)
     });
     keep(step, m.rows, width(), m.way);
     if (only_follows) return step.barrier();
-    step.add_product(output, m.mixed, sum, m.products);
+    step.add_product(output, m.way.mixed, sum, m.way.products);
 }
 
 void DeltaNet::project(Step& step, const Activations& taken, const Memory& m) const {
@@ -152,7 +150,7 @@ void DeltaNet::gate_values(const Step& step, const SliceWalk& walk, int64_t firs
         float* made = m.made + token * num_values() + column;
         for (int64_t at = 0; at < count; at += value_dim()) norm.apply(rowwise, made + at, made + at);
         activate(m.rows + token * width() + sizes.input() + column, made, count, m.row);
-        step.kernels.prepare(m.row, token, column, count, output.form(), m.mixed);
+        step.kernels.prepare(m.row, token, column, count, output.form(), m.way.mixed);
     }
 }
 

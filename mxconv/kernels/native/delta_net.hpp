@@ -2,7 +2,6 @@
 // mxconv/arch/state_mixers.py.
 #pragma once
 
-#include "lines.hpp"
 #include "recurrent.hpp"
 
 namespace mxconv {
@@ -39,11 +38,9 @@ struct DeltaNet final : Recurrent {
         float* fused;  // (tokens, width), as fused matrices give them
         float* rows;   // (tokens, width): inputs of the state, then gates
         float* made;   // (tokens, values)
-        Activations mixed;
-        float* products;  // (tokens, hidden_size)
-        float* keyed;     // of some steps, a query and a key
-        float* value;     // of a step's value head, and after it what is read of a row that is there
-        float* row;       // of some heads
+        float* keyed;  // of some steps, a query and a key
+        float* value;  // of a step's value head, and after it what is read of a row that is there
+        float* row;    // of some heads
         Way way;
     };
 

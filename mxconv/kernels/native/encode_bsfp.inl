@@ -1,16 +1,14 @@
 // BSFP in plain C++: formats/bsfp.md. Included inside an anonymous namespace, after encode_mxfp4.inl.
 
-inline const uint16_t* patterns_of(const Rows& rows, int64_t row) {
-    return static_cast<const uint16_t*>(rows.values) + row * rows.columns;
-}
+inline const uint16_t* patterns_of(const Rows& rows, int64_t row) { return rows.patterns + row * rows.columns; }
 
 inline const uint16_t* starts_of(const Segments& segments, int64_t row) {
     return segments.starts + (segments.shared_starts ? 0 : 8 * row);
 }
 
 // A weight's value in binary64; 0 for infinities and NaNs.
-inline double weight_value(uint16_t pattern, WeightFormat format) {
-    const bool is_bf16 = format == WeightFormat::kBf16;
+inline double weight_value(uint16_t pattern, FloatFormat format) {
+    const bool is_bf16 = format == FloatFormat::kBf16;
     const bool is_finite = (pattern & 0x7FFF) < (is_bf16 ? 0x7F80 : 0x7C00);
     const float value = is_bf16 ? bf16_value(pattern) : finite_f16(pattern);
     return is_finite ? static_cast<double>(value) : 0.0;

@@ -26,7 +26,7 @@ struct SegmentTables {
         for (int rank = 0; rank < 8; ++rank) {
             codes[rank] = segments.order[rank];
             const float level = segments.levels[segments.order[rank]];
-            const bool is_bf16 = rows.format == WeightFormat::kBf16;
+            const bool is_bf16 = rows.format == FloatFormat::kBf16;
             levels[rank] = is_bf16 ? round_to_bf16(level) : round_to_f16(level);
             has_levels = has_levels && (is_bf16 ? bf16_value(levels[rank]) : f16_value(levels[rank])) == level;
         }
@@ -199,7 +199,7 @@ int64_t bsfp_whole_tile(const Rows& rows, const Segments& segments, int64_t row_
 }
 
 int64_t encode_bsfp(const Rows& rows, const Segments& segments, int64_t row_tile, const BsfpTile& out) {
-    const bool is_whole = (row_tile + 1) * kTileRows <= rows.rows, is_bf16 = rows.format == WeightFormat::kBf16;
+    const bool is_whole = (row_tile + 1) * kTileRows <= rows.rows, is_bf16 = rows.format == FloatFormat::kBf16;
     switch (is_whole ? segments.residual_bits + (is_bf16 ? 0 : 100) : 0) {
         case 8: return bsfp_whole_tile<true, 0>(rows, segments, row_tile, out);
         case 9: return bsfp_whole_tile<true, 1>(rows, segments, row_tile, out);
@@ -238,6 +238,6 @@ void squares_nearly(const Rows& rows, int64_t first, int64_t last, float* sums) 
 }
 
 void squares_nearly(const Rows& rows, int64_t first, int64_t last, float* sums) {
-    if (rows.format == WeightFormat::kBf16) return squares_nearly<true>(rows, first, last, sums);
+    if (rows.format == FloatFormat::kBf16) return squares_nearly<true>(rows, first, last, sums);
     squares_nearly<false>(rows, first, last, sums);
 }

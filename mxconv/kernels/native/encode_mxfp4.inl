@@ -1,17 +1,5 @@
-// MXFP4 in plain C++, for weights of every format and every scale rule: formats/mxfp4.md, with scales by integer
+// MXFP4 in plain C++, for both formats of weights and every scale rule: formats/mxfp4.md, with scales by integer
 // arithmetic on float32 patterns. Included inside an anonymous namespace, after numbers.inl.
-
-inline uint32_t float_bits(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-inline float float_of(uint32_t bits) {
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 // A finite F16 pattern: the exponent bias differs by 112, and a product with a power of two is exact for subnormals too.
 inline float finite_f16(uint16_t pattern) {
@@ -21,34 +9,20 @@ inline float finite_f16(uint16_t pattern) {
 
 // Columns [32 block, 32 block + 32) of a row, padded with zeros. False where one is not finite.
 inline bool load_block(const Rows& rows, int64_t row, int64_t block, float values[32]) {
-    const int64_t first = row * rows.columns + block * kBlock;
     const int64_t count = least(kBlock, rows.columns - block * kBlock);
-    uint32_t largest = 0, limit = 0x7F800000;
-    if (rows.format == WeightFormat::kF32) {
-        float padded[32] = {};
-        std::memcpy(padded, static_cast<const float*>(rows.values) + first, static_cast<size_t>(count) * sizeof(float));
-        for (int i = 0; i < 32; ++i) {
-            values[i] = padded[i];
-            const uint32_t magnitude = float_bits(padded[i]) & 0x7FFFFFFF;
-            largest = magnitude > largest ? magnitude : largest;
-        }
-        return largest < limit;
-    }
-    uint16_t padded[32] = {};
-    std::memcpy(padded, static_cast<const uint16_t*>(rows.values) + first,
+    uint16_t padded[32] = {}, largest = 0;
+    std::memcpy(padded, rows.patterns + row * rows.columns + block * kBlock,
                 static_cast<size_t>(count) * sizeof(uint16_t));
     for (int i = 0; i < 32; ++i) {
-        const uint32_t magnitude = padded[i] & 0x7FFF;
+        const uint16_t magnitude = padded[i] & 0x7FFF;
         largest = magnitude > largest ? magnitude : largest;
     }
-    if (rows.format == WeightFormat::kBf16) {
-        limit = 0x7F80;
+    if (rows.format == FloatFormat::kBf16) {
         for (int i = 0; i < 32; ++i) values[i] = bf16_value(padded[i]);
     } else {
-        limit = 0x7C00;
         for (int i = 0; i < 32; ++i) values[i] = finite_f16(padded[i]);
     }
-    return largest < limit;
+    return largest < rows.infinity();
 }
 
 constexpr int kMaxExponent = 125;  // of a scale; the least is -127

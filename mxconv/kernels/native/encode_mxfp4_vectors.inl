@@ -39,7 +39,7 @@ inline bool mxfp4_whole_block(const Rows& rows, ScaleRule rule, int64_t row_tile
                          : rule == ScaleRule::kCeil ? (1 << (kMantissaBits - 1)) - 1  // above mantissa 1.5
                                                     : 0;
     const int64_t columns = rows.columns;
-    const auto* first = static_cast<const uint16_t*>(rows.values) + row_tile * kTileRows * columns + block * kBlock;
+    const auto* first = rows.patterns + row_tile * kTileRows * columns + block * kBlock;
     for (int r = 0; r < 16; ++r) ask_level1(reinterpret_cast<const char*>(first + r * columns) + kWeightsAhead);
     alignas(32) uint16_t amax[16], quarters[16], bytes[16];
     row_maxima(first, columns, amax);
@@ -118,9 +118,7 @@ bool mxfp4_by_rule(const Rows& rows, ScaleRule rule, int64_t row_tile, uint8_t* 
 
 bool encode_mxfp4(const Rows& rows, ScaleRule rule, int64_t row_tile, uint8_t* codes, uint8_t* scales) {
     const bool is_whole = (row_tile + 1) * kTileRows <= rows.rows;
-    if (!is_whole || rows.format == WeightFormat::kF32) {
-        return encode_mxfp4_plainly(rows, rule, row_tile, codes, scales);
-    }
-    if (rows.format == WeightFormat::kBf16) return mxfp4_by_rule<7>(rows, rule, row_tile, codes, scales);
+    if (!is_whole) return encode_mxfp4_plainly(rows, rule, row_tile, codes, scales);
+    if (rows.format == FloatFormat::kBf16) return mxfp4_by_rule<7>(rows, rule, row_tile, codes, scales);
     return mxfp4_by_rule<10>(rows, rule, row_tile, codes, scales);
 }

@@ -9,18 +9,18 @@
 
 namespace mxconv {
 
-enum class WeightFormat { kBf16, kF16, kF32 };
 enum class ScaleRule { kOcp, kEven, kCeil, kGgml, kMse };  // formats/mxfp4.md
 
-// Rows of weights in C order: 16-bit patterns, or float32 values.
+// Rows of weights in C order.
 struct Rows {
-    WeightFormat format;
-    const void* values;
+    FloatFormat format;
+    const uint16_t* patterns;
     int64_t rows;
     int64_t columns;
 
     int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
     int64_t blocks() const { return (columns + kBlock - 1) / kBlock; }
+    uint16_t infinity() const { return format == FloatFormat::kBf16 ? 0x7F80 : 0x7C00; }
     int64_t groups() const { return (columns + kGroup - 1) / kGroup; }
 };
 

@@ -21,13 +21,10 @@ struct Int8Block {
 inline Int8Block quantize_block(const float values[kBlock]) {
     int32_t largest = 0;  // magnitudes as integers: infinities and NaNs come out on top
     for (int64_t i = 0; i < kBlock; ++i) {
-        int32_t bits;
-        std::memcpy(&bits, values + i, sizeof bits);
-        bits &= 0x7FFFFFFF;
+        const int32_t bits = with_bits<int32_t>(values[i]) & 0x7FFFFFFF;
         largest = bits > largest ? bits : largest;
     }
-    float amax;
-    std::memcpy(&amax, &largest, sizeof amax);
+    const auto amax = with_bits<float>(largest);
     Int8Block block;
     block.finite = largest < 0x7F800000;
     const float scale = amax / 127.0f;
@@ -42,10 +39,7 @@ inline Int8Block quantize_block(const float values[kBlock]) {
     int32_t sum = 0, second = 0;  // as a loop that compilers take 8 or 16 columns at a time: no sums chosen by i % 4
     for (int64_t i = 0; i < kBlock; ++i) {
         // adding 1.5 * 2^23 leaves the nearest integer in the low bits, ties to even; at most 127.0001 comes in
-        const float shifted = values[i] * inverse + 12582912.0f;
-        int32_t code;
-        std::memcpy(&code, &shifted, sizeof code);
-        code -= 0x4B400000;
+        int32_t code = with_bits<int32_t>(values[i] * inverse + 12582912.0f) - 0x4B400000;
         code = code > 127 ? 127 : code;
         code = code < -127 ? -127 : code;
         block.codes[i] = static_cast<int8_t>(code);

@@ -3,8 +3,6 @@
 #pragma once
 
 #include "attention.hpp"
-#include "parts.hpp"
-#include "sight.hpp"
 
 namespace mxconv {
 
@@ -50,7 +48,6 @@ struct LatentAttention final : Part {
     void keep(const Step& step, int64_t token, float* latent) const;
     void attend(Step& step, const Memory& m) const;
     void place_query(const Step& step, int64_t token, int64_t head, const float* from, float* query) const;
-    void rotate(const Step& step, int64_t token, float factor, float* values) const;
 };
 
 }  // namespace mxconv

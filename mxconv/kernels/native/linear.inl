@@ -1,13 +1,13 @@
-// Products of floats, and patterns, which all instruction sets share in shape. Included inside an anonymous namespace by each of them,
+// Products of floats, and patterns, which all instruction sets share in shape. Included inside an anonymous namespace by each,
 // after its own definitions of
 //
-//     place_of                                  where scratch keeps the eight columns of a row of a tile
-//     dense_tiles, bsfp_tiles                   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch
-//     Bf16Element, bf16_panel                   the activations that BF16 weights are multiplied by
-//     kBf16Lanes, bf16_product, bf16_sum        partial sums a row, products of tiles in scratch, their total
-//     kF16Lanes, f16_product, f16_sum
-//     whole_tile                                a short cut past scratch with the same products in the same order, or false
-//     four_bit_float                            rows of one row tile times up to kWidest tokens
+//     place_of                  where scratch keeps the eight columns of a row of a tile
+//     dense_tiles, bsfp_tiles   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch
+//     Bf16, F16                 formats of weights, each with an Element of activations, their panel, and kFloats partial sums a
+//                               token
+//     multiply_tiles, total     by format: products of tiles in scratch added to such sums; the totals of 16 rows
+//     whole_tile                a short cut past scratch with the same products in the same order, or false
+//     four_bit_float            rows of one row tile times up to kWidest tokens
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
 // file give the same bits: they differ in who fills scratch. A short cut must add the same products in the same order.
@@ -22,32 +22,12 @@ inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t 
     }
 }
 
-struct Bf16Product {
-    using Element = Bf16Element;
-    static constexpr int64_t kLanes = kBf16Lanes * kTileRows;
-    static const Element* panel(const Activations& a, int64_t token) { return bf16_panel(a, token); }
-    static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t width, float* sums) {
-        bf16_product(scratch, count, x, width, sums);
-    }
-    static void total(const float* sums, float* out) { bf16_sum(sums, out); }
-};
-
-struct F16Product {
-    using Element = float;
-    static constexpr int64_t kLanes = kF16Lanes * kTileRows;
-    static const Element* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
-    static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t width, float* sums) {
-        f16_product(scratch, count, x, width, sums);
-    }
-    static void total(const float* sums, float* out) { f16_sum(sums, out); }
-};
-
 constexpr int64_t kTilesTogether = 4;  // row tiles that one reading of many tokens' activations serves
 
-template <class Product>
+template <class Format>
 void target_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out,
                    int64_t stride) {
-    constexpr int64_t kSums = kRoom * Product::kLanes;
+    constexpr int64_t kSums = kRoom * Format::kFloats;
     alignas(64) uint16_t scratch[kScratch];
     alignas(64) float sums[kTilesTogether * kSums];
     alignas(64) float rows[kTileRows];
@@ -61,7 +41,7 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
             EscapeCursor escapes[kTilesTogether];
             for (int64_t i = 0; i < together; ++i) {
                 escapes[i] = escapes_of(matrix, row_tile + i);
-                std::memset(sums + i * kSums, 0, static_cast<size_t>(num_tokens * Product::kLanes) * sizeof(float));
+                std::memset(sums + i * kSums, 0, static_cast<size_t>(num_tokens * Format::kFloats) * sizeof(float));
             }
             for (int64_t tile = 0; tile < column_tiles; tile += kChunk) {
                 const int64_t count = least(kChunk, column_tiles - tile);
@@ -69,14 +49,14 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
                     fill(matrix, row_tile + i, tile, count, escapes[i], scratch);
                     for (int64_t token = 0; token < num_tokens; token += kWidest) {
                         const int64_t width = least(kWidest, num_tokens - token);
-                        const auto* x = Product::panel(a, base + token) + tile * kTileColumns * width;
-                        Product::add(scratch, count, x, width, sums + i * kSums + token * Product::kLanes);
+                        const auto* x = Format::panel(a, base + token) + tile * kTileColumns * width;
+                        multiply_tiles<Format>(scratch, count, x, width, sums + i * kSums + token * Format::kFloats);
                     }
                 }
             }
             for (int64_t i = 0; i < together; ++i) {
                 for (int64_t token = 0; token < num_tokens; ++token) {
-                    Product::total(sums + i * kSums + token * Product::kLanes, rows);
+                    total<Format>(sums + i * kSums + token * Format::kFloats, rows);
                     store_rows(rows, matrix, row_tile + i, out + (base + token) * stride);
                 }
             }
@@ -89,8 +69,8 @@ void linear_of_floats(const Matrix& matrix, const Activations& a, int64_t first,
     if (matrix.kind == MatrixKind::kFourBitFloat) {
         return draft_linear(matrix, a, first, last, out, stride, four_bit_float, no_many);
     }
-    if (matrix.format == FloatFormat::kBf16) return target_linear<Bf16Product>(matrix, a, first, last, out, stride);
-    target_linear<F16Product>(matrix, a, first, last, out, stride);
+    if (matrix.format == FloatFormat::kBf16) return target_linear<Bf16>(matrix, a, first, last, out, stride);
+    target_linear<F16>(matrix, a, first, last, out, stride);
 }
 
 void patterns(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out) {
@@ -114,4 +94,23 @@ void patterns(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out) 
             }
         }
     }
+}
+
+// For benchmarks: as fast as memory delivers.
+uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
+    typedef uint64_t Register __attribute__((vector_size(kVector * sizeof(float))));
+    constexpr int kRegisters = 256 / sizeof(Register);
+    Register sums[kRegisters] = {};
+    for (int64_t i = 0; i + 256 <= num_bytes; i += 256) {
+        each<4>([&](auto line) kInlined { ask_level1(bytes + i + kPage + 64 * line); });
+        each<kRegisters>([&](auto k) kInlined {
+            Register part;
+            std::memcpy(&part, bytes + i + k * sizeof part, sizeof part);
+            sums[k] ^= part;
+        });
+    }
+    uint64_t all = 0, words[32];
+    std::memcpy(words, sums, sizeof sums);
+    for (const uint64_t word : words) all ^= word;
+    return all;
 }

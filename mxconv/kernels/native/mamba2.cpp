@@ -17,8 +17,6 @@ Mamba2::Memory Mamba2::memory(Room& room, const Slice& slice) const {
     if (!only_follows) {
         m.rows = room.shared.take<float>(slice.num_tokens * width());
         m.made = room.shared.take<float>(slice.num_tokens * size());
-        m.mixed = room.shared.activations(slice.num_tokens, size(), output.form());
-        m.products = room.shared.take<float>(slice.num_tokens * output.rows());
     }
     m.shared = room.own.take<float>(kStepsAtOnce * 2 * state_size());
     m.x = room.own.take<float>(2 * head_dim());
@@ -29,7 +27,7 @@ Mamba2::Memory Mamba2::memory(Room& room, const Slice& slice) const {
 void Mamba2::add_to_rows(Step& step, const Activations& taken, const Sum& sum) const {
     Room room = step.room();
     Memory m = memory(room, step.slice);
-    m.mixed.finite = step.finite;
+    m.way.mixed.finite = step.finite;
     if (!only_follows) step.multiply({{&inputs, &taken, m.rows, width()}});
     // Units are heads of one group, for which its b and c are convolved once.
     const int64_t grouped = num_heads() / num_groups;
@@ -43,7 +41,7 @@ void Mamba2::add_to_rows(Step& step, const Activations& taken, const Sum& sum) c
     keep(step, inputs_of(m), width(), m.way);
     if (only_follows) return step.barrier();
     finish(step, m);
-    step.add_product(output, m.mixed, sum, m.products);
+    step.add_product(output, m.way.mixed, sum, m.way.products);
 }
 
 // Heads [first, last) of a group along all steps, and their gates.
@@ -104,7 +102,7 @@ void Mamba2::finish(Step& step, const Memory& m) const {
             const int64_t at = group * length;
             step.kernels.rowwise.rms_norm(made + at, norm.weight + at, length, norm.eps, made + at);
         }
-        step.kernels.prepare(made, token, 0, size(), output.form(), m.mixed);
+        step.kernels.prepare(made, token, 0, size(), output.form(), m.way.mixed);
     });
 }
 

@@ -27,12 +27,10 @@ struct Mamba2 final : Recurrent {
 
   private:
     struct Memory {
-        float* rows;  // (tokens, width): gates, then inputs of the state
-        float* made;  // (tokens, size)
-        Activations mixed;
-        float* products;  // (tokens, hidden_size)
-        float* shared;    // of some steps, b and c of a group
-        float* x;         // of a step's head, and after it what is read of a row that is there
+        float* rows;    // (tokens, width): gates, then inputs of the state
+        float* made;    // (tokens, size)
+        float* shared;  // of some steps, b and c of a group
+        float* x;       // of a step's head, and after it what is read of a row that is there
         Way way;
     };
 

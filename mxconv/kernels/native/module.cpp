@@ -4,17 +4,9 @@
 NB_MODULE(_native, module) {
     nanobind::set_leak_warnings(false);  // engines are kept until the process ends, and their threads with them
     module.doc() = "Native kernels of mxconv; see mxconv/kernels/native/kernels.hpp.";
-    mxconv::bind_engine(module);
-    mxconv::bind_matrices(module);
-    mxconv::bind_parts(module);
-    mxconv::bind_attention(module);
-    mxconv::bind_latent(module);
-    mxconv::bind_mixture(module);
-    mxconv::bind_mlp(module);
-    mxconv::bind_recurrent(module);
-    mxconv::bind_walk(module);
-    mxconv::bind_decoder(module);
-    mxconv::bind_rowwise(module);
-    mxconv::bind_codecs(module);
-    mxconv::bind_sha256(module);
+    for (const auto bind : {mxconv::bind_engine, mxconv::bind_matrices, mxconv::bind_parts, mxconv::bind_attention,
+                            mxconv::bind_mixture, mxconv::bind_recurrent, mxconv::bind_sequences, mxconv::bind_decoder,
+                            mxconv::bind_rowwise, mxconv::bind_codecs, mxconv::bind_sha256}) {
+        bind(module);
+    }
 }

@@ -2,10 +2,11 @@
 // same function of its own row and token, so a token alone, which comes as a pair of itself, has the bits that it has among
 // others. A row has two partial sums: columns 0..3 and 4..7 of its tiles. Sums of a token are (2, 16 rows).
 
-using Bf16Element = uint16_t;
-constexpr int64_t kBf16Lanes = 2;
-
-inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+struct Bf16 {
+    using Element = uint16_t;
+    static constexpr int64_t kFloats = 32;
+    static const Element* panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+};
 
 // Eight columns of two rows as two operands: columns 0..3 of both, columns 4..7 of both.
 struct Bf16Pair {
@@ -24,7 +25,7 @@ inline float32x4_t two_and_two(const float* first, const float* second) {
 
 // Rows [first, first + 2 kRowPairs) of some tiles times kPairs pairs of tokens, or one token.
 template <int kPairs, int kRowPairs, bool kAlone>
-void pair_block(const Tiles& tiles, int64_t count, int first, const Bf16Element* x, int64_t width, float* sums) {
+void pair_block(const Tiles& tiles, int64_t count, int first, const uint16_t* x, int64_t width, float* sums) {
     constexpr int kStep = kAlone ? 0 : 1;  // from a token to its partner
     float32x4_t sum[kPairs][kRowPairs][2];
     const auto at = [&](int p, int r, int half) { return sums + 2 * p * 32 + half * 16 + first + 2 * r; };
@@ -58,7 +59,8 @@ void pair_block(const Tiles& tiles, int64_t count, int first, const Bf16Element*
     }
 }
 
-void bf16_tiles(const Tiles& tiles, int64_t count, const Bf16Element* x, int64_t width, float* sums) {
+template <>
+void multiply<Bf16>(const Tiles& tiles, int64_t count, const uint16_t* x, int64_t width, float* sums) {
     int64_t left = width;
     for (; left >= 4; left -= 4, x += 4 * 8, sums += 4 * 32) {  // 16 sums
         pair_block<2, 4, false>(tiles, count, 0, x, width, sums);
@@ -71,6 +73,7 @@ void bf16_tiles(const Tiles& tiles, int64_t count, const Bf16Element* x, int64_t
     if (left == 1) pair_block<1, 8, true>(tiles, count, 0, x, width, sums);
 }
 
-void bf16_sum(const float* sums, float* out) {
+template <>
+void total<Bf16>(const float* sums, float* out) {
     for (int r = 0; r < 16; r += 4) vst1q_f32(out + r, vaddq_f32(vld1q_f32(sums + r), vld1q_f32(sums + 16 + r)));
 }

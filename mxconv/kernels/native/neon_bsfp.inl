@@ -88,21 +88,12 @@ struct Rebuilder {
     }
 };
 
-template <bool kShared, int kPlanes>
-void rebuild(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    const Rebuilder<kShared, kPlanes> rebuilder(matrix, row_tile);
-    for (int64_t tile = 0; tile < count; ++tile) rebuilder(first + tile, scratch + tile * 128);
-}
-
 template <bool kShared>
-void rebuild(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    switch (matrix.residual_planes) {
-        case 0: return rebuild<kShared, 0>(matrix, row_tile, first, count, scratch);
-        case 1: return rebuild<kShared, 1>(matrix, row_tile, first, count, scratch);
-        case 2: return rebuild<kShared, 2>(matrix, row_tile, first, count, scratch);
-        case 3: return rebuild<kShared, 3>(matrix, row_tile, first, count, scratch);
-        default: return rebuild<kShared, 4>(matrix, row_tile, first, count, scratch);
-    }
+void rebuild_chunk(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
+    with_index<0, 4>(matrix.residual_planes, [&](auto planes) {
+        const Rebuilder<kShared, planes> rebuild(matrix, row_tile);
+        for (int64_t tile = 0; tile < count; ++tile) rebuild(first + tile, scratch + tile * 128);
+    });
 }
 
 constexpr int kUsualEscapes = 4;  // a tile; patched without a branch on how many there are
@@ -110,9 +101,9 @@ constexpr int kUsualEscapes = 4;  // a tile; patched without a branch on how man
 void bsfp_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
                 uint16_t* scratch) {
     if (matrix.shared_starts) {
-        rebuild<true>(matrix, row_tile, first, count, scratch);
+        rebuild_chunk<true>(matrix, row_tile, first, count, scratch);
     } else {
-        rebuild<false>(matrix, row_tile, first, count, scratch);
+        rebuild_chunk<false>(matrix, row_tile, first, count, scratch);
     }
     const uint8_t nothing = 0;
     const uint8_t* counts = matrix.escape_counts + row_tile * matrix.column_tiles() + first;

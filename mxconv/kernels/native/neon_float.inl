@@ -29,7 +29,7 @@ inline void look_up(const FloatLevels& levels, uint8x16_t nibbles, float32x4_t w
     }
 }
 
-template <int kTokens, bool kShort>
+template <bool kShort, int kTokens>
 void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
                 int64_t lane, const FloatLevels& levels, float* out) {
     static const uint8_t kTransposed[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
@@ -80,22 +80,4 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
         for (int four = 0; four < 4; ++four) vst1q_f32(out + t * kTileRows + 4 * four, sums[four][t]);
 }
 
-template <bool kShort>
-void float_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
-                 const FloatLevels& levels, float* out) {
-    int64_t lane = 0;
-    for (; width - lane >= 4; lane += 4) {
-        float_rows<4, kShort>(matrix, row_tile, a, panel, width, lane, levels, out + lane * kTileRows);
-    }
-    out += lane * kTileRows;
-    if (width - lane == 3) float_rows<3, kShort>(matrix, row_tile, a, panel, width, lane, levels, out);
-    if (width - lane == 2) float_rows<2, kShort>(matrix, row_tile, a, panel, width, lane, levels, out);
-    if (width - lane == 1) float_rows<1, kShort>(matrix, row_tile, a, panel, width, lane, levels, out);
-}
-
-void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
-                    float* out) {
-    const FloatLevels levels(matrix);
-    if (levels.is_short) return float_panel<true>(matrix, row_tile, a, panel, width, levels, out);
-    float_panel<false>(matrix, row_tile, a, panel, width, levels, out);
-}
+#include "float_panels.inl"

@@ -218,3 +218,36 @@ void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_
 }
 
 constexpr auto many_int8 = no_many;
+
+// ---- for rates.inl: in the widest way that this instruction set has for a form ----
+
+using Register = int32x4_t;
+constexpr int kChains = 16;
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+template <Form kForm>
+constexpr int64_t kProducts = kForm == kInt8                         ? 32
+                              : kForm == kRoundedBf16 && kSplit == 0 ? 16
+                                                                     : 4;
+#else
+template <Form kForm>
+constexpr int64_t kProducts = kForm == kInt8 ? 16 : 4;
+#endif
+
+template <Form kForm>
+inline int32x4_t multiply_add(int32x4_t sum, int32x4_t weights, int32x4_t x) {
+    if constexpr (kForm == kInt8) {
+#ifdef __ARM_FEATURE_MATMUL_INT8
+        return vmmlaq_s32(sum, vreinterpretq_s8_s32(weights), vreinterpretq_s8_s32(x));
+#else
+        return vdotq_s32(sum, vreinterpretq_s8_s32(weights), vreinterpretq_s8_s32(x));
+#endif
+    }
+    const float32x4_t floats = vreinterpretq_f32_s32(sum);
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+    if constexpr (kForm == kRoundedBf16) {
+        return vreinterpretq_s32_f32(vbfmmlaq_f32(floats, vreinterpretq_bf16_s32(weights), vreinterpretq_bf16_s32(x)));
+    }
+#endif
+    return vreinterpretq_s32_f32(vfmaq_f32(floats, vreinterpretq_f32_s32(weights), vreinterpretq_f32_s32(x)));
+}

@@ -11,13 +11,11 @@
 namespace mxconv {
 namespace {
 
-#include "ahead.inl"
-#include "unrolled.inl"
 #include "numbers.inl"
 #include "generic.inl"
 #include "draft_linear.inl"
 #include "neon_int8.inl"
-#include "neon_rates.inl"
+#include "rates.inl"
 #include "integers.inl"
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #include "neon_dense.inl"

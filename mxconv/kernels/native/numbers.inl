@@ -1,6 +1,18 @@
 // Numbers of all formats in plain C++, and what all products share. Included inside an anonymous namespace, so that
 // each instruction set has its own copy, compiled with its flags.
 
+#include "ahead.inl"
+#include "unrolled.inl"
+
+// Floats of the widest register.
+#if defined(__AVX512F__)
+constexpr int64_t kVector = 16;
+#elif defined(__AVX2__)
+constexpr int64_t kVector = 8;
+#else
+constexpr int64_t kVector = 4;
+#endif
+
 constexpr int64_t kChunk = 64;  // column tiles in scratch: 16 KB of patterns, half of a level-1 cache
 constexpr int64_t kScratch = kChunk * kTileRows * kTileColumns + 32;  // with a byte to spare
 constexpr int64_t kNowhere = kChunk * kTileRows * kTileColumns * 2;   // the byte to spare
@@ -27,23 +39,25 @@ inline void store_rows(const float* values, const Matrix& matrix, int64_t row_ti
     std::memcpy(out + row_tile * kTileRows, values, static_cast<size_t>(rows) * sizeof(float));
 }
 
-inline float bf16_value(uint16_t pattern) {
-    const uint32_t bits = static_cast<uint32_t>(pattern) << 16;
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
+// A number or vector of another type with these bits.
+template <class To, class From>
+inline To with_bits(const From& from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
 }
 
+inline uint32_t float_bits(float value) { return with_bits<uint32_t>(value); }
+inline float float_of(uint32_t bits) { return with_bits<float>(bits); }
+inline float bf16_value(uint16_t pattern) { return float_of(static_cast<uint32_t>(pattern) << 16); }
+
 inline float e8m0_value(uint8_t code) {  // 2^(code - 127); code 0 is subnormal
-    const uint32_t bits = code ? static_cast<uint32_t>(code) << 23 : uint32_t{1} << 22;
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
+    return float_of(code ? static_cast<uint32_t>(code) << 23 : uint32_t{1} << 22);
 }
 
 inline uint16_t round_to_bf16(float value) {  // nearest even; a NaN stays one
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
+    const uint32_t bits = float_bits(value);
     if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
     return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
@@ -51,19 +65,9 @@ inline uint16_t round_to_bf16(float value) {  // nearest even; a NaN stays one
 inline float f16_value(uint16_t pattern) {
     const uint32_t sign = static_cast<uint32_t>(pattern & 0x8000) << 16;
     const uint32_t magnitude = pattern & 0x7FFF;
-    uint32_t bits;
-    if (magnitude >= 0x7C00) {
-        bits = 0x7F800000 | (magnitude & 0x3FF) << 13;
-    } else if (magnitude >= 0x400) {
-        bits = (magnitude << 13) + (uint32_t{112} << 23);
-    } else {
-        const float value = static_cast<float>(magnitude) * 0x1p-24f;  // exact
-        std::memcpy(&bits, &value, sizeof bits);
-    }
-    bits |= sign;
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
+    if (magnitude >= 0x7C00) return float_of(sign | 0x7F800000 | (magnitude & 0x3FF) << 13);
+    if (magnitude >= 0x400) return float_of(sign | ((magnitude << 13) + (uint32_t{112} << 23)));
+    return float_of(sign | float_bits(static_cast<float>(magnitude) * 0x1p-24f));  // exact
 }
 
 // The stored scale of row r in block b of a row tile, as a float.

@@ -13,7 +13,7 @@
 
 namespace mxconv {
 
-class Step;
+struct Step;
 struct Slice;
 
 // Over rows of `length`.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels.hpp"
@@ -53,7 +54,7 @@ struct SequenceTokens {
     std::vector<int64_t> stages;
     float* states;  // (stages, num_tokens, hidden_size)
 
-    const Walk* walk;  // through states of mixers, or null
+    std::optional<Walk> walk;  // through states of mixers
 };
 
 // By what pairs of a head's values rotate.
@@ -72,13 +73,24 @@ struct Pass {
     std::vector<const float*>
         temperatures;           // (tokens) each: what queries are multiplied by, of which layers choose one
     const float* layer_inputs;  // (layers, tokens, layer_input_size), or null
-    int64_t layer_input_size;
-    float* logits;  // (sum of num_logits, vocabulary)
+    float* logits;              // (sum of num_logits, vocabulary)
 };
 
 struct Token {
     const SequenceTokens* sequence;
     int64_t place;  // in its cache
+};
+
+// Which positions a token sees.
+struct Sight {
+    int64_t window;        // how many positions, itself included; 0 is all
+    int64_t sink, recent;  // a draft's: the first and the last so many; recent 0 is all
+    bool is_chunked;       // windows lie side by side: what is seen begins at the last multiple of `window`
+
+    // `others` has room for `most_others`.
+    Visible of(const Token& token, int32_t* others) const;
+
+    int64_t most_others(int64_t most_visible) const;
 };
 
 // The tokens of a pass that go through the layers together.

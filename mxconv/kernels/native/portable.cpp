@@ -7,48 +7,80 @@
 namespace mxconv {
 namespace {
 
-#include "unrolled.inl"
 #include "numbers.inl"
 #include "generic.inl"
-#include "generic_tiles.inl"
 
-// Eight partial sums a row, one a column of the tile: the same for both 16-bit formats.
-constexpr int64_t kBf16Lanes = 8;
-constexpr int64_t kF16Lanes = 8;
+// Tiles lie in scratch with their rows in order, eight columns each.
+inline int64_t place_of(int64_t tile, int64_t row) { return (tile * kTileRows + row) * kTileColumns; }
 
-inline void add_tile(const float weights[128], const float x[8], float* sums) {
-    for (int r = 0; r < 16; ++r)
-        for (int c = 0; c < 8; ++c) sums[8 * r + c] += weights[8 * r + c] * x[c];
-}
+#include "dense_tiles.inl"
 
-void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t width, float* sums) {
+void bsfp_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
+                uint16_t* scratch) {
+    const int64_t planes = matrix.residual_planes;
     for (int64_t tile = 0; tile < count; ++tile) {
-        float weights[128];
-        for (int i = 0; i < 128; ++i) weights[i] = bf16_value(scratch[tile * 128 + i]);
-        for (int64_t t = 0; t < width; ++t) {
-            float values[8];
-            for (int c = 0; c < 8; ++c) values[c] = bf16_value(x[(tile * width + t) * 8 + c]);
-            add_tile(weights, values, sums + t * 128);
+        const int64_t index = row_tile * matrix.column_tiles() + first + tile;
+        const uint8_t* codes = matrix.codes + index * 64;
+        const uint8_t* low = matrix.residual_low + index * 128;
+        const uint8_t* high = matrix.residual_high + index * planes * 16;
+        uint16_t* to = scratch + tile * kTileRows * kTileColumns;
+        for (int64_t r = 0; r < kTileRows; ++r) {
+            const uint16_t* starts = matrix.starts + (row_tile * kTileRows + r) * 8;
+            for (int64_t c = 0; c < kTileColumns; ++c) {
+                const int nibble = codes[4 * r + c % 4] >> (c < 4 ? 0 : 4) & 0xF;
+                int pattern = starts[nibble & 7] + low[8 * r + c];
+                for (int64_t plane = 0; plane < planes; ++plane)
+                    pattern += (high[16 * plane + r] >> c & 1) << (8 + plane);
+                to[8 * r + c] = static_cast<uint16_t>(pattern | (nibble & 8) << 12);
+            }
+        }
+        for (int escape = 0; escape < matrix.escape_counts[index]; ++escape) {
+            uint16_t& pattern = to[*escapes.positions++ & 127];
+            pattern = static_cast<uint16_t>(*escapes.high++ << 8 | (pattern & 0xFF));
         }
     }
 }
 
-void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
+bool whole_tile(const Matrix&, int64_t, const Activations&, float*, int64_t) { return false; }
+
+// Eight partial sums a row, one a column of the tile: the same for both 16-bit formats.
+struct Bf16 {
+    using Element = uint16_t;
+    static constexpr int64_t kFloats = 128;
+    static const Element* panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+    static float weight(uint16_t pattern) { return bf16_value(pattern); }
+    static float value(Element x) { return bf16_value(x); }
+};
+
+struct F16 {
+    using Element = float;
+    static constexpr int64_t kFloats = 128;
+    static const Element* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
+    static float weight(uint16_t pattern) { return f16_value(pattern); }
+    static float value(Element x) { return x; }
+};
+
+template <class Format>
+void multiply_tiles(const uint16_t* scratch, int64_t count, const typename Format::Element* x, int64_t width,
+                    float* sums) {
     for (int64_t tile = 0; tile < count; ++tile) {
         float weights[128];
-        for (int i = 0; i < 128; ++i) weights[i] = f16_value(scratch[tile * 128 + i]);
-        for (int64_t t = 0; t < width; ++t) add_tile(weights, x + (tile * width + t) * 8, sums + t * 128);
+        for (int i = 0; i < 128; ++i) weights[i] = Format::weight(scratch[tile * 128 + i]);
+        for (int64_t t = 0; t < width; ++t) {
+            float values[8];
+            for (int c = 0; c < 8; ++c) values[c] = Format::value(x[(tile * width + t) * 8 + c]);
+            for (int i = 0; i < 128; ++i) sums[t * 128 + i] += weights[i] * values[i % 8];
+        }
     }
 }
 
-void f16_sum(const float* sums, float* out) {
+template <class>
+void total(const float* sums, float* out) {
     for (int r = 0; r < 16; ++r) {
         const float* s = sums + 8 * r;
         out[r] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
     }
 }
-
-void bf16_sum(const float* sums, float* out) { f16_sum(sums, out); }
 
 // weight_at(block of the matrix, row of the tile, column of the block) is an integer.
 template <class WeightAt>
@@ -111,18 +143,6 @@ void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a
             }
         }
     }
-}
-
-uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
-    uint64_t sums[8] = {};
-    for (int64_t i = 0; i + 64 <= num_bytes; i += 64) {
-        uint64_t words[8];
-        std::memcpy(words, bytes + i, sizeof words);
-        for (int k = 0; k < 8; ++k) sums[k] ^= words[k];
-    }
-    uint64_t all = 0;
-    for (uint64_t sum : sums) all ^= sum;
-    return all;
 }
 
 int64_t multiply_adds(Form form, int64_t iterations) {

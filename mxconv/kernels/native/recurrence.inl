@@ -3,15 +3,10 @@
 
 // The natural logarithm of what is at least 1, within 2 units in the last place; of an infinity some large number.
 inline Floats logarithm(Floats x) {
-    Words bits;
-    std::memcpy(&bits, &x, sizeof bits);
     // x = 2^e (1 + r), r from sqrt(1/2) - 1 to sqrt(2) - 1
-    bits += 0x3F800000u - 0x3F3504F3u;
-    const Ints exponent = reinterpret_cast<Ints>(bits >> 23) - 127;
-    bits = (bits & 0x007FFFFFu) + 0x3F3504F3u;
-    Floats r;
-    std::memcpy(&r, &bits, sizeof r);
-    r = r - 1.0f;
+    const Words bits = with_bits<Words>(x) + (0x3F800000u - 0x3F3504F3u);
+    const Ints exponent = with_bits<Ints>(bits >> 23) - 127;
+    const Floats r = with_bits<Floats>((bits & 0x007FFFFFu) + 0x3F3504F3u) - 1.0f;
     const Floats e = __builtin_convertvector(exponent, Floats), square = r * r;
     Floats p = all_lanes(7.0376836292e-2f);  // log(1 + r) = r - r^2 / 2 + r^3 p(r), minimax (Cephes, logf)
     p = fused(p, r, all_lanes(-1.1514610310e-1f));
@@ -38,22 +33,6 @@ inline Floats softplus(Floats x) {
 // Of one number: the first lane's.
 inline float softplus(float x) { return softplus(all_lanes(x))[0]; }
 inline float exponential(float x) { return exponential(all_lanes(x))[0]; }
-
-// Vectors of `count` numbers, the last one perhaps not full: work(i, load, store), by which it reads and writes at i.
-template <class Work>
-inline void each_vector(int64_t count, const Work& work) {
-    int64_t i = 0;
-    for (; i + kVector <= count; i += kVector) {
-        work(
-            i, [](const float* from) kInlined { return load_floats(from); },
-            [](float* to, Floats value) kInlined { store_floats(to, value); });
-    }
-    if (const int64_t last = count - i; last > 0) {
-        work(
-            i, [=](const float* from) kInlined { return load_floats(from, last); },
-            [=](float* to, Floats value) kInlined { store_floats(to, value, last); });
-    }
-}
 
 void convolve(const float* const* rows, const ConvolutionTaps& taps, int64_t first, int64_t count, float* out) {
     each_vector(count, [&](int64_t i, const auto& load, const auto& store) kInlined {

@@ -20,6 +20,10 @@ Recurrent::Way Recurrent::way(Room& room, const Slice& slice) const {
         num_windows = std::max(num_windows, LayerWalk::num_windows(walk));
     }
     Way way{};
+    if (!only_follows) {
+        way.mixed = room.shared.activations(slice.num_tokens, output.matrix->columns, output.form());
+        way.products = room.shared.take<float>(slice.num_tokens * output.rows());
+    }
     way.seen = room.own.take<const float*>(sizes.kernel_size);
     way.copies = room.own.take<float>(num_copies * sizes.head());
     way.windows = room.own.take<float>(num_windows * sizes.window());

@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "layer_walk.hpp"
 #include "parts.hpp"
 
 namespace mxconv {
@@ -24,8 +23,10 @@ struct Recurrent : Part {
     Demands demands() const override;
 
   protected:
-    // What a thread needs on the way.
+    // What rows become before `output`, and what a thread needs on the way.
     struct Way {
+        Activations mixed;
+        float* products;     // (tokens, hidden_size)
         const float** seen;  // by a convolution
         float* copies;       // of memories, for branches
         float* windows;
@@ -39,7 +40,7 @@ struct Recurrent : Part {
     void convolve(const Step& step, const LayerWalk& walk, int64_t number, int64_t first, int64_t count, const Way& way,
                   float* out) const;
 
-    // Behind the barrier that ends the walk.
+    // After the barrier that ends the walk.
     void keep(Step& step, const float* inputs, int64_t stride, const Way& way) const;
 };
 

@@ -2,14 +2,6 @@
 // own. Included inside an anonymous namespace by every instruction set. Elementwise loops are plain; sums go over vectors of
 // this instruction set's width, in an order that follows from their length alone.
 
-#if defined(__AVX512F__)
-constexpr int64_t kVector = 16;
-#elif defined(__AVX2__)
-constexpr int64_t kVector = 8;
-#else
-constexpr int64_t kVector = 4;
-#endif
-
 typedef float Floats __attribute__((vector_size(kVector * sizeof(float))));
 typedef int32_t Ints __attribute__((vector_size(kVector * sizeof(int32_t))));
 typedef uint32_t Words __attribute__((vector_size(kVector * sizeof(uint32_t))));
@@ -53,6 +45,22 @@ inline void store_floats(float* to, Floats vector, int64_t count) {
     store_floats(padded, vector);
     for (int64_t i = 0; i < count; ++i) to[i] = padded[i];
 #endif
+}
+
+// Vectors of `count` numbers, the last one perhaps not full: work(i, load, store), by which it reads and writes at i.
+template <class Work>
+inline void each_vector(int64_t count, const Work& work) {
+    int64_t i = 0;
+    for (; i + kVector <= count; i += kVector) {
+        work(
+            i, [](const float* from) kInlined { return load_floats(from); },
+            [](float* to, Floats value) kInlined { store_floats(to, value); });
+    }
+    if (const int64_t last = count - i; last > 0) {
+        work(
+            i, [=](const float* from) kInlined { return load_floats(from, last); },
+            [=](float* to, Floats value) kInlined { store_floats(to, value, last); });
+    }
 }
 
 inline Floats all_lanes(float value) { return Floats{} + value; }
@@ -114,14 +122,10 @@ inline Floats exponential(Floats x) {
     p = fused(p, r, all_lanes(5.0000001201e-1f));
     p = fused(p, r * r, r) + 1.0f;
     // 2^n in two steps: n reaches from -152 to 130, and only the second step may round
-    Words bits;
-    std::memcpy(&bits, &shifted, sizeof bits);
-    const Ints exponent = reinterpret_cast<Ints>(bits - 0x4B400000u);
-    const Words half = reinterpret_cast<Words>(exponent >> 1);
-    const Words scales[2] = {(half + 127u) << 23, (reinterpret_cast<Words>(exponent) - half + 127u) << 23};
-    Floats factors[2];
-    std::memcpy(factors, scales, sizeof factors);
-    return p * factors[0] * factors[1];
+    const auto exponent = with_bits<Ints>(with_bits<Words>(shifted) - 0x4B400000u);
+    const auto half = with_bits<Words>(exponent >> 1);
+    return p * with_bits<Floats>((half + 127u) << 23) *
+           with_bits<Floats>((with_bits<Words>(exponent) - half + 127u) << 23);
 }
 
 // Sums over four vectors side by side, added up by pairs: of add(part, sum).

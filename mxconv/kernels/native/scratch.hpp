@@ -4,11 +4,35 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
+#include <vector>
 
 #include "kernels.hpp"
-#include "lines.hpp"
 
 namespace mxconv {
+
+// Arrays begin with a line of the cache, so that no register's load needs two.
+constexpr std::size_t kLineBytes = 64;
+
+template <class Element>
+struct LineAllocator {
+    using value_type = Element;
+
+    LineAllocator() = default;
+    template <class Other>
+    LineAllocator(const LineAllocator<Other>&) {}
+
+    Element* allocate(std::size_t count) {
+        return static_cast<Element*>(::operator new(count * sizeof(Element), std::align_val_t{kLineBytes}));
+    }
+    void deallocate(Element* elements, std::size_t) { ::operator delete(elements, std::align_val_t{kLineBytes}); }
+
+    friend bool operator==(const LineAllocator&, const LineAllocator&) { return true; }
+    friend bool operator!=(const LineAllocator&, const LineAllocator&) { return false; }
+};
+
+template <class Element>
+using Lines = std::vector<Element, LineAllocator<Element>>;
 
 class Scratch {
   public:
@@ -60,6 +84,23 @@ class ScratchMemory {
 
   private:
     Lines<std::byte> bytes_;
+};
+
+// Memory for the forms of some activation rows; grows, never shrinks.
+class ActivationBuffer {
+  public:
+    Activations& reserve(int64_t num_tokens, int64_t columns, int forms) {
+        Scratch needed;
+        needed.activations(num_tokens, columns, forms);
+        memory_.reserve(needed.num_bytes());
+        if (finite_.size() < static_cast<size_t>(num_tokens)) finite_.resize(static_cast<size_t>(num_tokens));
+        return activations_ = memory_.scratch().activations(num_tokens, columns, forms, finite_.data());
+    }
+
+  private:
+    ScratchMemory memory_;
+    Lines<uint8_t> finite_;
+    Activations activations_{};
 };
 
 }  // namespace mxconv

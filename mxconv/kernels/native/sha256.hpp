@@ -23,7 +23,4 @@ void sha256_update(Sha256* const* streams, const uint8_t* const* bytes, const in
 // The hash of what went in so far, 32 bytes.
 void sha256_digest(const Sha256& stream, uint8_t* out);
 
-// `count` blocks of 64 bytes of each of `lanes` (1 to 4) streams; sha256_x86.cpp.
-void sha256_blocks(Sha256* const* streams, const uint8_t* const* bytes, int64_t count, int lanes);
-
 }  // namespace mxconv

@@ -9,8 +9,6 @@
 namespace mxconv {
 namespace {
 
-#include "ahead.inl"
-#include "unrolled.inl"
 #include "numbers.inl"
 #include "rowwise.inl"
 

@@ -11,8 +11,6 @@
 namespace mxconv {
 namespace {
 
-#include "ahead.inl"
-#include "unrolled.inl"
 #include "numbers.inl"
 #include "rowwise.inl"
 #include "draft_linear.inl"

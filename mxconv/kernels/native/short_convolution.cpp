@@ -20,8 +20,6 @@ ShortConvolution::Memory ShortConvolution::memory(Room& room, const Slice& slice
     Memory m{};
     if (!only_follows) {
         m.projected = room.shared.take<float>(slice.num_tokens * 3 * sizes.num_channels);
-        m.mixed = room.shared.activations(slice.num_tokens, sizes.num_channels, output.form());
-        m.products = room.shared.take<float>(slice.num_tokens * output.rows());
     }
     m.row = room.own.take<float>(kChannelsAtOnce);
     m.way = way(room, slice);
@@ -31,7 +29,7 @@ ShortConvolution::Memory ShortConvolution::memory(Room& room, const Slice& slice
 void ShortConvolution::add_to_rows(Step& step, const Activations& taken, const Sum& sum) const {
     Room room = step.room();
     Memory m = memory(room, step.slice);
-    m.mixed.finite = step.finite;
+    m.way.mixed.finite = step.finite;
     const int64_t size = sizes.num_channels;
     if (only_follows) {
         keep(step, nullptr, 0, m.way);
@@ -44,7 +42,7 @@ void ShortConvolution::add_to_rows(Step& step, const Activations& taken, const S
         mix(step, step.slice.walks[static_cast<size_t>(i / pieces)], first, std::min(kChannelsAtOnce, size - first), m);
     });
     keep(step, m.projected, 3 * size, m.way);
-    step.add_product(output, m.mixed, sum, m.products);
+    step.add_product(output, m.way.mixed, sum, m.way.products);
 }
 
 // Channels [first, first + count) of a sequence's rows.
@@ -60,7 +58,7 @@ void ShortConvolution::mix(Step& step, const SliceWalk& walk, int64_t first, int
         if (token < 0) continue;
         convolve(step, states, number, first, count, m.way, m.row);
         multiply_by(m.projected + token * 3 * size + size + first, count, m.row);
-        step.kernels.prepare(m.row, token, first, count, output.form(), m.mixed);
+        step.kernels.prepare(m.row, token, first, count, output.form(), m.way.mixed);
     }
 }
 

@@ -15,9 +15,7 @@ struct ShortConvolution final : Recurrent {
   private:
     struct Memory {
         float* projected;  // (tokens, 3 * channels); B becomes B * x
-        Activations mixed;
-        float* products;  // (tokens, hidden_size)
-        float* row;       // of some channels
+        float* row;        // of some channels
         Way way;
     };
 

@@ -9,7 +9,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "bindings.hpp"
+#include "engine.hpp"
 #include "parts.hpp"
 #include "pass.hpp"
 
@@ -26,6 +26,16 @@ struct Product {
     int64_t multiple = 1;  // of row tiles that belong together
 };
 
+// How heads of attention are taken together: `most` of them where that leaves every thread enough to do, or else `fewest`.
+struct HeadUnits {
+    int64_t num_heads, fewest, most;
+};
+
+// Heads [first, last) of tokens [token, end).
+struct HeadsAndTokens {
+    int64_t first, last, token, end;
+};
+
 // What a thread has to itself.
 struct Workspace {
     explicit Workspace(int number) : thread(number) {}
@@ -39,22 +49,13 @@ struct Workspace {
     int operators = 0;     // that it has had its share of, in this slice
 };
 
-class Step {
-  public:
-    Step(const Engine& engine, const Slice& slice, int64_t hidden_size, Pieces* pieces, ScratchMemory& memory,
-         uint8_t* finite, Workspace& own)
-        : slice(slice),
-          hidden_size(hidden_size),
-          kernels(*engine.kernels),
-          finite(finite),
-          own(own),
-          team_(*engine.team),
-          pieces_(pieces),
-          memory_(memory) {}
-
+struct Step {
     const Slice& slice;
     const int64_t hidden_size;
     const Kernels& kernels;
+    Team& team;
+    Pieces* const pieces;   // of two operators in turn
+    ScratchMemory& memory;  // of parts, for all threads
 
     // Of the rows that parts prepare for each other, by token. One that loses its flag gets NaNs from the product that
     // asked for it, and is NaN from there on: flags are set before a slice and never again.
@@ -62,18 +63,18 @@ class Step {
 
     Workspace& own;
 
-    int num_threads() const { return team_.size(); }
-    Room room() const { return {memory_.scratch(), own.memory.scratch()}; }
-    void barrier() { team_.barrier(); }
+    int num_threads() const { return team.size(); }
+    Room room() const { return {memory.scratch(), own.memory.scratch()}; }
+    void barrier() { team.barrier(); }
 
     // This thread's share of an operator's pieces: work(i) for each. Between two operators there is a barrier.
     template <class Work>
     void take(int64_t count, Work work) {
-        Pieces& pieces = pieces_[own.operators % 2];
+        Pieces& left = pieces[own.operators % 2];
         // nobody takes of the operator before, after whose barrier we are, nor yet of the one that comes
-        if (own.thread == 0) pieces_[(own.operators + 1) % 2].reset();
+        if (own.thread == 0) pieces[(own.operators + 1) % 2].reset();
         ++own.operators;
-        for (int64_t i; (i = pieces.take(count, own.thread)) >= 0;) work(i);
+        for (int64_t i; (i = left.take(count, own.thread)) >= 0;) work(i);
     }
 
     // The same, and wait for the others.
@@ -87,6 +88,29 @@ class Step {
     template <class Work>
     void each_token(Work work) const {
         for (int64_t token = own.thread; token < slice.num_tokens; token += num_threads()) work(token);
+    }
+
+    // Attention as one operator: work(heads and tokens of one sequence whose positions begin together, what each token sees). Keys and
+    // values are read once for them; together(heads) is how many tokens that may be. `others` is room for what they see.
+    template <class Together, class Work>
+    void attend(const Sight& sight, const HeadUnits& heads, int32_t* others, Together together, Work work) {
+        const int64_t num_tokens = slice.num_tokens, enough = 2 * num_threads();
+        const bool has_enough = ceil_divide(heads.num_heads, heads.most) * num_tokens >= enough;
+        const int64_t unit = has_enough ? heads.most : heads.fewest, units = ceil_divide(heads.num_heads, unit);
+        const int64_t at_once = std::max<int64_t>(1, std::min(together(unit), num_tokens * units / enough));
+        const int64_t tiles = ceil_divide(num_tokens, at_once), most_others = sight.most_others(slice.most_visible);
+        share(units * tiles, [&](int64_t i) {
+            const int64_t first = i / tiles * unit, last = std::min(first + unit, heads.num_heads);
+            const int64_t end = std::min((i % tiles + 1) * at_once, num_tokens);
+            for (int64_t token = i % tiles * at_once, next; token < end; token = next) {
+                Visible seen[kAttentionRows];
+                for (next = token; next < end && slice.tokens[next].sequence == slice.tokens[token].sequence; ++next) {
+                    seen[next - token] = sight.of(slice.tokens[next], others + (next - token) * most_others);
+                    if (seen[next - token].start != seen[0].start) break;
+                }
+                work(HeadsAndTokens{first, last, token, next}, seen);
+            }
+        });
     }
 
     // How many row tiles of a matrix a thread takes, a multiple of `multiple`.
@@ -138,10 +162,6 @@ class Step {
   private:
     // Columns [first, first + count) of a token.
     void add_row(const float* product, const Sum& sum, int64_t token, int64_t first, int64_t count) const;
-
-    Team& team_;
-    Pieces* const pieces_;  // of two operators in turn
-    ScratchMemory& memory_;
 };
 
 }  // namespace mxconv

@@ -17,17 +17,17 @@ template <int kCount, int kFirst = 0, class Work>
 
 #define kInlined __attribute__((always_inline))
 
-// Call work(Index<width>{}): a panel's tokens are known when its loops are compiled.
+// Call work(Index<number>{}): a number from kFirst to kLast is known when the work is compiled.
+template <int kFirst, int kLast, class Work>
+inline void with_index(int64_t number, const Work& work) {
+    if constexpr (kFirst < kLast) {
+        if (number != kFirst) return with_index<kFirst + 1, kLast>(number, work);
+    }
+    work(Index<kFirst>{});
+}
+
+// The same of a panel's tokens.
 template <class Work>
 inline void with_width(int64_t width, const Work& work) {
-    switch (width) {
-        case 1: return work(Index<1>{});
-        case 2: return work(Index<2>{});
-        case 3: return work(Index<3>{});
-        case 4: return work(Index<4>{});
-        case 5: return work(Index<5>{});
-        case 6: return work(Index<6>{});
-        case 7: return work(Index<7>{});
-        default: return work(Index<8>{});
-    }
+    with_index<1, 8>(width, work);
 }

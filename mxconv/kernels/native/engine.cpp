@@ -1,8 +1,8 @@
-#include "dispatch.hpp"
+#include "engine.hpp"
 
 #include <functional>
 
-#include "runnable.hpp"
+#include "processor.hpp"
 
 namespace mxconv {
 
