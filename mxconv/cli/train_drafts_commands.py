@@ -88,7 +88,7 @@ def spire(
     values = config_for(read_json_object(target / "config.json", unique_keys=False), last, sink, window, past_memory)
     choices = loss, not random_start, not no_feedback
     training.run(
-        lambda frozen: SpireTask(values, frozen, block, training.dtype, choices), f"{block} {choices} {values}"
+        lambda frozen: SpireTask(values, frozen, block, training.dtype, *choices), f"{block} {choices} {values}"
     )
 
 
