@@ -10,19 +10,7 @@ import pytest
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 
 VECTORS = Path(__file__).parents[1] / "formats" / "vectors"
-SHAPES = [
-    (1, 1),
-    (1, 300),
-    (15, 31),
-    (16, 32),
-    (17, 33),
-    (5, 64),
-    (33, 127),
-    (16, 128),
-    (31, 129),
-    (48, 160),
-    (20, 1100),
-]
+SHAPES = [(1, 1), (1, 300), (15, 31), (16, 32), (17, 33), (31, 129), (20, 1100)]
 both = pytest.mark.parametrize("kind", [BF16, FP16], ids=lambda kind: kind.name)
 
 
