@@ -1,23 +1,27 @@
-// The rate of multiply-adds, for benchmarks: chains of an instruction set's multiply_add<form>, each call kProducts<form> of them, in
-// its Register.
+// The rate of multiply-adds, for benchmarks: chains of an instruction set's multiply_add<form>, each call kProducts<form> of
+// them, in its Register.
 
+// The value is in a register here, and no compiler knows it.
+inline void make_unknown(Register& value) {
 #if defined(MXCONV_NEON)
-#define MXCONV_REGISTER "w"
+    asm volatile("" : "+w"(value));
 #else
-#define MXCONV_REGISTER "v"
+    asm volatile("" : "+v"(value));
 #endif
+}
 
 template <Form kForm>
 int64_t multiply_add_chains(int64_t iterations) {
     Register sums[kChains] = {}, weights, x;
     std::memset(&weights, 1, sizeof weights);
     std::memset(&x, 1, sizeof x);
-    each<kChains>([&](auto k) kInlined { asm volatile("" : "+" MXCONV_REGISTER(sums[k])); });  // not known to be equal
+    each<kChains>([&](auto k) kInlined { make_unknown(sums[k]); });  // nor that all are equal
     for (int64_t i = 0; i < iterations; ++i) {
-        asm volatile("" : "+" MXCONV_REGISTER(weights), "+" MXCONV_REGISTER(x));  // no product is known beforehand
+        make_unknown(weights);
+        make_unknown(x);
         each<kChains>([&](auto k) kInlined { sums[k] = multiply_add<kForm>(sums[k], weights, x); });
     }
-    each<kChains>([&](auto k) kInlined { asm volatile("" : : MXCONV_REGISTER(sums[k])); });
+    each<kChains>([&](auto k) kInlined { make_unknown(sums[k]); });
     return iterations * kChains * kProducts<kForm>;
 }
 
