@@ -4,10 +4,10 @@
 
 The package holds the direct cast. The texts go through the target's layers, one after another; X^T X of what each
 matrix of a layer multiplies is summed (`engine/recorded_inputs.py`); its codes are rounded anew (`codecs/gptq.py`), and
-kept for each row that errs less than the nearest codes. MXFP4 keeps its scales. BSFP chooses scales anew as well, and
-among the codes that reach a weight (`codecs/bsfp/reach.py`). Memory holds the sums of one layer. What comes out is a
-draft file. Inputs that the 4-bit layers before give, as in GPTQ's paper, took half as long again, and the draft agreed
-with its target no more often.
+kept for each row that errs less than the nearest codes. Scales are chosen anew before, by the mean squares of what
+their weights multiply; BSFP chooses among the codes that reach a weight (`codecs/bsfp/reach.py`). Memory holds the sums
+of one layer. What comes out is a draft file. Inputs that the 4-bit layers before give, as in GPTQ's paper, took half as
+long again, and the draft agreed with its target no more often.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,16 @@ from mxconv.arrays import F32, F64, U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
-from mxconv.codecs.e8m0 import decode_e8m0
-from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING, E2m1Grid, Grid, InputFactor, compensated_codes, output_errors
+from mxconv.codecs.gptq import (
+    BLOCK_ROWS,
+    DAMPING,
+    E2m1Grid,
+    Grid,
+    InputFactor,
+    compensated_codes,
+    fit_block_scales,
+    output_errors,
+)
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFileWriter
@@ -130,7 +138,7 @@ def calibrate(
         options = loaded.package.manifest.options
         description = {
             "rule": "gptq",
-            "scale_rule": options.scale_rule if options.codec == "mxfp4" else "inputs",
+            "scale_rule": "inputs",
             "damping": DAMPING,
             "texts": [{"sha256": sha256_file(path), "num_bytes": check_regular_file(path)} for path in files],
             "num_texts": len(texts),
@@ -244,6 +252,12 @@ class _Inputs:
     num_rows: int
     is_turned: bool
 
+    @property
+    def squares(self) -> F64:
+        """Mean squares of the inputs, which broadcast to the matrix as it is stored."""
+        squares: F64 = self.products.diagonal() / self.num_rows
+        return squares[:, None] if self.is_turned else squares
+
     def better_codes(self, weights: F64, grid: Grid, nearest: U8) -> U8:
         """The compensated codes of each output, or the nearest ones where these err no more over the inputs."""
         if self.is_turned:
@@ -255,14 +269,14 @@ class _Inputs:
 
 
 def _mxfp4_anew(cast: StoredMxfp4, rows: slice, weights: F64, inputs: _Inputs) -> Draft:
-    """Codes at the scales of the cast."""
+    """Codes, and scales that suit what the weights multiply."""
     tiles, (num_rows, columns) = _tiles(rows), weights.shape
     cast_codes = unpack_nibbles(cast.codes[tiles])[:num_rows, :columns]
-    exponents = np.repeat(unpack_scales(cast.scales[tiles])[:num_rows], BLOCK, axis=1)[:, :columns]
-    grid = E2m1Grid(decode_e8m0(exponents).astype(np.float64))
-    codes = inputs.better_codes(weights, grid, cast_codes)
-    codes = np.where(exponents == 0, cast_codes, codes)  # a block of zeros is zero bytes
-    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), cast.scales[tiles]
+    scales = fit_block_scales(weights, unpack_scales(cast.scales[tiles])[:num_rows], inputs.squares)
+    grid = E2m1Grid.of(scales, columns)
+    codes = inputs.better_codes(weights, grid, grid.cast(weights))
+    codes = np.where(np.repeat(scales == 0, BLOCK, axis=1)[:, :columns], cast_codes, codes)  # zeros are zero bytes
+    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
 
 
 def _bsfp_anew(cast: StoredBsfp, rows: slice, weights: F64, inputs: _Inputs) -> Draft:
@@ -272,8 +286,7 @@ def _bsfp_anew(cast: StoredBsfp, rows: slice, weights: F64, inputs: _Inputs) -> 
         return packed.codes, packed.scales
     table, patterns = reaching_table(cast.table), cast.target_rows(rows.start, rows.stop)
     shifts = None if packed.row_shifts is None else packed.row_shifts[:num_rows]
-    squares = (inputs.products.diagonal() / inputs.num_rows).astype(np.float32)
-    squares = squares[:, None] if inputs.is_turned else squares
+    squares = inputs.squares.astype(np.float32)
     scales = fit_scales(patterns, table, shifts, unpack_scales(packed.scales)[:num_rows], squares)
     grid = ReachGrid.of(patterns, table, shifts, scales)
     codes = inputs.better_codes(weights, grid, grid.cast(patterns))

@@ -14,6 +14,9 @@ import numpy as np
 
 from mxconv.arrays import F64, I64, U8
 from mxconv.codecs.e2m1 import VALUES, encode_e2m1
+from mxconv.codecs.e8m0 import BIAS, decode_e8m0
+from mxconv.codecs.mxfp4 import BLOCK, MAX_EXPONENT
+from mxconv.codecs.vnni8 import pad
 
 DAMPING = 0.01  # of the mean square of an input, added to every one
 BLOCK_INPUTS = 128  # whose errors reach later blocks together
@@ -66,6 +69,11 @@ class E2m1Grid:
 
     scales: F64
 
+    @classmethod
+    def of(cls, scales: U8, num_columns: int) -> Self:
+        """The grid of (rows, num_blocks) uint8 E8M0 scales."""
+        return cls(np.repeat(decode_e8m0(scales).astype(np.float64), BLOCK, axis=1)[:, :num_columns])
+
     def turned(self) -> Self:
         return type(self)(self.scales.T)
 
@@ -79,6 +87,33 @@ class E2m1Grid:
     def values(self, codes: U8) -> F64:
         made: F64 = VALUES[codes] * self.scales
         return made
+
+    def cast(self, weights: F64) -> U8:
+        """The codes nearest to the weights."""
+        return encode_e2m1((weights / self.scales).astype(np.float32))
+
+
+def fit_block_scales(weights: F64, cast: U8, squares: F64) -> U8:
+    """Scales of MXFP4 blocks by what weights are multiplied by: the nearest codes err least.
+
+    Args:
+        weights: (rows, columns) float64.
+        cast: (rows, num_blocks) uint8 E8M0 scales of the direct cast; each becomes this, half of it or twice as much.
+            A scale of 0, which blocks of zeros have, stays.
+        squares: (rows, columns) or what broadcasts to it: mean squares of the inputs of each weight.
+
+    Returns:
+        (rows, num_blocks) uint8.
+    """
+    best, least = cast.copy(), np.full(cast.shape, np.inf)
+    for step in (0, -1, 1):
+        scales = np.where(cast == 0, 0, np.clip(cast.astype(np.int16) + step, 1, BIAS + MAX_EXPONENT)).astype(np.uint8)
+        grid = E2m1Grid.of(scales, weights.shape[1])
+        errors = squares * np.square(weights - grid.values(grid.cast(weights)))
+        sums = pad(errors, 1, BLOCK).reshape(*cast.shape, BLOCK).sum(axis=2)
+        is_better = sums < least
+        best, least = np.where(is_better, scales, best), np.where(is_better, sums, least)
+    return best
 
 
 def compensated_codes(weights: F64, grid: Grid, factor: InputFactor) -> U8:

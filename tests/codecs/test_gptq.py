@@ -6,7 +6,15 @@ import pytest
 from numpy.typing import NDArray
 
 from mxconv.arrays import F64
-from mxconv.codecs.gptq import BLOCK_INPUTS, DAMPING, E2m1Grid, InputFactor, compensated_codes, output_errors
+from mxconv.codecs.gptq import (
+    BLOCK_INPUTS,
+    DAMPING,
+    E2m1Grid,
+    InputFactor,
+    compensated_codes,
+    fit_block_scales,
+    output_errors,
+)
 
 GRID = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
@@ -55,6 +63,25 @@ def test_an_input_that_is_always_zero_neither_gives_nor_takes() -> None:
     damping = 0.01 * 7 / 8  # the mean over eight squares, one of them zero
     alone = compensated_codes(weights[:, kept], E2m1Grid(scales[:, kept]), InputFactor.of(others.T @ others, damping))
     assert np.array_equal(codes[:, kept], alone)
+
+
+def test_each_block_takes_the_scale_whose_nearest_codes_err_least() -> None:
+    rng = np.random.default_rng(3)
+    weights, squares = rng.standard_normal((6, 70)), rng.gamma(0.3, size=70)
+    weights[:3] *= 2
+    weights[2, 32:64] = 0
+    cast = np.full((6, 3), 126, np.uint8)
+    cast[2, 1] = 0
+    found = fit_block_scales(weights, cast, squares)
+    for row, block in np.ndindex(found.shape):
+        columns = slice(32 * block, min(32 * block + 32, 70))
+        errors = {}
+        for code in (126, 125, 127):  # of equal ones the first
+            scaled = np.clip(weights[row, columns] / 2.0 ** (code - 127), -6, 6).astype(np.float32)
+            made = scaled.astype(ml_dtypes.float4_e2m1fn).astype(np.float64) * 2.0 ** (code - 127)
+            errors[code] = (squares[columns] * np.square(weights[row, columns] - made)).sum()
+        assert found[row, block] == (min(errors, key=lambda code: errors[code]) if cast[row, block] else 0)
+    assert set(found.ravel().tolist()) == {0, 125, 126, 127}
 
 
 def test_errors_are_those_of_the_outputs() -> None:
