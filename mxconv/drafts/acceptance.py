@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mxconv.arrays import F32, F64, I64
-from mxconv.drafts.guesses import Guesses, at_least, likeliest
+from mxconv.drafts.guesses import Guesses, at_least, most_likely
 from mxconv.drafts.path_penalties import PathPenalties, Rows
 from mxconv.drafts.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution, greedy, likely_tokens
@@ -119,8 +119,7 @@ class GreedyAcceptance(Acceptance):
     def guesses(
         self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
     ) -> Guesses:
-        tokens, chances = likeliest(logits[None] * np.float32(sharpness), min(most, len(logits)))
-        return at_least(least, tokens[0].tolist(), chances[0].tolist())
+        return most_likely(logits, sharpness, least, most)
 
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
         return logits.astype(np.float64)

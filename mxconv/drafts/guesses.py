@@ -33,6 +33,24 @@ def at_least(least: float, tokens: list[int], chances: list[float]) -> Guesses:
     return Guesses(tokens[:count], chances[:count])
 
 
+def most_likely(logits: F32, sharpness: float, least: float, most: int) -> Guesses:
+    """At most `most` tokens that are at least so likely under the softmax of sharper logits, (vocab_size,) float32.
+
+    The likeliest come first, of equal ones the lower token. No more than 1 / `least` tokens are ever compared.
+    """
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of logits that are infinite or NaN
+        weights = logits - logits.max()
+        weights *= np.float32(sharpness)
+        np.exp(weights, out=weights)
+        total = weights.sum()
+        (able,) = (weights >= max(least * total, LEAST_WEIGHT)).nonzero()  # none where there is a NaN
+    if len(able) > most:
+        able = able[weights[able] >= np.partition(weights[able], -most)[-most]]
+    best = able[np.argsort(-weights[able], kind="stable")][:most]
+    return Guesses(best.tolist(), (weights[best] / total).tolist())
+
+
+LEAST_WEIGHT = np.finfo(np.float32).tiny
 BLOCK = 64  # logits of which only the greatest is compared first
 FEW = 512  # logits that are sorted at once
 
