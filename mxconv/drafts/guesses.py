@@ -9,6 +9,7 @@ import numpy as np
 
 from mxconv.arrays import F32, F64, I32
 from mxconv.drafts.proposal import Proposal
+from mxconv.text.distribution import least_of_largest
 
 SHARPNESS = 1.5
 """A model that drafts for another agrees with it as if its logits were this many times as large, until more is known.
@@ -36,16 +37,17 @@ def at_least(least: float, tokens: list[int], chances: list[float]) -> Guesses:
 def most_likely(logits: F32, sharpness: float, least: float, most: int) -> Guesses:
     """At most `most` tokens that are at least so likely under the softmax of sharper logits, (vocab_size,) float32.
 
-    The likeliest come first, of equal ones the lower token. No more than 1 / `least` tokens are ever compared.
+    The likeliest come first, of equal ones the lower token.
     """
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of logits that are infinite or NaN
         weights = logits - logits.max()
         weights *= np.float32(sharpness)
         np.exp(weights, out=weights)
         total = weights.sum()
-        (able,) = (weights >= max(least * total, LEAST_WEIGHT)).nonzero()  # none where there is a NaN
-    if len(able) > most:
-        able = able[weights[able] >= np.partition(weights[able], -most)[-most]]
+        floor = max(least * total, LEAST_WEIGHT)
+        if least * FEW < 1:  # which many may reach
+            floor = max(floor, least_of_largest(weights, most))
+        (able,) = (weights >= floor).nonzero()  # none where there is a NaN
     best = able[np.argsort(-weights[able], kind="stable")][:most]
     return Guesses(best.tolist(), (weights[best] / total).tolist())
 

@@ -8,7 +8,7 @@ import numpy as np
 from mxconv.arrays import F32, F64, I64
 from mxconv.errors import ModelError
 
-BLOCK = 64  # logits of which only the greatest is looked at first
+BLOCK = 64  # values of which only the greatest is compared first
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,16 @@ def likely_tokens(logits: F32, sampling: Sampling) -> tuple[I64, F64]:
 
 
 def _top_k(logits: F32, num_tokens: int) -> I64:
-    """Ascending ids of the largest logits, and of what equals the last of them.
-
-    The largest maxima of blocks are as many logits: what is smaller than the least of them is not among the largest.
-    """
-    maxima = np.maximum.reduceat(logits, np.arange(0, logits.size, BLOCK))
-    large = logits
-    if num_tokens <= maxima.size:
-        large = logits[logits >= np.partition(maxima, -num_tokens)[-num_tokens]]
+    """Ascending ids of the largest logits, and of what equals the last of them."""
+    large = logits[logits >= least_of_largest(logits, num_tokens)]
     return np.flatnonzero(logits >= np.partition(large, -num_tokens)[-num_tokens])
+
+
+def least_of_largest(values: F32, count: int) -> np.float32:
+    """A number that so many of some values reach, and not many more: found by the maxima of blocks."""
+    maxima = np.maximum.reduceat(values, np.arange(0, values.size, BLOCK))
+    least: np.float32 = np.partition(maxima, -count)[-count] if count <= maxima.size else values.min()
+    return least
 
 
 def _candidates(logits: F32, largest: np.float32, sampling: Sampling) -> tuple[I64, float]:

@@ -20,7 +20,6 @@ from mxconv.drafts.eagle3 import Eagle3
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.eagle3_config import Eagle3Config, config_for, layers_for
 from mxconv.drafts.readers.feature_draft import FeatureDraft
-from mxconv.drafts.trees import Evaluate
 from mxconv.engine.tree import Tree
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.train.eagle3_training import Eagle3Model, Eagle3Task
@@ -149,21 +148,21 @@ def test_the_states_at_run_time_are_those_of_training(
     In NumPy: native kernels may round activations to 16 bits, and transformers here does not.
     """
     said: list[tuple[list[int], int, F32]] = []  # of a pass: context and drafted tokens, how many of these, logits
-    begin = FeatureDraft.begin
+    begin, evaluate = FeatureDraft.begin, FeatureDraft.evaluate
 
-    def listened(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        first, evaluate = begin(self, context)
-        said.append(([*context], 0, first))
+    def first(self: FeatureDraft, context: Sequence[int]) -> F32:
+        logits = begin(self, context)
+        said.append(([*context], 0, logits[0]))
+        return logits
 
-        def further(tokens: Sequence[int], tree: Tree) -> F32:
-            (row,) = evaluate(tokens, tree)
-            text, step, _ = said[-1]
-            said.append(([*text, *tokens], step + 1, row))
-            return np.array([row])
+    def further(self: FeatureDraft, tokens: Sequence[int], tree: Tree) -> F32:
+        (row,) = logits = evaluate(self, tokens, tree)
+        text, step, _ = said[-1]
+        said.append(([*text, *tokens], step + 1, row))
+        return logits
 
-        return first, further
-
-    monkeypatch.setattr(FeatureDraft, "begin", listened)
+    monkeypatch.setattr(FeatureDraft, "begin", first)
+    monkeypatch.setattr(FeatureDraft, "evaluate", further)
     with LoadedPackage(folder / "package", ["target", "head"], kernel="numpy") as loaded:
         num_accepted = 0
         for prompt in PROMPTS:
