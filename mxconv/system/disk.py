@@ -16,9 +16,11 @@ def reserve(file: FileIO, num_bytes: int) -> None:
     where there is no room."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, num_bytes)
-    else:  # macOS makes a file with a hole, which a disk that is full takes
+    else:
         status = os.fstat(file.fileno())
-        there = status.st_size if sys.platform == "win32" else status.st_blocks * 512
+        there = status.st_size
+        if sys.platform != "win32":  # macOS makes a file with a hole, which a disk that is full takes
+            there = status.st_blocks * 512
         if num_bytes - there > shutil.disk_usage(file.name).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.ftruncate(file.fileno(), num_bytes)
