@@ -96,7 +96,7 @@ def absence_problems(row: Row) -> list[str]:
 
 
 def shown_problems(row: Row) -> list[str]:
-    """What is wrong with the test that a row names: it is not there."""
+    """What is wrong with the test that a row names: it is not there, or has nothing to do with what the row names."""
     spans = SPAN.findall(row.shown)
     if not spans or not all(TEST.fullmatch(span) for span in spans):
         return [f"{row.method}: {row.shown!r}; tests as `tests/FILE.py::test_name` are required"]
@@ -106,6 +106,8 @@ def shown_problems(row: Row) -> list[str]:
         source = (ROOT / file).read_text("utf-8") if (ROOT / file).is_file() else ""
         if name not in functions_of(source):
             found.append(f"{row.method}: {span} is no test")
+        elif not any(word in squeezed(source) for word in words_of(row.where)):
+            found.append(f"{row.method}: {span} has none of {sorted(words_of(row.where))}")
     return found
 
 
@@ -113,7 +115,26 @@ def functions_of(source: str) -> set[str]:
     """Names of the module's tests, those that are skipped everywhere left out."""
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     skipped = "pytest.mark.skip"
-    return {f.name for f in functions if not any(ast.unparse(mark).startswith(skipped) for mark in f.decorator_list)}
+    return {
+        f.name for f in functions if not any(ast.unparse(mark).split("(")[0] == skipped for mark in f.decorator_list)
+    }
+
+
+def words_of(where: str) -> set[str]:
+    """Options, values, drafts, file stems and names that a row has in code type, as `squeezed` writes them."""
+    found = set()
+    for span in SPAN.findall(where):
+        for word in span.removeprefix("--draft ").split():
+            if "/" in word:
+                found.add(Path(word).stem)
+            elif word not in ("mxconv", "--draft"):
+                found |= set(re.split("[.,:=]", word.removeprefix("mxconv.")))
+    return {squeezed(word) for word in found if len(word) > 2}
+
+
+def squeezed(text: str) -> str:
+    """Without case, hyphens and underscores: AdaptivePace, adaptive-pace and adaptive_pace are one word."""
+    return re.sub("[-_]", "", text).lower()
 
 
 def span_problem(span: str) -> str | None:
@@ -193,7 +214,12 @@ def test_the_page_has_a_row_for_every_entry_of_the_list_and_every_technique_once
         assert any(row.method.startswith(f"{paper}:") for row in rows)
 
 
-THIS = "`tests/test_methods.py::test_the_page_says_what_is_there`"
+def test_the_checker_knows_the_program() -> None:
+    assert {"quantize", "bench kernels", "train draft", "train ngram"} <= set(commands())
+    assert "--num-draft-tokens" in commands()["generate"]
+
+
+THIS = "`tests/test_methods.py::test_the_checker_knows_the_program`"
 
 
 @pytest.mark.parametrize(
@@ -210,6 +236,7 @@ THIS = "`tests/test_methods.py::test_the_page_says_what_is_there`"
         ("yes", "somewhere", THIS, "names nothing"),
         ("yes", "`--confidence`", "-", "tests as `tests/FILE.py::test_name` are required"),
         ("yes", "`--confidence`", "`tests/test_methods.py::test_of_fate`", "test_of_fate is no test"),
+        ("yes", "`--confidence`", "`tests/codecs/test_e8m0.py::test_all_256_bytes`", "has none of ['confidence']"),
         ("no", "`--confidence`", "-", "names where mxconv has it"),
         ("no", "a crystal ball", "a crystal ball", "or a dash, is required"),
         ("no", "a crystal ball", "`mxconv generate --confidence`", "is called absent and is there"),
@@ -224,9 +251,15 @@ def test_a_page_that_claims_too_much_fails(status: str, where: str, shown: str, 
     assert complaint in found
 
 
-def test_a_page_may_say_what_is_absent_and_a_missing_row_fails() -> None:
-    row = Row("SPEQ: clairvoyance", "sees what comes", "no", "a crystal ball", "`--draft medusa:PATH`")
+@pytest.mark.parametrize(
+    "absent", ["`mxconv generate --accept judge`", "`--draft medusa:PATH`", "`model_type crystal`"]
+)
+def test_a_page_may_say_what_is_absent(absent: str) -> None:
+    row = Row("SPEQ: clairvoyance", "sees what comes", "no", "a crystal ball", absent)
     assert absence_problems(row) == []
+
+
+def test_a_missing_row_fails() -> None:
     line = next(line for line in PAGE.splitlines() if line.startswith("| CopySpec: "))
     assert len(problems(PAGE.replace(line + "\n", ""))) == 2  # the summary, and the entries of the list
 
