@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 LIMIT = 300_000_000  # bytes
-VERIFY_LIMIT = 250_000_000
+VERIFY_LIMIT = 125_000_000
 VERIFY = """
 import resource, sys
 from pathlib import Path

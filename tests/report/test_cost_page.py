@@ -117,7 +117,7 @@ def test_the_page_needs_no_network_and_no_scripts(page: str) -> None:
         assert word not in page
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
-    assert len(page.encode()) < 2_000_000
+    assert len(page.encode()) < 1_000_000
 
 
 def test_hostile_names_stay_words() -> None:
