@@ -134,7 +134,37 @@ class AcceptsOneTooMany(Level):
         return step, num_evaluated
 
 
+def keep_rejected_keys(session: Session, start: int, rows: Sequence[int]) -> None:
+    """Another: only the names of the rejected tokens are taken back, their keys and values stay."""
+    del session.tokens[start + len(rows) :]
+
+
+class LeavesDraftKeys(Level):
+    """And: a draft leaves its keys in the cache that it shares."""
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        return Level.propose(replace(self, shares_session=False), context, num_tokens, floor)
+
+
 def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_module, "Level", AcceptsOneTooMany)
     with pytest.raises(AssertionError):
         assert_lossless(Hierarchy([target_level(), self_draft()], [4], [0.0]), PROMPT, 20)
+
+
+def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rewind(session: Session, length: int) -> int:
+        keep_rejected_keys(session, length, [])
+        return length
+
+    monkeypatch.setattr(Session, "keep", keep_rejected_keys)
+    monkeypatch.setattr(Session, "rewind", rewind)
+    with pytest.raises(AssertionError):
+        assert_lossless(Hierarchy([target_level(), noisy_copy(noise=10)], [4], [0.0]), PROMPT, 8)
+
+
+def test_a_draft_that_leaves_its_keys_in_the_shared_cache_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_caches([self_draft()], PROMPT)
+    monkeypatch.setattr(chain_module, "Level", LeavesDraftKeys)
+    with pytest.raises(AssertionError):
+        check_caches([self_draft()], PROMPT)

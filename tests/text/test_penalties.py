@@ -5,12 +5,22 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from transformers import RepetitionPenaltyLogitsProcessor, SequenceBiasLogitsProcessor
+from transformers import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from mxconv.arrays import F32
 from mxconv.drafts.path_penalties import PathPenalties
 from mxconv.errors import ModelError
+from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties, penalized
+
+NUM_PATHS = 200
 
 
 def random_logits(random: np.random.Generator, number: int, vocab_size: int) -> F32:
@@ -50,10 +60,10 @@ def as_expected(logits: F32, penalties: Penalties, prompt: list[int], answer: li
     return scores
 
 
-@pytest.mark.parametrize(("vocab_size", "num_paths"), [(512, 200), (50_257, 6)])
-def test_every_path_has_the_logits_of_transformers(vocab_size: int, num_paths: int) -> None:
+@pytest.mark.parametrize("vocab_size", [512, 50_257])
+def test_every_path_has_the_logits_and_probabilities_of_transformers(vocab_size: int) -> None:
     random = np.random.default_rng(vocab_size)
-    for number in range(num_paths):
+    for number in range(NUM_PATHS):
         logits, penalties = random_logits(random, number, vocab_size), random_penalties(random, vocab_size)
         often = random.integers(0, vocab_size, 12)  # so that tokens come again
         text = np.where(random.random(60) < 0.5, random.choice(often, 60), random.integers(0, vocab_size, 60)).tolist()
@@ -63,6 +73,36 @@ def test_every_path_has_the_logits_of_transformers(vocab_size: int, num_paths: i
         found = counts.row(logits, text[:tail], text[tail:])
         scores = as_expected(logits, penalties, text[:cut], text[cut:])
         np.testing.assert_array_equal(found, scores[0].numpy())  # bit for bit, so the greedy token is theirs too
+        sampling = Sampling(
+            float(random.choice([0.3, 0.7, 1.0, 2.0])),
+            int(random.choice([0, 1, 40])),
+            float(random.choice([1.0, 0.95, 0.3])),
+            float(random.choice([0.0, 0.05, 0.5, 1.0])),
+        )
+        np.testing.assert_allclose(distribution(found, sampling), warped(scores, sampling), rtol=0, atol=1e-6)
+
+
+def warped(scores: torch.Tensor, sampling: Sampling) -> np.ndarray:
+    """The warpers in transformers' order, in float64, so that rounding moves no edge.
+
+    Where top_p cuts through equals, transformers keeps any of them and mxconv those with the lowest ids: these are put
+    in.
+    """
+    ids = torch.zeros((1, 0), dtype=torch.int64)
+    scores = TemperatureLogitsWarper(sampling.temperature)(ids, scores.double())
+    if sampling.top_k:
+        scores = TopKLogitsWarper(sampling.top_k)(ids, scores)
+    if sampling.top_p < 1:
+        kept = TopPLogitsWarper(sampling.top_p)(ids, scores.clone())
+        least = kept[kept > -torch.inf].min()
+        equals = (scores == least).nonzero()[:, 1]
+        num_kept = int((kept == least).sum())
+        kept[0, equals] = -torch.inf
+        kept[0, equals.sort().values[:num_kept]] = least
+        scores = kept
+    if sampling.min_p:
+        scores = MinPLogitsWarper(sampling.min_p)(ids, scores)
+    return scores.softmax(-1)[0].numpy()
 
 
 def test_counts_follow_a_path_to_any_other() -> None:
