@@ -1,5 +1,7 @@
 """What `verify` finds, and what it says."""
 
+import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from mxconv.verify import TensorVerification, Verification, verify, write_certif
 MATRIX = "model.layers.0.mlp.up_proj.weight"
 CODECS: dict[str, dict[str, Any]] = {"mxfp4": {"codec": "mxfp4"}, "bsfp": {"codec": "bsfp", "segments": "paper"}}
 each_codec = pytest.mark.parametrize("codec", list(CODECS))
+
+REAL_MODELS = ("stories260K", "llama2xs", "babyllama105")
 
 
 @pytest.fixture(scope="module")
@@ -220,3 +224,26 @@ def test_progress_ends_at_its_total(package: Path) -> None:
     verify(package, progress=lambda stage, done, total: last.update({stage: (done, total)}))
     assert list(last) == ["hash package", "verify"]
     assert all(done == total > 0 for done, total in last.values())
+
+
+def test_a_certificate_that_cannot_be_written_is_our_error(tmp_path: Path, made: dict[str, Path]) -> None:
+    shutil.copytree(made["mxfp4"], tmp_path / "p")
+    verification = verify(tmp_path / "p")
+    (tmp_path / "p/mxconv.json.new").mkdir()
+    with pytest.raises(PackageError) as caught:
+        write_certificate(tmp_path / "p", verification)
+    assert str(caught.value) == f"{tmp_path}/p/mxconv.json.new: cannot be written (Is a directory). Check permissions."
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [(f"{model}-{dtype}", codec) for model in REAL_MODELS for dtype, codec in (("bf16", "mxfp4"), ("fp16", "bsfp"))],
+)
+def test_real_models_are_bit_exact(tmp_path: Path, name: str, codec: str) -> None:
+    models = os.environ.get("MXCONV_TEST_MODELS")
+    if not models:
+        pytest.skip("MXCONV_TEST_MODELS is not set")
+    quantize(Path(models) / name, tmp_path / "p", codec=codec, num_threads=2)
+    verification = compare(tmp_path / "p", Path(models) / name)
+    assert verification.ok and verification.lossless
+    assert verification.num_bit_exact == len(json.loads((tmp_path / "p/mxconv.json").read_text())["tensors"])

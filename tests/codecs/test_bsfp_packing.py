@@ -101,3 +101,20 @@ def test_row_shifts_that_are_missing_superfluous_or_too_far_are_errors() -> None
     packed = encode_bsfp(patterns, low, shifts)
     with pytest.raises(CodecError, match=r"^segment table: start -128; 0 to 32128 is required, so that each residual"):
         decode_bsfp(replace(packed, row_shifts=np.full(32, -1, np.int8)), low, (20, 128))
+
+
+def test_a_count_moved_to_another_tile_never_passes_unnoticed() -> None:
+    """It decodes to an error or to other weights; file hashes tell the rest."""
+    packed = packed_with_escapes()
+    original = decode_bsfp(packed, TABLE, (40, 200))
+    rng = np.random.default_rng(3)
+    for _ in range(100):
+        counts = packed.escape_counts.copy()
+        source, target = rng.choice(np.flatnonzero(counts), 2, replace=False)
+        counts.flat[source] -= 1
+        counts.flat[target] += 1
+        try:
+            decoded = decode_bsfp(replace(packed, escape_counts=counts), TABLE, (40, 200))
+        except CodecError:
+            continue
+        assert (decoded != original).any()

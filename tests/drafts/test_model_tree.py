@@ -23,7 +23,7 @@ from tiny_levels import (
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
-from mxconv.drafts.guesses import SHARPNESS
+from mxconv.drafts.guesses import SHARPNESS, Guesses
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
@@ -226,3 +226,22 @@ def test_trees_that_models_draw_keep_the_targets_distribution(
 ) -> None:
     tail = tail_of_trees(RejectionAcceptance(sampling, 5), num_levels, [0.0] * num_nodes, unknown)
     assert tail > FALSE_ALARM
+
+
+class KeepsLikelyDraws(RejectionAcceptance):
+    """Wrong: leaves out what it drew where the token turned out to be unlikely."""
+
+    def guesses(
+        self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
+    ) -> Guesses:
+        said = super().guesses(logits, position, least, most, sharpness, first)
+        assert said.distribution is not None
+        shares = said.distribution[said.tokens]
+        kept = [index for index, share in enumerate(shares) if share >= 0.2]
+        return Guesses(
+            [said.tokens[index] for index in kept], [said.chances[index] for index in kept], said.distribution
+        )
+
+
+def test_a_tree_that_keeps_nodes_for_what_was_drawn_is_found_out() -> None:
+    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, [0.0] * 8, ()) < FALSE_ALARM

@@ -201,3 +201,10 @@ def test_the_visible_positions_may_lie_anywhere(data: st.DataObject) -> None:
     order = [*range(run), *others]
     in_a_row = attend(engine, query, keys[order], values[order], len(order), [])
     assert attend(engine, query, keys, values, run, others).tobytes() == in_a_row.tobytes()
+
+
+def test_positions_behind_the_visible_ones_are_never_read(engine: Any, rng: np.random.Generator) -> None:
+    query, keys, values = normal(rng, 10), *normal(rng, 2, 90, 10)
+    expected = attend(engine, query, keys, values, 70, [])
+    keys[70:] = values[70:] = np.nan
+    assert (attend(engine, query, keys, values, 70, []) == expected).all()
