@@ -34,6 +34,7 @@ from mxconv.codecs.gptq import (
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFileWriter
+from mxconv.conversion.fit_screen import FittedScreen, fit_screen
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
@@ -112,8 +113,10 @@ def calibrate(
     num_tokens: int,
     num_threads: int = 1,
     progress: Progress = silent,
-) -> None:
-    """Write a draft file for a package that was cast.
+    *,
+    with_screen: bool = False,
+) -> FittedScreen | None:
+    """Write a draft file for a package that was cast, and fit a screen of its draft's output head.
 
     Args:
         package: made from the source that the draft is for.
@@ -122,6 +125,10 @@ def calibrate(
         num_tokens: of all texts and answers, at most.
         num_threads: of native kernels.
         progress: told about tokens that the target writes, and layers.
+        with_screen: whether a screen is wanted.
+
+    Returns:
+        The screen; None where none is wanted, or none would pay.
 
     Raises:
         MxconvError: a file cannot be read or holds no text, or the model cannot be decoded.
@@ -155,13 +162,16 @@ def calibrate(
                 prefix = f"{config.layer_prefix}.{index}."  # of the layer's tensors
                 of_layer = {own: left.pop(own) for own in list(left) if own.startswith(prefix)}
                 _calibrate_layer(calibration, index, prefix, of_layer, writer)
-            _calibrate_head(calibration, left, writer)
+            normed = [calibration.norm(states) for states in calibration.states]
+            screen = fit_screen(loaded.target.head, normed) if with_screen else None
+            _calibrate_head(calibration, normed, left, writer)
             for record in left.values():
                 writer.write(record.name, *_cast(loaded, record))
                 calibration.num_cast += 1
             counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
             writer.commit(description | counts)
     progress("calibrate layers", 1, 1)
+    return screen
 
 
 def _groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
@@ -188,15 +198,17 @@ def _calibrate_layer(
     _write_anew(calibration, recorder, records, writer)
 
 
-def _calibrate_head(calibration: Calibration, records: dict[str, TensorRecord], writer: DraftFileWriter) -> None:
+def _calibrate_head(
+    calibration: Calibration, normed: list[F32], records: dict[str, TensorRecord], writer: DraftFileWriter
+) -> None:
     """The output head, if it is among the matrices that are left: it takes the last layer's normed rows."""
     config, recorder = calibration.loaded.own.config, InputRecorder()
     name = config.head if config.head in records else config.embedding
     if name not in records or not (name == config.head or config.tie_word_embeddings):
         return
     found = recorder.sums[name, None] = InputSum(config.hidden_size)
-    for states in calibration.states:
-        found.add(calibration.norm(states))
+    for rows in normed:
+        found.add(rows)
     _write_anew(calibration, recorder, {name: records.pop(name)}, writer)
 
 

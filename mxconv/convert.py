@@ -11,6 +11,7 @@ formats/package.md says what comes out.
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,6 +28,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
 from mxconv.conversion.source_hash import FinishedTensors, SourceHashes
 from mxconv.package.draft_vocabulary import VOCABULARY_FILE, draft_vocabulary_file
+from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.staging import EncodedTensor, PlacedFile, Staging, fingerprint
 from mxconv.package.target import Target, check_apart, check_target, open_staging, recover_target
@@ -88,8 +90,10 @@ def _convert_calibrated(
         can_refer = checkpoint.container == "safetensors" and options.dtype is None and options.codec == "mxfp4"
         plain = replace(options, calibrate=(), drafts=(), force=False, target="reference" if can_refer else "include")
         convert(checkpoint, cast, plain, progress, executor)
-        calibrate(cast, files, draft_file, options.calibration_tokens, options.num_threads, progress)
-        given = replace(options, calibrate=(), draft_weights=str(draft_file))
+        wants_screen = options.head_screen and options.draft_vocabulary is None
+        tokens, threads = options.calibration_tokens, options.num_threads
+        screen = calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=wants_screen)
+        given = replace(options, calibrate=(), draft_weights=str(draft_file), screen=screen)
         return convert(checkpoint, target, given, progress, executor)
 
 
@@ -109,6 +113,8 @@ def _convert(
     decisive = [__version__, record, options.max_shard_bytes, sizes, list(options.drafts)]
     if preparation.draft_file is not None:
         decisive.append(preparation.draft_file.record.sha256)
+    if options.screen is not None:
+        decisive.append(sha256(options.screen.file).hexdigest())
     staging = open_staging(target, fingerprint(*decisive))
     try:
         finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))
@@ -183,5 +189,7 @@ def _place_files(
     contents = {**preparation.derived_files, **preparation.layout.indexes}
     if preparation.vocabulary is not None:
         contents[VOCABULARY_FILE] = draft_vocabulary_file(preparation.vocabulary.tokens)
+    if (screen := preparation.options.screen) is not None:
+        contents[SCREEN_FILE] = screen.file
     for name, content in contents.items():
         staging.write_file(name, content)

@@ -82,6 +82,13 @@ def quantize(
         ),
     ] = None,
     calibration_tokens: Annotated[int, typer.Option(help="Of these texts and answers, at most.")] = 16_384,
+    head_screen: Annotated[
+        bool,
+        typer.Option(
+            "--head-screen/--no-head-screen",
+            help="With --calibrate: a small matrix chooses which rows of a large output head the draft reads.",
+        ),
+    ] = True,
     draft_vocabulary: Annotated[
         int | None,
         typer.Option(help="Tokens that the 4-bit draft and views of the target choose from; all by default."),
@@ -136,6 +143,7 @@ def quantize(
             drafts=tuple(draft or ()),
             calibrate=tuple(map(str, calibrate or ())),
             calibration_tokens=calibration_tokens,
+            head_screen=head_screen,
             draft_weights=None if draft_weights is None else str(draft_weights),
             draft_vocabulary=draft_vocabulary,
             draft_vocabulary_texts=tuple(draft_vocabulary_texts or ()),

@@ -7,6 +7,7 @@ from mxconv.conversion.preparation import Preparation, draft_folder, relative_na
 from mxconv.conversion.survey import Survey
 from mxconv.drafts.kind import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.package.draft_vocabulary import VOCABULARY_FILE
+from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.level_record import LevelRecord, PlainRecord
 from mxconv.package.manifest import (
     FileRecord,
@@ -75,6 +76,8 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
     is_bsfp = options.codec == "bsfp"
     chosen = preparation.vocabulary
     vocabulary = None if chosen is None else chosen.record
+    screen = None if options.screen is None else options.screen.record
+    limits = [name for name, limit in ((VOCABULARY_FILE, vocabulary), (SCREEN_FILE, screen)) if limit is not None]
     target = PlainRecord(
         name="target",
         kind="target",
@@ -88,11 +91,12 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
         kind="self-draft",
         codec=options.codec,
         location="package",
-        files=own if vocabulary is None else [*own, VOCABULARY_FILE],
+        files=own + limits,
         shares=["weights", "kv_cache", "tokenizer"],
         num_draft_tokens=DEFAULT_NUM_DRAFT_TOKENS,
         confidence=DEFAULT_BSFP_CONFIDENCE if is_bsfp else DEFAULT_CONFIDENCE,
         vocabulary=vocabulary,
+        screen=screen,
     )
     models = [
         level_of(draft, draft_folder(number, draft), options.codec, vocabulary)

@@ -17,6 +17,7 @@ from mxconv.drafts.kind import OpenedDraft
 from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.draft_vocabulary import VOCABULARY_FILE
+from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
@@ -214,7 +215,7 @@ def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: list[Opened
         CheckpointError: a name in the source is one that we write, or none that a manifest may hold.
         MxconvError: the same for a draft.
     """
-    ours = {FILE_NAME, VOCABULARY_FILE, *layout.indexes, *(shard.file_name for shard in layout.shards)}
+    ours = {FILE_NAME, VOCABULARY_FILE, SCREEN_FILE, *layout.indexes, *(shard.file_name for shard in layout.shards)}
     weights = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
     for path in [*weights, *checkpoint.companion_files]:
         name = path.relative_to(checkpoint.root).as_posix()

@@ -53,6 +53,8 @@ class SelfDraft(ModelKind):
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         weights = run.own.four_bits(record.name, with_target=bool(run.levels))
+        if record.screen is not None and record.vocabulary is None and run.levels:
+            weights = run.own.screened(weights, record, run.target.head)
         decoder = limited(run.matrices.decoder(run.own.config, weights, record.name), record, run)
         if run.levels and any(layer.skips_attention for layer in run.target.layers):  # keys that nobody writes
             record = record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})

@@ -19,6 +19,7 @@ from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInput, WeightedMlp
 from mxconv.engine.recurrent import EPS, RecurrentMixer, WeightedDeltaNet, WeightedMamba2, WeightedShortConvolution
 from mxconv.engine.rope import Positions, RotaryEmbedding
+from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
 from mxconv.engine.weights import DeferredMatrix, ModelWeights, Projection, WeightedNorm
@@ -50,10 +51,11 @@ class NativeDecoder(Decoder):
             self.engine,
             [self._layer(layer) for layer in self.layers],
             _native_of(self.norm),
-            _handle(self.head),
+            _handle(self.head.head if isinstance(self.head, ScreenedHead) else self.head),
             config.logit_multiplier,
             config.logit_cap or 0.0,
             (len(config.attentions), config.num_key_value_heads, config.head_dim),
+            _screen(self.head),
         )
 
     def _evaluate(
@@ -149,6 +151,14 @@ def _native_of(part: Projection | WeightedNorm | F32 | None) -> Any:
     if isinstance(part, WeightedNorm):
         return _native.Norm(_native_of(part.weight), _native_of(part.bias), part.parts.eps, part.parts.kind == "layer")
     return None if part is None else np.require(part, np.float32, ["C", "A"])
+
+
+def _screen(head: Matrix) -> _native.HeadScreen | None:
+    """What chooses the rows of a head that are read."""
+    if not isinstance(head, ScreenedHead):
+        return None
+    projection, scores = (_native.Projection(_handle(matrix), None) for matrix in (head.projection, head.scores))
+    return _native.HeadScreen(projection, scores, head.num_candidates)
 
 
 def _natives(part: object, *names: str) -> dict[str, Any]:

@@ -20,9 +20,12 @@ from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.weights import DeferredMatrix, ExpertStack, ModelWeights
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
+from mxconv.package.head_screen import read_head_screen
+from mxconv.package.level_record import LevelRecord
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, open_referenced
 from mxconv.package.stored_matrix import StoredMxfp4
@@ -84,6 +87,19 @@ class OwnWeights:
             return four_bit_matrix(self.package, own, self._make, tokens)
         float_format = FORMATS.get(own.dtype, BF16)  # FP8 represents BF16 weights
         return self._make.dense(float_format.encode(whole.rows(tokens)), float_format)
+
+    def screened(self, weights: ModelWeights, record: LevelRecord, head: Matrix) -> ModelWeights:
+        """The weights of a 4-bit level with a screen, whose candidates have the logits of the target's own head.
+
+        Raises:
+            PackageError: the screen is damaged.
+        """
+        assert record.screen is not None, "of a level with one"
+        projection, scores = read_head_screen(self.package, record, head.shape)
+        made = ScreenedHead(
+            self._make.dense(projection, BF16), self._make.mxfp4_draft(scores), head, record.screen.num_candidates
+        )
+        return replace(weights, matrices={**weights.matrices, head_tensor(self.config): made})
 
     @cached_property
     def _heads(self) -> frozenset[str]:

@@ -182,10 +182,15 @@ class SequenceTokens:
         Tokens after `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that after the norm. num_left_out positions of the text before these are in no place.
         """
 
+class HeadScreen:
+    """Which rows of an output head are read."""
+
+    def __init__(self, projection: Projection, scores: Projection, num_candidates: int) -> None: ...
+
 class Decoder:
     """A forward pass over matrices and vectors that stay where they are."""
 
-    def __init__(self, engine: Engine, layers: Sequence[Layer], norm: Norm, head: Matrix, logit_multiplier: float, logit_cap: float, cache: tuple[int, int, int]) -> None:
+    def __init__(self, engine: Engine, layers: Sequence[Layer], norm: Norm, head: Matrix, logit_multiplier: float, logit_cap: float, cache: tuple[int, int, int], screen: HeadScreen | None) -> None:
         """
         Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. `cache` is layers, heads and head_dim of its pages.
         """

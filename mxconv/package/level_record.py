@@ -43,6 +43,13 @@ class VocabularyRecord(Record):
     texts: list[Digest] = Field(description="SHA-256 of each text in which tokens were counted")
 
 
+class ScreenRecord(Record):
+    """Which rows of its output head a level reads, see formats/package.md, "Head screen"."""
+
+    rank: Annotated[int, Field(ge=1, lt=2**31)]
+    num_candidates: Annotated[int, Field(ge=1, lt=2**31)]
+
+
 class LevelBase(Record):
     """One level of the hierarchy; `levels[0]` is the target, each next one is cheaper."""
 
@@ -70,10 +77,15 @@ class LevelBase(Record):
         default=None, description="absent where the output head has every token; of self-drafts and views of the target"
     )
 
+    screen: ScreenRecord | None = Field(
+        default=None, description="absent where the level reads its whole output head; of self-drafts"
+    )
+
     @model_serializer(mode="wrap")
-    def _without_null_vocabulary(self, members: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Packages without one keep the bytes of those that were written before there was this member."""
-        return {name: value for name, value in members(self).items() if name != "vocabulary" or value is not None}
+    def _without_later_members(self, members: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Packages without them keep the bytes of those that were written before there were these members."""
+        later = ("vocabulary", "screen")
+        return {name: value for name, value in members(self).items() if name not in later or value is not None}
 
 
 class PlainRecord(LevelBase):

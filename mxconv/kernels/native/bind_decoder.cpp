@@ -60,7 +60,8 @@ void add_state(const Demands& demands, DecoderParts& decoder) {
 class BoundDecoder {
   public:
     BoundDecoder(Engine& engine, const std::vector<Layer>& layers, const Norm& norm, const Matrix& head,
-                 double logit_multiplier, double logit_cap, const std::tuple<int64_t, int64_t, int64_t>& cache) {
+                 double logit_multiplier, double logit_cap, const std::tuple<int64_t, int64_t, int64_t>& cache,
+                 const std::optional<HeadScreen>& screen) {
         DecoderParts parts{};
         parts.hidden_size = head.columns;
         parts.layers = layers;
@@ -76,7 +77,11 @@ class BoundDecoder {
                 add_state(branch.part->demands(), parts);
             }
         }
-        decoder_ = std::make_unique<Decoder>(engine, std::move(parts));
+        if (screen) {
+            projection_of(screen->projection, "screen.projection", -1, head.columns);
+            projection_of(screen->scores, "screen.scores", head.rows, screen->projection.rows());
+        }
+        decoder_ = std::make_unique<Decoder>(engine, std::move(parts), screen.value_or(HeadScreen{}));
     }
 
     void forward(MutableArray<float> x, const std::vector<std::pair<Array<float>, Array<float>>>& rotations,
@@ -130,15 +135,23 @@ class BoundDecoder {
     std::unique_ptr<Decoder> decoder_;
 };
 
+HeadScreen make_screen(const Projection& projection, const Projection& scores, int64_t num_candidates) {
+    require_that(num_candidates >= 1, "a screen lets a candidate through at least");
+    return {projection, scores, num_candidates};
+}
+
 }  // namespace
 
 void bind_decoder(nb::module_& module) {
+    nb::class_<HeadScreen> screen(module, "HeadScreen", "Which rows of an output head are read.");
+    define_init(screen, &make_screen, {"projection", "scores", "num_candidates"});
     nb::class_<BoundDecoder>(module, "Decoder", "A forward pass over matrices and vectors that stay where they are.")
         .def(nb::init<Engine&, const std::vector<Layer>&, const Norm&, const Matrix&, double, double,
-                      const std::tuple<int64_t, int64_t, int64_t>&>(),
+                      const std::tuple<int64_t, int64_t, int64_t>&, const std::optional<HeadScreen>&>(),
              nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+             nb::keep_alive<1, 9>(),
              nb::arg("engine"), nb::arg("layers"), nb::arg("norm"), nb::arg("head"), nb::arg("logit_multiplier"),
-             nb::arg("logit_cap"), nb::arg("cache"),
+             nb::arg("logit_cap"), nb::arg("cache"), nb::arg("screen").none(),
              "Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. "
              "`cache` is layers, heads and head_dim of its pages.")
         .def("forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("rotations"), nb::arg("temperatures"),

@@ -6,9 +6,9 @@
 
 namespace mxconv {
 
-Decoder::Decoder(Engine& engine, DecoderParts parts)
-    : engine_(engine), parts_(std::move(parts)), finite_(static_cast<size_t>(kTokensAtOnce)) {
-    forms_ = form_of(parts_.head->kind, parts_.head->format);
+Decoder::Decoder(Engine& engine, DecoderParts parts, const HeadScreen& screen)
+    : engine_(engine), parts_(std::move(parts)), screen_(screen), finite_(static_cast<size_t>(kTokensAtOnce)) {
+    forms_ = form_of(parts_.head->kind, parts_.head->format) | screen_.forms();
     for (const Layer& layer : parts_.layers) {
         for (const Branch& branch : layer.branches) {
             forms_ |= branch.part->forms();
@@ -77,6 +77,12 @@ void Decoder::run(const Slice& slice) {
             shared = std::max(shared, room.shared.num_bytes());
             own_bytes = std::max(own_bytes, room.own.num_bytes());
         }
+    }
+    if (screen_.exists()) {
+        Room room;
+        screen_.lay_out(room, *parts_.head, static_cast<int64_t>(slice.predicted.size()));
+        shared = std::max(shared, room.shared.num_bytes());
+        own_bytes = std::max(own_bytes, room.own.num_bytes());
     }
     memory_.reserve(shared);
     for (auto& own : workspaces_) {
@@ -148,14 +154,19 @@ void Decoder::copy_states(Step& step, int64_t stage) const {
 
 void Decoder::predict(Step& step) const {
     const Projection head{parts_.head, nullptr};
-    const Rowwise& rowwise = step.kernels.rowwise;
+    const auto finish = [&](int64_t count, float* logits) {
+        if (parts_.logit_multiplier != 1.0f) step.kernels.rowwise.scale(parts_.logit_multiplier, count, logits);
+        if (parts_.logit_cap != 0.0f) step.kernels.rowwise.cap(parts_.logit_cap, count, logits);
+    };
+    if (screen_.exists()) {
+        screen_.predict(step, parts_.norm, *parts_.head);
+        const auto num_tokens = static_cast<int64_t>(step.slice.predicted.size());
+        return step.share(num_tokens, [&](int64_t i) { finish(head.rows(), step.slice.logits + i * head.rows()); });
+    }
     Activations& taken = step.own.taken;
     step.take_in(parts_.norm, head.form(), taken, &step.slice.predicted);
     step.multiply({{&head, &taken, step.slice.logits, head.rows()}},
-                  [&](int64_t, int64_t, int64_t, int64_t count, float* logits) {
-                      if (parts_.logit_multiplier != 1.0f) rowwise.scale(parts_.logit_multiplier, count, logits);
-                      if (parts_.logit_cap != 0.0f) rowwise.cap(parts_.logit_cap, count, logits);
-                  });
+                  [&](int64_t, int64_t, int64_t, int64_t count, float* logits) { finish(count, logits); });
 }
 
 }  // namespace mxconv

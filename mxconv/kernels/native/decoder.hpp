@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine.hpp"
+#include "head_screen.hpp"
 #include "parts.hpp"
 #include "pass.hpp"
 #include "step.hpp"
@@ -15,7 +16,8 @@ namespace mxconv {
 
 class Decoder {
   public:
-    Decoder(Engine& engine, DecoderParts parts);
+    // A screen that does not exist leaves every row of the head to be read.
+    Decoder(Engine& engine, DecoderParts parts, const HeadScreen& screen);
 
     const DecoderParts& parts() const { return parts_; }
 
@@ -33,6 +35,7 @@ class Decoder {
 
     Engine& engine_;
     const DecoderParts parts_;
+    const HeadScreen screen_;
     int forms_;                 // that anything asks for that takes in rows
     bool is_parallel_ = false;  // any branch
     std::mutex callers_;

@@ -1,0 +1,79 @@
+"""A head screen for a draft, fitted to rows that its output head multiplies.
+
+What is fitted and how: codecs/head_screen.py. What is stored: formats/package.md, "Head screen".
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mxconv.arrays import F32, F64, U8, U16
+from mxconv.codecs.float16 import BF16
+from mxconv.codecs.head_screen import NUM_CANDIDATES, TILE, ScreenAxes, candidates
+from mxconv.codecs.mxfp4 import BLOCK
+from mxconv.codecs.vnni8 import padded
+from mxconv.kernels.encoders import decode_mxfp4, encode_mxfp4
+from mxconv.kernels.matrix import Matrix
+from mxconv.package.head_screen import head_screen_file
+from mxconv.package.level_record import ScreenRecord
+
+RANK = 4 / 9  # of the hidden size: on other texts than those it is fitted to, a lower one loses a token in fifty
+ENOUGH = 0.99  # of rows have their likeliest token among the candidates
+SAMPLE_ROWS, SAMPLES_AT_ONCE = 1024, 64  # by which this is judged
+HEAD_ROWS = 8192  # that become float64 at a time
+FEWEST_CANDIDATES = 32  # tiles of 16 tokens; smaller vocabularies need no screen
+
+
+@dataclass(frozen=True)
+class FittedScreen:
+    """What a conversion stores of a screen: the bytes of its file, and the level's record."""
+
+    file: bytes
+    record: ScreenRecord
+
+
+def fit_screen(head: Matrix, states: Sequence[F32]) -> FittedScreen | None:
+    """The screen of a head, (vocab_size, hidden_size), for rows that it multiplies, (n, hidden_size) each.
+
+    None where the vocabulary is small, or the screen lets too few through.
+    """
+    vocab_size, hidden_size = head.shape
+    num_candidates = min(NUM_CANDIDATES, vocab_size // TILE // 6)
+    if num_candidates < FEWEST_CANDIDATES:
+        return None
+    weights, inputs = np.zeros((hidden_size, hidden_size)), np.zeros((hidden_size, hidden_size))
+    for rows in _head_rows(head):
+        weights += rows.T @ rows
+    for each in states:
+        wide = each.astype(np.float64)
+        inputs += wide.T @ wide
+    axes = ScreenAxes.of(weights, inputs)
+    taken = np.concatenate(states)
+    sample = taken[:: max(len(taken) // SAMPLE_ROWS, 1)][:SAMPLE_ROWS]
+    rank = padded(round(RANK * hidden_size), BLOCK)
+    projection, given = axes.of_rank(rank)
+    patterns = BF16.encode(projection.astype(np.float32))
+    scores = np.concatenate([BF16.encode((rows @ given).astype(np.float32)) for rows in _head_rows(head)])
+    codes, scales = encode_mxfp4(scores, BF16, "mse")
+    if _share_let_through(head, sample, patterns, codes, scales, num_candidates) < ENOUGH:
+        return None
+    record = ScreenRecord(rank=rank, num_candidates=num_candidates)
+    return FittedScreen(head_screen_file(patterns, codes, scales, vocab_size), record)
+
+
+def _head_rows(head: Matrix) -> Iterator[F64]:
+    for start in range(0, head.shape[0], HEAD_ROWS):
+        yield head.rows(np.arange(start, min(start + HEAD_ROWS, head.shape[0]))).astype(np.float64)
+
+
+def _share_let_through(head: Matrix, sample: F32, projection: U16, codes: U8, scales: U8, num_candidates: int) -> float:
+    """The share of rows whose likeliest token is among their candidates."""
+    scoring = decode_mxfp4(codes, scales, (head.shape[0], len(projection)))
+    let_through = 0
+    for start in range(0, len(sample), SAMPLES_AT_ONCE):
+        rows = sample[start : start + SAMPLES_AT_ONCE]
+        likeliest = head.multiply(rows).argmax(1)
+        scores = rows @ BF16.decode(projection).T @ scoring.T
+        let_through += sum(candidates(row, num_candidates)[token] for row, token in zip(scores, likeliest, strict=True))
+    return let_through / len(sample)
