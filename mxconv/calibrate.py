@@ -34,7 +34,7 @@ from mxconv.codecs.gptq import (
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFileWriter
-from mxconv.conversion.fit_screen import FittedScreen, fit_screen
+from mxconv.conversion.fit_screen import fit_screen
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
@@ -115,8 +115,8 @@ def calibrate(
     progress: Progress = silent,
     *,
     with_screen: bool = False,
-) -> FittedScreen | None:
-    """Write a draft file for a package that was cast, and fit a screen of its draft's output head.
+) -> None:
+    """Write a draft file for a package that was cast.
 
     Args:
         package: made from the source that the draft is for.
@@ -125,10 +125,7 @@ def calibrate(
         num_tokens: of all texts and answers, at most.
         num_threads: of native kernels.
         progress: told about tokens that the target writes, and layers.
-        with_screen: whether a screen is wanted.
-
-    Returns:
-        The screen; None where none is wanted, or none would pay.
+        with_screen: whether the file is to have a screen of the draft's output head, where one pays.
 
     Raises:
         MxconvError: a file cannot be read or holds no text, or the model cannot be decoded.
@@ -169,9 +166,8 @@ def calibrate(
                 writer.write(record.name, *_cast(loaded, record))
                 calibration.num_cast += 1
             counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
-            writer.commit(description | counts)
+            writer.commit(description | counts, screen)
     progress("calibrate layers", 1, 1)
-    return screen
 
 
 def _groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:

@@ -11,7 +11,6 @@ formats/package.md says what comes out.
 
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -92,8 +91,8 @@ def _convert_calibrated(
         convert(checkpoint, cast, plain, progress, executor)
         wants_screen = options.head_screen and options.draft_vocabulary is None
         tokens, threads = options.calibration_tokens, options.num_threads
-        screen = calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=wants_screen)
-        given = replace(options, calibrate=(), draft_weights=str(draft_file), screen=screen)
+        calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=wants_screen)
+        given = replace(options, calibrate=(), draft_weights=str(draft_file))
         return convert(checkpoint, target, given, progress, executor)
 
 
@@ -112,9 +111,7 @@ def _convert(
     sizes, record = preparation.source_sizes, preparation.record.model_dump()
     decisive = [__version__, record, options.max_shard_bytes, sizes, list(options.drafts)]
     if preparation.draft_file is not None:
-        decisive.append(preparation.draft_file.record.sha256)
-    if options.screen is not None:
-        decisive.append(sha256(options.screen.file).hexdigest())
+        decisive += [preparation.draft_file.record.sha256, preparation.screen is not None]
     staging = open_staging(target, fingerprint(*decisive))
     try:
         finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))
@@ -189,7 +186,7 @@ def _place_files(
     contents = {**preparation.derived_files, **preparation.layout.indexes}
     if preparation.vocabulary is not None:
         contents[VOCABULARY_FILE] = draft_vocabulary_file(preparation.vocabulary.tokens)
-    if (screen := preparation.options.screen) is not None:
+    if (screen := preparation.screen) is not None:
         contents[SCREEN_FILE] = screen.file
     for name, content in contents.items():
         staging.write_file(name, content)

@@ -76,7 +76,7 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
     is_bsfp = options.codec == "bsfp"
     chosen = preparation.vocabulary
     vocabulary = None if chosen is None else chosen.record
-    screen = None if options.screen is None else options.screen.record
+    screen = None if preparation.screen is None else preparation.screen.record
     limits = [name for name, limit in ((VOCABULARY_FILE, vocabulary), (SCREEN_FILE, screen)) if limit is not None]
     target = PlainRecord(
         name="target",

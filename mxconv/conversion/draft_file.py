@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from pydantic import ValidationError
 
 from mxconv.arrays import U8, U16
 from mxconv.checkpoint.hashing import sha256_file
@@ -30,12 +31,15 @@ from mxconv.codecs.vnni8 import TILE_COLUMNS, TILE_ROWS, unpack_nibbles
 from mxconv.conversion.options import Codec
 from mxconv.conversion.survey import GivenCodes, Survey, with_codes
 from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.head_screen import STEM, HeadScreen, read_head_screen
+from mxconv.package.level_record import ScreenRecord
 from mxconv.package.manifest import DraftWeightsRecord
 from mxconv.package.stored import draft_arrays
 from mxconv.system.disk import write_at
 
 KEY = "mxconv_draft"
 MAX_DESCRIPTION_BYTES = 1 << 16  # of the JSON in the header; the manifest repeats it
+ROOM = MAX_DESCRIPTION_BYTES - 64  # that is kept for what the header says at last; headers are multiples of 64 bytes
 MAX_SCALE = MAX_EXPONENT + BIAS  # with larger ones codes reach infinity; 255 is NaN
 MAX_BF16 = BF16.infinity - 1  # patterns of what is finite and not negative
 
@@ -57,7 +61,9 @@ class DraftFileWriter:
         self.path, self._partial = path, path.with_name(path.name + ".partial")
         self._arrays = {name: draft_arrays(codec, name, shape) for name, shape in shapes.items()}
         self._missing = set(shapes)
-        _, begins = self._header({})
+        header, begins = self._header({}, None, 0)
+        self._num_header_bytes = len(header) + ROOM
+        begins = [begin + ROOM for begin in begins]
         names = [array.name for arrays in self._arrays.values() for array in arrays]
         self._begins = dict(zip(names, begins, strict=True))
         try:
@@ -81,25 +87,36 @@ class DraftFileWriter:
             self._write(self._begins[array.name], values.tobytes())
         self._missing.discard(name)
 
-    def commit(self, description: Mapping[str, Any]) -> None:
+    def commit(self, description: Mapping[str, Any], screen: HeadScreen | None = None) -> None:
         """Finish the file.
 
         Args:
             description: how the codes were made, for the manifest; `rule`, a text, is required.
+            screen: of the draft's output head, if it has one.
         """
         assert not self._missing, f"matrices that were not written: {sorted(self._missing)[:5]}"
-        self._write(0, self._header(description)[0])
+        if screen is not None:
+            description = {**description, STEM: screen.record.model_dump()}
+        num_spaces = self._num_header_bytes - len(self._header(description, screen, 0)[0])
+        if num_spaces < 0:
+            raise ValueError(f"a description that is {-num_spaces} bytes too long for a header")
+        header, begins = self._header(description, screen, num_spaces)
+        for (_, values), begin in zip(screen.arrays if screen else [], begins[len(self._begins) :], strict=True):
+            self._write(begin, values.tobytes())
+        self._write(0, header)
         self._file.close()
         self._partial.replace(self.path)
 
-    def _header(self, description: Mapping[str, Any]) -> tuple[bytes, list[int]]:
-        """A header of one length whatever the description, since JSON may end in spaces."""
-        text = json.dumps(description)
-        text += " " * (MAX_DESCRIPTION_BYTES - len(json.dumps(text)))
-        if len(text) > MAX_DESCRIPTION_BYTES:
-            raise ValueError(f"a description of {len(text)} bytes; at most {MAX_DESCRIPTION_BYTES} are read")
-        entries = [(a.name, a.dtype, a.shape) for arrays in self._arrays.values() for a in arrays]
-        return format_header(entries, {KEY: text})
+    def _header(
+        self, description: Mapping[str, Any], screen: HeadScreen | None, num_spaces: int
+    ) -> tuple[bytes, list[int]]:
+        """A header whose JSON ends in spaces, so that it has one length whatever the description."""
+        arrays = [array for arrays in self._arrays.values() for array in arrays]
+        arrays += [array for array, _ in screen.arrays] if screen else []
+        return format_header(
+            [(array.name, array.dtype, array.shape) for array in arrays],
+            {KEY: json.dumps(description) + " " * num_spaces},
+        )
 
     def _write(self, begin: int, content: bytes) -> None:
         try:
@@ -143,7 +160,7 @@ class DraftFile:
             raise CheckpointError(f"{label}: no `rule`; a text that names the method is required. Add it.")
         if not file.entries:
             raise CheckpointError(f"{path}: holds no arrays; codes and scales of a matrix are required.")
-        for name in file.entries:
+        for name in file.entries.keys() - {f"{STEM}.projection"}:
             stem, _, part = name.rpartition(".")
             other = {"codes": "scales", "scales": "codes"}.get(part)
             if other is None or f"{stem}.{other}" not in file.entries:
@@ -155,7 +172,27 @@ class DraftFile:
     @property
     def names(self) -> list[str]:
         """The tensors whose codes it holds, sorted."""
-        return sorted(name.removesuffix(".codes") for name in self.file.entries if name.endswith(".codes"))
+        found = {name.removesuffix(".codes") for name in self.file.entries if name.endswith(".codes")}
+        return sorted(found - {STEM})
+
+    def screen(self, head: tuple[int, int]) -> HeadScreen | None:
+        """The screen of an output head of (vocab_size, hidden_size), if the file holds one.
+
+        Raises:
+            CheckpointError: it is described in a way that none has.
+            PackageError: an array of it is missing or of another shape.
+        """
+        if (described := self.description.get(STEM)) is None:
+            return None
+        try:
+            record = ScreenRecord.model_validate(described)
+        except ValidationError as error:
+            raise CheckpointError(
+                f"{self.file.path}: metadata {KEY}: `{STEM}` is {described!r}; `rank` and `num_candidates`, whole "
+                "numbers from 1 on, are required. Make the file again."
+            ) from error
+        tensors = {name: SourceTensor(name, self.file) for name in self.file.entries}
+        return read_head_screen(tensors, record, head, str(self.file.path))
 
     @cached_property
     def record(self) -> DraftWeightsRecord:

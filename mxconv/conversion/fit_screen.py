@@ -4,7 +4,6 @@ What is fitted and how: codecs/head_screen.py. What is stored: formats/package.m
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,8 +14,8 @@ from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import padded
 from mxconv.kernels.encoders import decode_mxfp4, encode_mxfp4
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.head_screen import head_screen_file
-from mxconv.package.level_record import ScreenRecord
+from mxconv.package.head_screen import HeadScreen
+from mxconv.package.stored_matrix import StoredMxfp4
 
 RANK = 4 / 9  # of the hidden size: on other texts than those it is fitted to, a lower one loses a token in fifty
 ENOUGH = 0.99  # of rows have their likeliest token among the candidates
@@ -25,15 +24,7 @@ HEAD_ROWS = 8192  # that become float64 at a time
 FEWEST_CANDIDATES = 32  # tiles of 16 tokens; smaller vocabularies need no screen
 
 
-@dataclass(frozen=True)
-class FittedScreen:
-    """What a conversion stores of a screen: the bytes of its file, and the level's record."""
-
-    file: bytes
-    record: ScreenRecord
-
-
-def fit_screen(head: Matrix, states: Sequence[F32]) -> FittedScreen | None:
+def fit_screen(head: Matrix, states: Sequence[F32]) -> HeadScreen | None:
     """The screen of a head, (vocab_size, hidden_size), for rows that it multiplies, (n, hidden_size) each.
 
     None where the vocabulary is small, or the screen lets too few through.
@@ -58,8 +49,7 @@ def fit_screen(head: Matrix, states: Sequence[F32]) -> FittedScreen | None:
     codes, scales = encode_mxfp4(scores, BF16, "mse")
     if _share_let_through(head, sample, patterns, codes, scales, num_candidates) < ENOUGH:
         return None
-    record = ScreenRecord(rank=rank, num_candidates=num_candidates)
-    return FittedScreen(head_screen_file(patterns, codes, scales, vocab_size), record)
+    return HeadScreen(patterns, StoredMxfp4((vocab_size, rank), codes, scales), num_candidates)
 
 
 def _head_rows(head: Matrix) -> Iterator[F64]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule
-from mxconv.conversion.fit_screen import FittedScreen
 from mxconv.errors import MxconvError
 from mxconv.package.manifest import OptionsRecord
 
@@ -34,8 +33,7 @@ class QuantizeOptions:
     draft_weights: str | None = None  # a file of codes and scales, see draft_file.py
     calibrate: tuple[str, ...] = ()  # files of texts or prompts: such a file is made by them, see calibrate.py
     calibration_tokens: int = DEFAULT_CALIBRATION_TOKENS  # of these texts, at most
-    head_screen: bool = True  # with calibrate: whether the draft's output head gets a screen, where one pays
-    screen: FittedScreen | None = None  # that one
+    head_screen: bool = True  # whether the draft's output head gets the screen that a draft file or calibrate brings
     draft_vocabulary: int | None = None  # tokens that drafts of the target's own weights choose from; None: all
     draft_vocabulary_texts: tuple[Path, ...] = ()  # in which they are counted
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES

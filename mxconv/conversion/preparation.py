@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from mxconv.arch.families.registry import describe_values
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.draft_file import DraftFile
 from mxconv.conversion.drafts import open_drafts
@@ -17,7 +18,7 @@ from mxconv.drafts.kind import OpenedDraft
 from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.draft_vocabulary import VOCABULARY_FILE
-from mxconv.package.head_screen import SCREEN_FILE
+from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
@@ -44,6 +45,7 @@ class Preparation:
     to_store: bool  # goes the package
     draft_file: DraftFile | None = None  # that gave some surveys their codes
     vocabulary: FrequentTokens | None = None  # of its drafts
+    screen: HeadScreen | None = None  # of its 4-bit draft
 
     @property
     def num_bytes_source(self) -> int:
@@ -136,6 +138,10 @@ def prepare(
     draft_file = None if options.draft_weights is None else DraftFile.open(Path(options.draft_weights))
     if draft_file is not None:
         surveys = draft_file.give(surveys)
+    screen = None
+    if draft_file is not None and options.head_screen and vocabulary is None and checkpoint.config is not None:
+        described = describe_values(checkpoint.config)
+        screen = draft_file.screen((described.vocab_size, described.hidden_size))
     layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
     preparation = Preparation(
         checkpoint,
@@ -150,6 +156,7 @@ def prepare(
         to_store,
         draft_file,
         vocabulary,
+        screen,
     )
     check_names(checkpoint, layout, drafts, preparation.links_target)
     return preparation

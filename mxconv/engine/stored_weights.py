@@ -24,7 +24,7 @@ from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.weights import DeferredMatrix, ExpertStack, ModelWeights
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.head_screen import read_head_screen
+from mxconv.package.head_screen import SCREEN_FILE, read_head_screen
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, open_referenced
@@ -95,10 +95,10 @@ class OwnWeights:
             PackageError: the screen is damaged.
         """
         assert record.screen is not None, "of a level with one"
-        projection, scores = read_head_screen(self.package, record, head.shape)
-        made = ScreenedHead(
-            self._make.dense(projection, BF16), self._make.mxfp4_draft(scores), head, record.screen.num_candidates
-        )
+        label = f"{self.package.root / SCREEN_FILE}, of level {record.name}"
+        screen = read_head_screen(self.package.arrays, record.screen, head.shape, label)
+        projection, scores = self._make.dense(screen.projection, BF16), self._make.mxfp4_draft(screen.scores)
+        made = ScreenedHead(projection, scores, head, screen.num_candidates)
         return replace(weights, matrices={**weights.matrices, head_tensor(self.config): made})
 
     @cached_property

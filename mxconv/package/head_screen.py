@@ -1,12 +1,14 @@
-"""The head screen of a package: two small matrices in a file of their own. Rules: formats/package.md, "Head screen"."""
+"""The head screen of a package or a draft file: two small matrices. Rules: formats/package.md, "Head screen"."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from mxconv.arrays import U8, U16
 from mxconv.checkpoint.safetensors_header import format_header
+from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.errors import PackageError
-from mxconv.package.level_record import LevelRecord
-from mxconv.package.package import Package
+from mxconv.package.level_record import ScreenRecord
 from mxconv.package.stored import StoredArray, mxfp4_arrays
 from mxconv.package.stored_matrix import StoredMxfp4
 
@@ -14,8 +16,35 @@ SCREEN_FILE = "head_screen.safetensors"
 STEM = "head_screen"
 
 
+@dataclass(frozen=True)
+class HeadScreen:
+    """A screen as it is stored."""
+
+    projection: U16  # (rank, hidden_size) BF16 patterns
+    scores: StoredMxfp4  # (vocab_size, rank)
+    num_candidates: int
+
+    @property
+    def record(self) -> ScreenRecord:
+        """For the manifest."""
+        return ScreenRecord(rank=len(self.projection), num_candidates=self.num_candidates)
+
+    @property
+    def arrays(self) -> list[tuple[StoredArray, U8 | U16]]:
+        """What a file holds of it."""
+        vocab_size, rank = self.scores.shape
+        arrays = screen_arrays(rank, vocab_size, self.projection.shape[1])
+        return list(zip(arrays, (self.projection, self.scores.codes, self.scores.scales), strict=True))
+
+    @property
+    def file(self) -> bytes:
+        """The bytes of a package's file."""
+        header, _ = format_header([(array.name, array.dtype, array.shape) for array, _ in self.arrays], {})
+        return header + b"".join(values.tobytes() for _, values in self.arrays)
+
+
 def screen_arrays(rank: int, vocab_size: int, hidden_size: int) -> tuple[StoredArray, ...]:
-    """The arrays of the file: the projection, then codes and scales of the matrix that gives scores."""
+    """The projection, then codes and scales of the matrix that gives scores."""
     projection = StoredArray(f"{STEM}.projection", "BF16", (rank, hidden_size))
     return (projection, *mxfp4_arrays(STEM, (vocab_size, rank)))
 
@@ -25,41 +54,29 @@ def screen_bytes(rank: int, vocab_size: int, hidden_size: int) -> int:
     return sum(array.num_bytes for array in screen_arrays(rank, vocab_size, hidden_size))
 
 
-def head_screen_file(projection: U16, codes: U8, scales: U8, vocab_size: int) -> bytes:
-    """The bytes of the file.
+def read_head_screen(
+    arrays: Mapping[str, SourceTensor], record: ScreenRecord, head: tuple[int, int], label: str
+) -> HeadScreen:
+    """The screen among the arrays of a file.
 
     Args:
-        projection: (rank, hidden_size) BF16 patterns.
-        codes: of the scores' matrix, (vocab_size, rank) in MXFP4, as a package has them.
-        scales: likewise.
-        vocab_size: rows of the output head.
-    """
-    arrays = screen_arrays(projection.shape[0], vocab_size, projection.shape[1])
-    header, _ = format_header([(array.name, array.dtype, array.shape) for array in arrays], {})
-    return header + b"".join(values.tobytes() for values in (projection, codes, scales))
-
-
-def read_head_screen(package: Package, record: LevelRecord, head: tuple[int, int]) -> tuple[U16, StoredMxfp4]:
-    """The projection, (rank, hidden_size) BF16 patterns, and the matrix that gives scores, (vocab_size, rank).
-
-    Args:
-        package: that has the level.
-        record: of a level with a screen.
+        arrays: by name.
+        record: what is said of it.
         head: (vocab_size, hidden_size) of the output head.
+        label: names the file in messages.
 
     Raises:
         PackageError: an array is missing or of another shape.
     """
-    assert record.screen is not None, "of a level with one"
     found = []
-    for array in screen_arrays(record.screen.rank, *head):
-        tensor = package.arrays.get(array.name)
+    for array in screen_arrays(record.rank, *head):
+        tensor = arrays.get(array.name)
         if tensor is None or (tensor.dtype, tensor.shape) != (array.dtype, array.shape):
             is_there = "is missing" if tensor is None else f"is {tensor.dtype} {list(tensor.shape)}"
             raise PackageError(
-                f"{package.root / SCREEN_FILE}: array {array.name} {is_there}; {array.dtype} {list(array.shape)} is "
-                f"required by level {record.name}. Convert again."
+                f"{label}: array {array.name} {is_there}; {array.dtype} {list(array.shape)} is required. Convert again."
             )
         found.append(tensor.array())
     projection, codes, scales = found
-    return cast(U16, projection), StoredMxfp4((head[0], record.screen.rank), cast(U8, codes), cast(U8, scales))
+    scores = StoredMxfp4((head[0], record.rank), cast(U8, codes), cast(U8, scales))
+    return HeadScreen(cast(U16, projection), scores, record.num_candidates)

@@ -27,6 +27,7 @@ from mxconv.conversion.draft_file import DraftFile, DraftFileWriter
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, plan_tensors
 from mxconv.errors import ModelError
+from mxconv.package.head_screen import HeadScreen, read_head_screen
 from mxconv.package.package import Package
 from mxconv.train.losses import kl_divergence
 from mxconv.train.training_task import FrozenTarget, TrainingTask
@@ -42,7 +43,8 @@ class SelfDraftTask(TrainingTask):
     Args:
         folder: of the target.
         target: what they learn from.
-        start: a draft file or a package to begin with; what it lacks, or all, begins as the direct cast, rule `mse`.
+        start: a draft file or a package to begin with, whose head screen goes along; what it lacks, or all, begins as
+            the direct cast, rule `mse`.
         record: how the draft is made, for the file.
 
     Raises:
@@ -55,6 +57,7 @@ class SelfDraftTask(TrainingTask):
         super().__init__({}, target, torch.float32, ["kl"])
         self.record = dict(record)
         self.matrices, self.head = _read(folder, dict(target.model.named_parameters()))
+        self.screen: HeadScreen | None = None
         if start is not None:
             self._start_from(start)
 
@@ -87,7 +90,7 @@ class SelfDraftTask(TrainingTask):
         with DraftFileWriter(folder / FILE_NAME, {name: codes[name].shape for name in stored}) as writer:
             for name, (packed, scales) in stored.items():
                 writer.write(name, packed, scales)
-            writer.commit(self.record)
+            writer.commit(self.record, self.screen)
 
     def _start_from(self, path: Path) -> None:
         """Take given codes and scales.
@@ -111,6 +114,7 @@ class SelfDraftTask(TrainingTask):
             kept = encode_e2m1(elements) == codes
             self.matrices[name] = np.where(kept, elements, decode_e2m1(codes)), scales
             is_empty = False
+        self.screen = _given_screen(path, tuple(self.target.model.get_output_embeddings().weight.shape))
         if is_empty:
             raise ModelError(f"{path}: holds no MXFP4 matrix; one at least is required. Convert with --codec mxfp4.")
 
@@ -131,6 +135,19 @@ def _given(path: Path) -> Iterator[tuple[str, U8, U8]]:
                 continue
             codes, scales = (cast(U8, draft.file.view(f"{name}.{part}")) for part in ("codes", "scales"))
             yield name, codes, scales
+    finally:
+        draft.close()
+
+
+def _given_screen(path: Path, head: tuple[int, int]) -> HeadScreen | None:
+    """The head screen of a draft file, or of a package; it depends on the target's head and on texts alone."""
+    if path.is_dir():
+        with Package(path) as package:
+            found = [level.screen for level in package.manifest.levels if level.screen is not None]
+            return read_head_screen(package.arrays, found[0], head, str(path)) if found else None
+    draft = DraftFile.open(path)
+    try:
+        return draft.screen(head)
     finally:
         draft.close()
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -46,9 +46,9 @@ class StepReport:
     parts: dict[str, float]  # the losses by name
 
 
-def accelerator() -> Accelerator:
+def accelerator(mixed_precision: Literal["no", "bf16"] = "no") -> Accelerator:
     """This process among those of the launcher, on a GPU where there is one."""
-    return Accelerator(cpu=not torch.cuda.is_available())
+    return Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=mixed_precision)
 
 
 def fit(
@@ -108,7 +108,8 @@ def fit(
         mine = rows[accelerator.process_index :: accelerator.num_processes].to(accelerator.device)
         for group in optimizer.param_groups:
             group["lr"] = stage.learning_rate(place)
-        losses = task.losses(model, mine, stage.windows)
+        with accelerator.autocast():  # as its `mixed_precision` says
+            losses = task.losses(model, mine, stage.windows)
         optimizer.zero_grad()
         accelerator.backward(losses.mean())
         accelerator.clip_grad_norm_(model.parameters(), MOST_NORM)

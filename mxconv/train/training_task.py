@@ -44,6 +44,7 @@ class FrozenTarget:
                 "Check the folder with mxconv inspect."
             ) from error
         self.model = model.to(device).eval().requires_grad_(False)
+        _keep_float32(self.model.get_output_embeddings())
 
     @property
     def num_parameters(self) -> int:
@@ -113,6 +114,18 @@ class TrainingTask(ABC):
     def constants(self) -> dict[str, Tensor]:
         """Tensors of the file that are not trained."""
         return {}
+
+
+def _keep_float32(head: nn.Module) -> None:
+    """Let a module multiply in float32 under autocast too: logits in BF16 are steps of an eighth apart."""
+    multiply = head.forward
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            made: Tensor = multiply(x.float())
+        return made
+
+    head.forward = forward
 
 
 def num_parameters(model: nn.Module) -> int:

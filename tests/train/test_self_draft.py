@@ -20,6 +20,8 @@ from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFile, DraftFileWriter
 from mxconv.errors import ModelError
+from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
+from mxconv.package.stored_matrix import StoredMxfp4
 from mxconv.train.self_draft import Rounded, SelfDraftTask, round_e2m1
 from mxconv.train.training_task import FrozenTarget
 from mxconv.train.windows import written_windows
@@ -104,6 +106,43 @@ def test_the_file_holds_the_trained_weights(folder: Path, tmp_path: Path) -> Non
     draft.close()
     record = DraftFile.open(folder / "whole.safetensors").description
     assert record["rule"].startswith("distilled") and record["steps"] == 12 and len(record["texts"]) == 1
+
+
+def test_products_in_bf16_learn_the_same(folder: Path) -> None:
+    """Losses a little other, of logits that stay float32."""
+    made = run_mxconv(*command(folder, "mixed", "--mixed-precision", "bf16"))
+    assert made.returncode == 0, made.stderr
+    mixed, whole = (
+        [json.loads(line)["loss"] for line in (folder / f"{name}.losses.jsonl").read_text().splitlines()]
+        for name in ("mixed", "whole")
+    )
+    assert mixed != whole
+    np.testing.assert_allclose(mixed, whole, rtol=0.05)
+    target = FrozenTarget(TRAINED, torch.device("cpu"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert target.model(torch.arange(8)[None]).logits.dtype == torch.float32
+
+
+def test_a_head_screen_goes_along(folder: Path, tmp_path: Path) -> None:
+    """From a draft file to what is trained, to the package, and from that to what is trained next."""
+    whole, path = DraftFile.open(folder / "whole.safetensors"), tmp_path / "screened.safetensors"
+    head = tuple(json.loads((TRAINED / "config.json").read_text())[name] for name in ("vocab_size", "hidden_size"))
+    stored, codes = head[0] // 16, np.random.default_rng(1).integers(0, 256, (head[0] // 16, 4, 64), np.uint8)
+    scores = StoredMxfp4((head[0], 32), codes, np.full((stored, 1, 16), 120, np.uint8))
+    screen = HeadScreen(np.full((32, head[1]), 0x3C00, np.uint16), scores, 5)
+    shapes = {name: task(None).matrices[name][0].shape for name in whole.names}
+    with DraftFileWriter(path, shapes) as writer:
+        for name in whole.names:
+            writer.write(name, *(whole.file.view(f"{name}.{part}") for part in ("codes", "scales")))
+        writer.commit(whole.description, screen)
+    for number in range(2):
+        run_mxconv("quantize", str(TRAINED), "-o", str(tmp_path / str(number)), "--draft-weights", str(path))
+        assert (tmp_path / str(number) / SCREEN_FILE).read_bytes() == screen.file
+        made = task(tmp_path / str(number))
+        made.write({f"elements.{n}": each.detach() for n, each in enumerate(made.model().elements)}, tmp_path)
+        path = tmp_path / "draft.safetensors"
+    run_mxconv("quantize", str(TRAINED), "-o", str(tmp_path / "no"), "--draft-weights", str(path), "--no-head-screen")
+    assert not (tmp_path / "no" / SCREEN_FILE).exists()
 
 
 def test_quantize_takes_it(folder: Path, tmp_path: Path) -> None:

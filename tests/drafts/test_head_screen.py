@@ -1,0 +1,154 @@
+"""Drafts with a head screen: what a calibration stores, what a pass reads and costs, and the same texts as without."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from checkpoints import write_tiny_llama
+from loaded_packages import pack, rewrite
+from packages import check_exact, files_of
+
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.engine.screened_head import ScreenedHead
+from mxconv.errors import CheckpointError, PackageError
+from mxconv.kernels.engine import native_names
+from mxconv.package.head_screen import SCREEN_FILE
+from mxconv.package.manifest import read_manifest
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
+from mxconv.verification.decode_proof import verify_decoding
+
+VOCABULARY, RANK = 4096, 32
+TEXT = "zebras quickly jumped over 1234567890 {lazy} dogs~ " * 12
+DRAWN = Selection(Sampling(0.8, top_p=0.9), "coupled", 3)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`mxfp4` and `bsfp` with a screen, and `without`: a head whose rows lie near a plane of few dimensions."""
+    folder = tmp_path_factory.mktemp("screened")
+    source = write_tiny_llama(folder / "m", vocab_size=VOCABULARY)
+    path, random = source / "model.safetensors", np.random.default_rng(2)
+    tensors = safetensors.numpy.load_file(path)
+    head = random.standard_normal((VOCABULARY, 12)) @ random.standard_normal((12, 64)) / 24
+    head += random.standard_normal(head.shape) / 200
+    tensors["lm_head.weight"] = head.astype(tensors["lm_head.weight"].dtype)
+    safetensors.numpy.save_file(tensors, path, {"format": "pt"})
+    text = folder / "text.txt"
+    text.write_text(TEXT)
+    given: dict[str, Any] = {"calibrate": (str(text),), "calibration_tokens": 256}
+    pack(source, folder / "mxfp4", **given)
+    pack(source, folder / "bsfp", codec="bsfp", **given)
+    pack(source, folder / "without", head_screen=False, **given)
+    pack(source, folder / "listed", draft_vocabulary=400, draft_vocabulary_texts=(text,), **given)
+    return folder
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_calibration_stores_a_screen_and_nothing_else_changes(packages: Path, codec: str) -> None:
+    made = files_of(packages / codec)
+    arrays = safetensors.numpy.load_file(packages / codec / SCREEN_FILE)
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "head_screen.projection": (RANK, 64),
+        "head_screen.codes": (VOCABULARY // 16, RANK // 8, 64),
+        "head_screen.scales": (VOCABULARY // 16, 1, 16),
+    }
+    level = json.loads(made["mxconv.json"])["levels"][1]
+    assert level["screen"] == {"rank": RANK, "num_candidates": VOCABULARY // 16 // 6}
+    assert level["files"][-1] == SCREEN_FILE
+    manifest = read_manifest(packages / codec)
+    assert manifest.to_bytes() == made["mxconv.json"]
+    check_exact(packages / codec, packages / "m")
+    if codec == "mxfp4":
+        without = files_of(packages / "without")
+        assert {name for name in made if made[name] != without.get(name)} == {SCREEN_FILE, "mxconv.json"}
+        assert "screen" not in json.loads(without["mxconv.json"])["levels"][1]
+    assert SCREEN_FILE not in files_of(packages / "listed")  # a list of tokens makes the head small already
+
+
+@pytest.mark.parametrize("kernel", ["numpy", *native_names()])
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_texts_are_the_targets_own(packages: Path, codec: str, kernel: str) -> None:
+    """In chains, trees and batches, greedily and drawn; most tokens come from the draft."""
+    prompts = ["zebras", "over {lazy} dogs", "123"]
+    with LoadedPackage(packages / codec, kernel=kernel, num_threads=2) as loaded:
+        decoder = loaded.levels[1].decoder
+        assert decoder is not None and isinstance(decoder.head, ScreenedHead)
+        for tree in ("chain", 8):
+            hierarchy = Hierarchy(loaded.levels, [4], [0.0], tree)
+            for selection in (GREEDY, DRAWN):
+                record = verify_decoding(loaded, hierarchy, prompts, 16, selection, batch=2 if tree == 8 else None)
+                assert (record.num_tokens, record.num_token_mismatches, record.num_logit_mismatches) == (48, 0, 0)
+        generation = hierarchy.generate(loaded.tokenizer.encode(prompts[0]), 24)
+        assert generation.trace.statistics[1].num_accepted > 8
+
+
+def test_a_pass_is_priced_by_what_it_reads_and_the_level_alone_has_its_whole_head(packages: Path) -> None:
+    with LoadedPackage(packages / "mxfp4") as screened, LoadedPackage(packages / "without") as whole:
+        read, all_rows = (run.bytes_per_pass(run.levels[1]) for run in (screened, whole))
+        candidates = 2 * 64 * (VOCABULARY // 16 // 6)
+        assert all_rows - read == VOCABULARY * (64 + 2) - VOCABULARY * (16 + 1) - 2 * RANK * 64 - candidates
+        ids = screened.tokenizer.encode("zebras")
+        firsts = []
+        for name in ("mxfp4", "without"):
+            with LoadedPackage(packages / name, ["mxfp4"]) as alone:
+                assert not isinstance(alone.target.head, ScreenedHead)
+                firsts.append(alone.target.forward(ids, alone.target.new_cache()).tobytes())
+        assert firsts[0] == firsts[1]
+
+
+def test_small_vocabularies_and_heads_that_no_screen_fits_have_none(tmp_path: Path, packages: Path) -> None:
+    text = tmp_path / "text.txt"  # of random letters, so that all directions of states matter, as those of weights do
+    text.write_text("".join(chr(97 + letter) for letter in np.random.default_rng(1).integers(0, 26, 2000)))
+    for name, size in (("small", 3056), ("even", VOCABULARY)):
+        source = write_tiny_llama(tmp_path / name, vocab_size=size)
+        pack(source, tmp_path / f"{name}-package", calibrate=(str(text),), calibration_tokens=1024)
+        assert SCREEN_FILE not in files_of(tmp_path / f"{name}-package")
+
+
+def test_arrays_that_do_not_fit_the_head_are_refused(packages: Path, tmp_path: Path) -> None:
+    package = pack(packages / "m", tmp_path / "p", calibrate=(str(packages / "text.txt"),), calibration_tokens=256)
+    path = package / SCREEN_FILE
+    good = safetensors.numpy.load_file(path)
+    codes = f"{path}, of level mxfp4: array head_screen.codes"
+    for changes, message in [
+        ({"head_screen.codes": good["head_screen.codes"][:-1]}, f"{codes} is U8 [255, 4, 64]; U8 [256, 4, 64] is req"),
+        ({"head_screen.codes": good["head_screen.codes"].view(np.int8)}, f"{codes} is I8 [256, 4, 64]; U8 [256, 4, 64"),
+        ({"head_screen.codes": None}, f"{codes} is missing; U8 [256, 4, 64] is required. Convert again"),
+    ]:
+        arrays = {name: array for name, array in (good | changes).items() if array is not None}
+        safetensors.numpy.save_file(arrays, path)
+        rewrite(package)
+        with pytest.raises(PackageError) as caught:
+            LoadedPackage(package)
+        assert message in str(caught.value)
+    with LoadedPackage(package, ["target"]):  # which does not need it
+        pass
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        ({"rank": 0, "num_candidates": 4}, "`head_screen` is {'rank': 0, 'num_candidates': 4}; `rank` and `num_cand"),
+        ("yes", "`head_screen` is 'yes'; `rank` and `num_candidates`, whole numbers from 1 on, are required."),
+        ({"rank": 64, "num_candidates": 4}, "array head_screen.projection is BF16 [32, 64]; BF16 [64, 64] is required"),
+    ],
+)
+def test_draft_files_that_describe_no_screen_are_refused(
+    packages: Path, tmp_path: Path, described: object, message: str
+) -> None:
+    path = tmp_path / "draft.safetensors"
+    tensors = safetensors.numpy.load_file(packages / "mxfp4" / SCREEN_FILE)
+    for name, array in safetensors.numpy.load_file(packages / "mxfp4/mxfp4.safetensors").items():
+        if name.startswith("model.layers.0."):
+            tensors[name] = array
+    metadata = {"mxconv_draft": json.dumps({"rule": "by hand", "head_screen": described})}
+    safetensors.numpy.save_file(tensors, path, metadata)
+    with pytest.raises((CheckpointError, PackageError)) as caught:
+        pack(packages / "m", tmp_path / "p", draft_weights=str(path))
+    assert message in str(caught.value) and str(path) in str(caught.value)
+    assert not (tmp_path / "p").exists()
