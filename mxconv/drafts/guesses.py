@@ -40,18 +40,19 @@ def most_likely(logits: F32, sharpness: float, least: float, most: int) -> Guess
     The likeliest come first, of equal ones the lower token.
     """
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of logits that are infinite or NaN
-        weights = logits - logits.max()
-        weights *= np.float32(sharpness)
-        np.exp(weights, out=weights)
+        highest = logits.max()
+        (near,) = (logits >= highest - np.float32(NEGLIGIBLE / sharpness)).nonzero()  # none where there is a NaN
+        weights = np.exp((logits[near] - highest) * np.float32(sharpness))
         total = weights.sum()
         floor = max(least * total, LEAST_WEIGHT)
-        if least * FEW < 1:  # which many may reach
+        if least * FEW < 1 and len(near):  # which many may reach
             floor = max(floor, least_of_largest(weights, most))
-        (able,) = (weights >= floor).nonzero()  # none where there is a NaN
+        (able,) = (weights >= floor).nonzero()
     best = able[np.argsort(-weights[able], kind="stable")][:most]
-    return Guesses(best.tolist(), (weights[best] / total).tolist())
+    return Guesses(near[best].tolist(), (weights[best] / total).tolist())
 
 
+NEGLIGIBLE = 30.0  # a logarithm: a million tokens that are so much less likely do not change a sum in float32
 LEAST_WEIGHT = np.finfo(np.float32).tiny
 BLOCK = 64  # logits of which only the greatest is compared first
 FEW = 512  # logits that are sorted at once

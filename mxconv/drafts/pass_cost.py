@@ -6,9 +6,8 @@ from pathlib import Path
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
-from mxconv.engine.stored_bytes import BYTES_PER_WEIGHT, checkpoint_bytes, head_bytes, package_bytes
+from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, package_bytes, screened_bytes
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.head_screen import screen_bytes
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 
@@ -59,13 +58,12 @@ class PassCost:
         """The same pass of a package's own weights with an output head of which the level reads some rows alone."""
         if self.sizes is None:
             return self
-        number, hidden_size = self.sizes.vocab_size, self.sizes.hidden_size
+        number = self.sizes.vocab_size
         if record.vocabulary is not None:
             number = record.vocabulary.num_tokens
             head = head_bytes(package, record.kind == "self-draft", number)
         elif record.screen is not None:
-            rows = record.screen.num_candidates * hidden_size * BYTES_PER_WEIGHT  # one a tile, hardly more
-            head = screen_bytes(record.screen.rank, number, hidden_size) + rows
+            head = screened_bytes(package, record.screen)
         else:
             return self
         return replace(

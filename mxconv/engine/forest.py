@@ -51,8 +51,8 @@ class SequenceRows:
         ids = np.array(self.token_ids, dtype=np.intp)
         if len(ids) == 0:
             raise ModelError(f"{name}: 0 tokens to evaluate; at least one is required. Give a prompt.")
-        outside = ids[(ids < 0) | (ids >= config.vocab_size)]
-        if len(outside):
+        if min(self.token_ids) < 0 or max(self.token_ids) >= config.vocab_size:
+            outside = ids[(ids < 0) | (ids >= config.vocab_size)]
             raise ModelError(
                 f"{name}: token id {outside[0]}; ids from 0 to {config.vocab_size - 1} are required. "
                 "Use the tokenizer that belongs to the model."

@@ -72,18 +72,30 @@ class RotaryEmbedding:
         return frequencies(self.parameters, self.head_dim)
 
     def rotations(self, positions: Sequence[int]) -> tuple[F32, F32]:
-        """Cosines and sines for positions; each computed from its position alone.
+        """Cosines and sines for positions; each computed from its position alone, once.
 
         Returns:
             Two (len(positions), 1, rotary_dim / 2) float32 arrays.
         """
-        cosines = np.empty((len(positions), 1, len(self.frequencies)), np.float32)
+        cosines, sines = self._known[0]
+        if (last := max(positions, default=0)) >= len(cosines):
+            self._known[0] = cosines, sines = self._table(1 << max(last.bit_length(), 6))
+        rows = np.array(positions, np.intp)
+        return cosines[rows], sines[rows]
+
+    @cached_property
+    def _known(self) -> list[tuple[F32, F32]]:
+        """One pair, of the positions from 0 to beyond the last one that was asked for; threads exchange it whole."""
+        return [self._table(0)]
+
+    def _table(self, count: int) -> tuple[F32, F32]:
+        cosines = np.empty((count, 1, len(self.frequencies)), np.float32)
         sines = np.empty_like(cosines)
-        for row, position in enumerate(positions):
+        for position in range(count):
             # models are trained with the angle rounded to float32; only its cosine is taken more exactly
             angles = (self.frequencies * np.float32(position)).astype(np.float64)
-            cosines[row, 0] = np.cos(angles)
-            sines[row, 0] = np.sin(angles)
+            cosines[position, 0] = np.cos(angles)
+            sines[position, 0] = np.sin(angles)
         if self.parameters.multiplier != 1:
             cosines *= np.float32(self.parameters.multiplier)
             sines *= np.float32(self.parameters.multiplier)

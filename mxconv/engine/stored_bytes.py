@@ -14,6 +14,8 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stacked import stacked_experts
 from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor
 from mxconv.errors import MxconvError
+from mxconv.package.head_screen import screen_bytes
+from mxconv.package.level_record import ScreenRecord
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored import tensor_arrays
@@ -50,6 +52,16 @@ def head_bytes(package: Package, is_draft: bool, num_rows: int | None = None) ->
         _record_bytes(record, True) if as_draft and record.codec != "keep" else prod(record.shape) * BYTES_PER_WEIGHT
         for record in copied
     )
+
+
+def screened_bytes(package: Package, screen: ScreenRecord) -> int:
+    """Bytes that a pass over one token reads of an output head with a screen: the screen, and a row a candidate.
+
+    Candidates are counted as one of every tile that has some; they are hardly more.
+    """
+    config = describe_file(package.root / "config.json")
+    rows = screen.num_candidates * config.hidden_size * BYTES_PER_WEIGHT
+    return screen_bytes(screen.rank, config.vocab_size, config.hidden_size) + rows
 
 
 def mtp_bytes(package: Package, in_four_bits: bool) -> int:

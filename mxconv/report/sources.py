@@ -19,7 +19,7 @@ from mxconv.arrays import F32, U16
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.engine.stored_bytes import head_bytes, package_bytes
+from mxconv.engine.stored_bytes import head_bytes, package_bytes, screened_bytes
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.package.manifest import TensorRecord
@@ -88,16 +88,23 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> OpenWeig
 def _head_note(package: Package) -> list[str]:
     """A line about the share of the output head in the bytes that a pass of the draft reads."""
     head, draft = head_bytes(package, is_draft=True), package_bytes(package, is_draft=True)
-    tokens = next((level.vocabulary for level in package.manifest.levels if level.vocabulary is not None), None)
-    if tokens is not None:
-        whole, head = head, head_bytes(package, True, tokens.num_tokens)
+    kinds = {"int8": "MXINT8", "exact": "all bits of the exact weights", "keep": "16 bits", "quantize": "4 bits"}
+    whole, kind = head, kinds[package.manifest.options.lm_head]
+    for level in package.manifest.levels:
+        if level.vocabulary is not None:
+            head = head_bytes(package, True, level.vocabulary.num_tokens)
+            kind += f", {level.vocabulary.num_tokens:,} tokens"
+        elif level.screen is not None:
+            head, kind = screened_bytes(package, level.screen), "a screen, and the rows that it lets through"
+        else:
+            continue
         draft -= whole - head
+        break
     if not head or draft <= head:
         return []
-    kind = {"int8": "MXINT8", "exact": "all bits of the exact weights", "keep": "16 bits", "quantize": "4 bits"}
     return [
         f"the output head is {head:,} of the {draft:,} bytes that a pass of the draft reads ({head / draft:.0%}): "
-        f"{kind[package.manifest.options.lm_head]}{'' if tokens is None else f', {tokens.num_tokens:,} tokens'}."
+        f"{kind}."
     ]
 
 
