@@ -229,7 +229,9 @@ class AdaptivePace:
     def _tree(self, draft: int, most: int, now: Prices) -> Option | None:
         """The tree that prices and the account allow, expected to be as trees were so far."""
         known, most_loss = self.drafts[draft], self._root._credit * now.plain
-        each, most_nodes = known.each(now), min(self._most_nodes, MOST_NODES if known.num_rounds else FIRST_NODES)
+        # twice the rows of any pass so far: beyond them prices are guesses, and a kernel's may leap
+        each, widest = known.each(now), max(2 * int(now.of_all.widest / now.load.num_texts) - 1, FIRST_NODES)
+        most_nodes = min(self._most_nodes, MOST_NODES, widest if known.num_rounds else FIRST_NODES)
         depth = min(most, int(0.8 * most_loss / each)) if known.by_depth and each else most
         depths = min(max(known.depth.value, 1.0), depth) * each if known.by_depth else 0.0
 
@@ -285,4 +287,4 @@ class AdaptivePace:
                 known.num_idle += 1
                 self._missed[draft] = outcome.num_evaluated + (0 if is_prompt else self._missed[draft])
         credit = self._root._credit + rounds / outcome.load.num_texts
-        self._root._credit = max(min(credit, MOST_CREDIT), -FIRST_CREDIT)
+        self._root._credit = max(min(credit, MOST_CREDIT), 0.0)

@@ -55,6 +55,11 @@ class RowPrices:
             slope = row_share * seconds
         return seconds + slope * (num_rows - rows)
 
+    @property
+    def widest(self) -> float:
+        """Rows of the widest passes that were measured; 1 where none was."""
+        return max((rows.value for rows, _ in self.means.values()), default=1.0)
+
     def knows(self, num_rows: int) -> bool:
         """Whether passes of about so many rows were measured."""
         return num_rows > WIDTHS[-1] or _width(num_rows) in self.means
