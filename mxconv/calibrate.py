@@ -160,7 +160,7 @@ def calibrate(
                 of_layer = {own: left.pop(own) for own in list(left) if own.startswith(prefix)}
                 _calibrate_layer(calibration, index, prefix, of_layer, writer)
             normed = [calibration.norm(states) for states in calibration.states]
-            screen = fit_screen(loaded.target.head, normed) if with_screen else None
+            screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
             _calibrate_head(calibration, normed, left, writer)
             for record in left.values():
                 writer.write(record.name, *_cast(loaded, record))

@@ -1,6 +1,6 @@
 """A head screen for a draft, fitted to rows that its output head multiplies.
 
-What is fitted and how: codecs/head_screen.py. What is stored: formats/package.md, "Head screen".
+What is fitted and how: codecs/screen_axes.py. What is stored: formats/package.md, "Head screen".
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,9 +9,10 @@ import numpy as np
 
 from mxconv.arrays import F32, F64, U8, U16
 from mxconv.codecs.float16 import BF16
-from mxconv.codecs.head_screen import NUM_CANDIDATES, TILE, ScreenAxes, candidates
 from mxconv.codecs.mxfp4 import BLOCK
+from mxconv.codecs.screen_axes import TILE, ScreenAxes, candidates
 from mxconv.codecs.vnni8 import padded
+from mxconv.conversion.options import Codec
 from mxconv.kernels.encoders import decode_mxfp4, encode_mxfp4
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.head_screen import HeadScreen
@@ -21,16 +22,18 @@ RANK = 4 / 9  # of the hidden size: on other texts than those it is fitted to, a
 ENOUGH = 0.99  # of rows have their likeliest token among the candidates
 SAMPLE_ROWS, SAMPLES_AT_ONCE = 1024, 64  # by which this is judged
 HEAD_ROWS = 8192  # that become float64 at a time
-FEWEST_CANDIDATES = 32  # tiles of 16 tokens; smaller vocabularies need no screen
+# tiles of 16 tokens by whose scores candidates are chosen; a candidate's row is read, or of BSFP the whole tile
+NUM_CANDIDATES = {"mxfp4": 512, "bsfp": 128}
+FEWEST_CANDIDATES = 32  # smaller vocabularies need no screen
 
 
-def fit_screen(head: Matrix, states: Sequence[F32]) -> HeadScreen | None:
+def fit_screen(head: Matrix, states: Sequence[F32], codec: Codec) -> HeadScreen | None:
     """The screen of a head, (vocab_size, hidden_size), for rows that it multiplies, (n, hidden_size) each.
 
-    None where the vocabulary is small, or the screen lets too few through.
+    `codec` is the package's. None where the vocabulary is small, or the screen lets too few through.
     """
     vocab_size, hidden_size = head.shape
-    num_candidates = min(NUM_CANDIDATES, vocab_size // TILE // 6)
+    num_candidates = min(NUM_CANDIDATES[codec], vocab_size // TILE // 6)
     if num_candidates < FEWEST_CANDIDATES:
         return None
     weights, inputs = np.zeros((hidden_size, hidden_size)), np.zeros((hidden_size, hidden_size))

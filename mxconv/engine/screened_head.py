@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32
-from mxconv.codecs.head_screen import candidates
+from mxconv.codecs.screen_axes import candidates
 from mxconv.kernels.matrix import Float32Matrix, Matrix
 
 

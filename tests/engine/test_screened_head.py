@@ -8,7 +8,7 @@ from checkpoints import TINY_LLAMA, llama_tensors
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import BF16, FORMATS
-from mxconv.codecs.head_screen import ScreenAxes, candidates
+from mxconv.codecs.screen_axes import ScreenAxes, candidates
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices

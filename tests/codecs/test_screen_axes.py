@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxconv.codecs.head_screen import DAMPING, ScreenAxes, candidates, hartley
+from mxconv.codecs.screen_axes import DAMPING, ScreenAxes, candidates, hartley
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 32, 96])

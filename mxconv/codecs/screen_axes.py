@@ -17,7 +17,6 @@ import numpy as np
 from mxconv.arrays import F32, F64
 
 DAMPING = 1e-3  # of the mean square of an input, added to every one
-NUM_CANDIDATES = 512  # tiles of 16 tokens, whose highest scores bound the candidates'
 TILE = 16
 
 
