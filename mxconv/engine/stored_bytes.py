@@ -12,6 +12,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stacked import stacked_experts
+from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor
 from mxconv.errors import MxconvError
 from mxconv.package.head_screen import screen_bytes
@@ -55,13 +56,15 @@ def head_bytes(package: Package, is_draft: bool, num_rows: int | None = None) ->
 
 
 def screened_bytes(package: Package, screen: ScreenRecord) -> int:
-    """Bytes that a pass over one token reads of an output head with a screen: the screen, and a row a candidate.
+    """Bytes that a pass over one token reads of an output head with a screen: the screen, and what candidates need.
 
-    Candidates are counted as one of every tile that has some; they are hardly more.
+    Candidates are counted as one of every tile that has some; they are hardly more. Of BSFP whole tiles are read.
     """
     config = describe_file(package.root / "config.json")
-    rows = screen.num_candidates * config.hidden_size * BYTES_PER_WEIGHT
-    return screen_bytes(screen.rank, config.vocab_size, config.hidden_size) + rows
+    at_once = TILE_ROWS if package.manifest.options.codec == "bsfp" else 1
+    row = head_bytes(package, is_draft=False) / config.vocab_size
+    read = screen.num_candidates * at_once * row
+    return screen_bytes(screen.rank, config.vocab_size, config.hidden_size) + round(read)
 
 
 def mtp_bytes(package: Package, in_four_bits: bool) -> int:
