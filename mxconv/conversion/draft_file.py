@@ -175,15 +175,19 @@ class DraftFile:
         found = {name.removesuffix(".codes") for name in self.file.entries if name.endswith(".codes")}
         return sorted(found - {STEM})
 
-    def screen(self, head: tuple[int, int]) -> HeadScreen | None:
-        """The screen of an output head of (vocab_size, hidden_size), if the file holds one.
+    @property
+    def has_screen(self) -> bool:
+        """Whether it holds a head screen."""
+        return STEM in self.description
+
+    def screen(self, head: tuple[int, int]) -> HeadScreen:
+        """The screen that it holds, of an output head of (vocab_size, hidden_size).
 
         Raises:
             CheckpointError: it is described in a way that none has.
             PackageError: an array of it is missing or of another shape.
         """
-        if (described := self.description.get(STEM)) is None:
-            return None
+        described = self.description[STEM]
         try:
             record = ScreenRecord.model_validate(described)
         except ValidationError as error:

@@ -139,8 +139,8 @@ def prepare(
     if draft_file is not None:
         surveys = draft_file.give(surveys)
     screen = None
-    if draft_file is not None and options.head_screen and vocabulary is None and checkpoint.config is not None:
-        described = describe_values(checkpoint.config)
+    if draft_file is not None and draft_file.has_screen and options.head_screen and vocabulary is None:
+        described = describe_values(checkpoint.config or {})
         screen = draft_file.screen((described.vocab_size, described.hidden_size))
     layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
     preparation = Preparation(

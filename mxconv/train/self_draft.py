@@ -147,7 +147,7 @@ def _given_screen(path: Path, head: tuple[int, int]) -> HeadScreen | None:
             return read_head_screen(package.arrays, found[0], head, str(path)) if found else None
     draft = DraftFile.open(path)
     try:
-        return draft.screen(head)
+        return draft.screen(head) if draft.has_screen else None
     finally:
         draft.close()
 
