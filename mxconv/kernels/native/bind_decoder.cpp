@@ -149,9 +149,8 @@ void bind_decoder(nb::module_& module) {
         .def(nb::init<Engine&, const std::vector<Layer>&, const Norm&, const Matrix&, double, double,
                       const std::tuple<int64_t, int64_t, int64_t>&, const std::optional<HeadScreen>&>(),
              nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
-             nb::keep_alive<1, 9>(),
-             nb::arg("engine"), nb::arg("layers"), nb::arg("norm"), nb::arg("head"), nb::arg("logit_multiplier"),
-             nb::arg("logit_cap"), nb::arg("cache"), nb::arg("screen").none(),
+             nb::keep_alive<1, 9>(), nb::arg("engine"), nb::arg("layers"), nb::arg("norm"), nb::arg("head"),
+             nb::arg("logit_multiplier"), nb::arg("logit_cap"), nb::arg("cache"), nb::arg("screen").none(),
              "Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. "
              "`cache` is layers, heads and head_dim of its pages.")
         .def("forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("rotations"), nb::arg("temperatures"),
