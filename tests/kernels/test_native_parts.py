@@ -123,10 +123,14 @@ def branch(part: Any, before: Any = None, is_parallel: bool = False, after: Any 
     return _native.Branch(part, before, is_parallel, after, 1.0)
 
 
-def decoder(*branches: Any, cache: tuple[int, int, int] = (2, KEY_VALUE_HEADS, HEAD_DIM)) -> Any:
+def screen(projected: Any = None, scores: Any = None, num_candidates: int = 2) -> Any:
+    return _native.HeadScreen(projected or projection(16, HIDDEN), scores or projection(90, 16), num_candidates)
+
+
+def decoder(*branches: Any, cache: tuple[int, int, int] = (2, KEY_VALUE_HEADS, HEAD_DIM), screen: Any = None) -> Any:
     head = _native.dense(np.zeros((90, HIDDEN), np.uint16), "BF16")
     layer = _native.Layer(list(branches), 1.0)
-    return _native.Decoder(choose_engine(num_threads=1), [layer], norm(HIDDEN), head, 1.0, 0.0, cache)
+    return _native.Decoder(choose_engine(num_threads=1), [layer], norm(HIDDEN), head, 1.0, 0.0, cache, screen)
 
 
 def test_parts_that_fit_make_a_decoder() -> None:
@@ -136,6 +140,7 @@ def test_parts_that_fit_make_a_decoder() -> None:
     decoder(branch(short_convolution()), branch(mlp()))
     decoder(branch(attention(value=None)), branch(mlp(gate=None)), branch(mlp(up=None, layer_input=0)))
     decoder(branch(attention()), branch(mlp(row_gate=projection(1, HIDDEN))))
+    decoder(branch(mlp()), screen=screen())
     decoder(branch(latent()), branch(_native.joined([(mixture(), norm(HIDDEN)), (mlp(), None)])), cache=(1, 1, 20))
 
 
@@ -224,6 +229,19 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "another hidden size",
         lambda: decoder(branch(mlp(gate=None, up=projection(INNER, 16), down=projection(16, INNER)))),
     ),
+    "a screen of other rows": (
+        "screen.projection: shape",
+        lambda: decoder(branch(mlp()), screen=screen(projection(16, 31))),
+    ),
+    "scores of other tokens": (
+        "screen.scores: shape",
+        lambda: decoder(branch(mlp()), screen=screen(None, projection(91, 16))),
+    ),
+    "scores of another rank": (
+        "screen.scores: shape",
+        lambda: decoder(branch(mlp()), screen=screen(None, projection(90, 17))),
+    ),
+    "a screen that lets nothing through": ("a candidate through at least", lambda: screen(num_candidates=0)),
     "a cache of too few layers": ("do not fit into the cache", lambda: decoder(branch(attention()), cache=(1, 2, 8))),
     "a cache of smaller heads": ("do not fit into the cache", lambda: decoder(branch(attention()), cache=(2, 2, 6))),
     "one table of two sizes": (

@@ -25,7 +25,7 @@ def decoder() -> Any:
     layer = _native.Layer([_native.Branch(part, None, False, None, 1.0)], 1.0)
     norm = _native.Norm(np.ones(HIDDEN, np.float32), None, 1e-5, False)
     head = _native.dense(np.zeros((90, HIDDEN), np.uint16), "BF16")
-    return _native.Decoder(choose_engine(num_threads=1), [layer], norm, head, 1.0, 0.0, (0, 0, 0))
+    return _native.Decoder(choose_engine(num_threads=1), [layer], norm, head, 1.0, 0.0, (0, 0, 0), None)
 
 
 def forward(has_walk: bool = True, **changes: Any) -> None:
