@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxconv.arrays import F32, F64
+from mxconv.codecs.vnni8 import TILE_ROWS
 
 DAMPING = 1e-3  # of the mean square of an input, added to every one
-TILE = 16
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,11 @@ def hartley(size: int) -> F64:
 def candidates(scores: F32, num_candidates: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which tokens are candidates, by the scores of all, (vocab_size,).
 
-    Those are whose score is at least the highest ones of so many tiles: more than these, since a tile may hold several.
+    A candidate's score is at least the `num_candidates`-th highest of those that the tiles of 16 tokens have at most.
+    There are more candidates than that number, since a tile may hold several.
     """
-    padded = np.full(-(-len(scores) // TILE) * TILE, -np.inf, np.float32)
+    padded = np.full(-(-len(scores) // TILE_ROWS) * TILE_ROWS, -np.inf, np.float32)
     padded[: len(scores)] = scores
-    highest = np.fmax.reduce(padded.reshape(-1, TILE), 1, initial=-np.inf)
+    highest = np.fmax.reduce(padded.reshape(-1, TILE_ROWS), 1, initial=-np.inf)
     least = -np.inf if num_candidates >= len(highest) else np.sort(highest)[-num_candidates]
     return scores >= least

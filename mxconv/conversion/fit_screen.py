@@ -10,8 +10,8 @@ import numpy as np
 from mxconv.arrays import F32, F64, U8, U16
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.codecs.screen_axes import TILE, ScreenAxes, candidates
-from mxconv.codecs.vnni8 import padded
+from mxconv.codecs.screen_axes import ScreenAxes, candidates
+from mxconv.codecs.vnni8 import TILE_ROWS, padded
 from mxconv.conversion.options import Codec
 from mxconv.kernels.encoders import decode_mxfp4, encode_mxfp4
 from mxconv.kernels.matrix import Matrix
@@ -33,7 +33,7 @@ def fit_screen(head: Matrix, states: Sequence[F32], codec: Codec) -> HeadScreen 
     `codec` is the package's. None where the vocabulary is small, or the screen lets too few through.
     """
     vocab_size, hidden_size = head.shape
-    num_candidates = min(NUM_CANDIDATES[codec], vocab_size // TILE // 6)
+    num_candidates = min(NUM_CANDIDATES[codec], vocab_size // TILE_ROWS // 6)
     if num_candidates < FEWEST_CANDIDATES:
         return None
     weights, inputs = np.zeros((hidden_size, hidden_size)), np.zeros((hidden_size, hidden_size))
