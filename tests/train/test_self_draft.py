@@ -141,8 +141,10 @@ def test_a_head_screen_goes_along(folder: Path, tmp_path: Path) -> None:
         made = task(tmp_path / str(number))
         made.write({f"elements.{n}": each.detach() for n, each in enumerate(made.model().elements)}, tmp_path)
         path = tmp_path / "draft.safetensors"
-    run_mxconv("quantize", str(TRAINED), "-o", str(tmp_path / "no"), "--draft-weights", str(path), "--no-head-screen")
-    assert not (tmp_path / "no" / SCREEN_FILE).exists()
+    words = ("-o", tmp_path / "no", "--draft-weights", path, "--no-head-screen")
+    without = run_mxconv("quantize", str(TRAINED), *map(str, words))
+    assert without.returncode == 0, without.stderr
+    assert (tmp_path / "no" / "mxconv.json").is_file() and not (tmp_path / "no" / SCREEN_FILE).exists()
 
 
 def test_quantize_takes_it(folder: Path, tmp_path: Path) -> None:
