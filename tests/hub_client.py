@@ -29,9 +29,10 @@ class Client:
     def __init__(self, hub: HubServer, folder: Path) -> None:
         self.folder = folder
         self.environment = hub.environment(folder / "cache", HF_TOKEN=TOKEN)
+        self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: object, **environment: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", MEASURED, *map(str, arguments)],
             env=self.environment | environment,
             cwd=self.folder,
@@ -39,6 +40,14 @@ class Client:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a failed test left running, so that no other test sees it."""
+        for process in self._started:
+            process.kill()
+            process.communicate()
 
     def __call__(self, *arguments: object, **environment: str) -> dict[str, Any]:
         """The JSON of a command that succeeds."""

@@ -34,5 +34,7 @@ def hub(tmp_path: Path, source: Path) -> Iterator[HubServer]:
 
 
 @pytest.fixture
-def client(hub: HubServer, tmp_path: Path) -> Client:
-    return Client(hub, tmp_path)
+def client(hub: HubServer, tmp_path: Path) -> Iterator[Client]:
+    made = Client(hub, tmp_path)
+    yield made
+    made.close()
