@@ -44,9 +44,14 @@ class Prices:
     load: Load
 
     def rows(self, number: float) -> float:
-        """Seconds of so many rows."""
-        count = self.load.num_texts
-        return self.of_all.seconds(count * number + self.load.other_rows, ROW_SHARE / count) / count
+        """Seconds of so many rows. Prompts have to be read in any case: beside them, the first row costs what it costs
+        without them, for that is what its token saves later, and a further one as much as the pass's rows on average.
+        """
+        count, others = self.load.num_texts, self.load.other_rows
+        if not others:
+            return self.of_all.seconds(count * number, ROW_SHARE / count) / count
+        all_rows = count * number + others
+        return Prices(self.of_all, Load(count)).plain + (number - 1) * self.of_all.seconds(all_rows) / all_rows
 
     @cached_property
     def plain(self) -> float:
@@ -165,7 +170,7 @@ class AdaptivePace:
         return made
 
     def choose(self, limit: int, load: Load = ALONE) -> Choice:
-        if not self._prices.knows(load.num_texts + load.other_rows):
+        if not (self._prices.knows(load.num_texts) and self._prices.knows(load.num_texts + load.other_rows)):
             return PLAIN
         if self._rest and self._rests_at == load:
             self._rest -= 1

@@ -184,6 +184,18 @@ def test_a_load_changes_the_choice_at_once() -> None:
     assert batch.run(texts(pace, 2), 40, other_rows=128) > 0.95  # rows of prompts in the pass make others dear
 
 
+def test_rows_beside_prompts_are_never_free() -> None:
+    """Two passes of prompts that happened to take as long as each other say nothing about the price of a row."""
+    pace, batch = AdaptivePace(1), SimulatedBatch(MACHINES["knee at 16"], 0.15, 0.8)
+    batch.run(texts(pace, 4), 40)
+    now = Load(4)
+    for number, num_rows in enumerate((150, 250) * 3):
+        joint = JointPass(10_000 + number, num_rows, 150 * batch.price(4) / 4)
+        pace.learn(PLAIN, Outcome(0, 0, 1, 0.0, 0.3, load=now, joint=joint, draft_sharers=4))
+    asked = [each.choose(10, Load(4, 160)).num_tokens for each in texts(pace, 4) for _ in range(20)]
+    assert max(asked) == 0 < pace.choose(10, now).num_tokens
+
+
 def test_one_text_tries_a_draft_and_the_others_wait_for_what_it_learns() -> None:
     pace = AdaptivePace(1)
     paces = texts(pace, 3)
