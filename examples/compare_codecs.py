@@ -10,8 +10,7 @@ reads, and the median milliseconds of its passes of one token.
 
 Without it, all read the first 256 tokens of the same 20 texts. Agreement counts the positions where draft and 16-bit
 model would continue with the same token. Drafts multiply float32 activations, and heads are in 4 bits too, so that
-formats alone are compared. The last five are cut out of the 16-bit weights, as in SPEQ's Table I
-(mxconv/codecs/bsfp/cut.py); no package stores them.
+formats alone are compared.
 """
 
 import json
@@ -27,18 +26,12 @@ import typer
 
 from mxconv.bench.decode_speed import prompt_ids
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
-from mxconv.codecs.bsfp.cut import CUTS, Cut, cut_draft
-from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_bytes import package_bytes
-from mxconv.engine.stored_weights import EMBEDDING, HEAD, dense_weights
-from mxconv.engine.weights import ModelWeights
-from mxconv.package.stored_matrix import StoredBsfp
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.prompts import read_prompts
 
@@ -60,7 +53,7 @@ DRAFTS = {
 NUM_TEXTS = 20
 
 
-def decoders(checkpoint: Checkpoint, folder: Path) -> Iterator[tuple[str, float | None, Decoder, LoadedPackage]]:
+def decoders(checkpoint: Checkpoint, folder: Path) -> Iterator[tuple[str, float, Decoder, LoadedPackage]]:
     """Names, stored bits a weight and decoders, the 16-bit model first."""
     for name, options in CODECS.items():
         bits = convert(checkpoint, folder / name, options).bits_per_weight
@@ -69,29 +62,6 @@ def decoders(checkpoint: Checkpoint, folder: Path) -> Iterator[tuple[str, float 
             if name == "mxfp4":
                 yield "16-bit", 16.0, target, loaded
             yield name, bits, draft, loaded
-            if name == "bsfp paper":
-                for cut_name, cut in CUTS.items():
-                    yield cut_name, None, cut_decoder(checkpoint, loaded, cut), loaded
-
-
-def cut_decoder(checkpoint: Checkpoint, loaded: LoadedPackage, cut: Cut) -> Decoder:
-    """The model with a cut in place of every matrix that the package quantizes."""
-    weights = dense_weights(checkpoint.tensors, loaded.config, loaded.matrices)
-    matrices = dict(weights.matrices)
-    for record in loaded.package.manifest.tensors:
-        if record.codec == "bsfp":
-            stored = with_cut(loaded.package.bsfp(record), cut)
-            matrices[HEAD if record.name == EMBEDDING else record.name] = loaded.matrices.bsfp_draft(stored)
-    return loaded.matrices.decoder(loaded.config, ModelWeights(matrices, weights.vectors), "cut")
-
-
-def with_cut(stored: StoredBsfp, cut: Cut) -> StoredBsfp:
-    """A stored matrix with the nibbles, levels and scales of a cut: good for the draft alone."""
-    patterns = stored.target_rows(0, stored.shape[0])
-    nibbles, scales = cut_draft(patterns, stored.table.float_format, cut)
-    codes = pack_nibbles(pad(nibbles, TILE_ROWS, COLUMN_MULTIPLE))
-    packed = replace(stored.packed, codes=codes, scales=pack_scales(pad(scales, TILE_ROWS, 1)))
-    return replace(stored, packed=packed, table=replace(stored.table, levels=cut.levels))
 
 
 def compare_drafts(checkpoint: Checkpoint, folder: Path, questions: Path, num_tokens: int) -> None:
@@ -139,8 +109,7 @@ def compare_formats(checkpoint: Checkpoint, folder: Path, prompts: Path, key: st
             losses.extend(np.logaddexp.reduce(logits[:-1], axis=-1) - logits[np.arange(len(ids) - 1), ids[1:]])
         of_target = of_target or choices
         perplexity, agreement = np.exp(np.mean(losses)), np.equal(choices, of_target).mean()
-        shown = "-" if bits is None else f"{bits:.2f}"
-        print(f"{name:12} {shown:>6} bits  perplexity {perplexity:10.4g}  agreement {agreement:.4f}")
+        print(f"{name:12} {bits:6.2f} bits  perplexity {perplexity:10.4g}  agreement {agreement:.4f}")
 
 
 def main(

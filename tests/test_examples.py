@@ -130,20 +130,6 @@ def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: P
         assert all(row["median"] > 0 for row in rows)
 
 
-def test_sequences_side_by_side_are_compared_and_timed(tmp_path: Path) -> None:
-    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
-    words = [EXAMPLES / "compare_serving.py", tmp_path, "--rounds", "1", "--model", DRAFT, "--new", "4", "--json"]
-    rows = json.loads(run(*words).splitlines()[-1])["rows"]  # it ends with an error where mxconv's tokens differ
-    timed = [row for row in rows if row["read_bandwidth"] is not None]
-    names = {"mxconv", "mxconv with drafts", *(["llama.cpp BF16", "llama.cpp MXFP4"] if find_spec("llama_cpp") else [])}
-    assert {row["name"] for row in timed} == names
-    assert {row["width"] for row in timed if row["name"] == "mxconv"} == {1, 2, 4, 8}
-    assert all(row["median"] > 0 for row in rows)
-    # the same weights and the same prompts: of 4 tokens few differ by rounding
-    assert all(row["same_tokens"] >= 0.5 for row in timed)
-    assert sum(row["name"] == "with / without drafts" for row in rows) == 4
-
-
 def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     for model in (TARGET, DRAFT):

@@ -1,7 +1,8 @@
 """The SHA-256 of every source file and of every tensor in it, in one pass beside the encoding."""
 
+import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +12,6 @@ from mxconv.checkpoint.ranged_file import RangedFile
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.preparation import relative_name
 from mxconv.conversion.survey import Survey
-from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.package.manifest import FileRecord
 from mxconv.package.staging import EncodedTensor, Staging, Written
 from mxconv.progress import Progress
@@ -83,11 +83,11 @@ class _WindowedHash(Stream):
 
     def __init__(self, file: MappedFile | RangedFile, note: Callable[[str, str], object], progress: Advance) -> None:
         self._file, self._note, self._progress = file, note, progress
-        self._whole = new_stream()
+        self._whole = hashlib.sha256()
         self._hexdigest: str | None = None  # of another process
         parts = sorted(_Part(entry.begin, entry.end, entry.name) for entry in file.entries.values())
         self._parts = parts[::-1]  # the next one last
-        self._part: HashStream | None = None
+        self._part: hashlib._Hash | None = None
         self._found: dict[str, str] = {}  # by tensor
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
@@ -130,23 +130,23 @@ class _WindowedHash(Stream):
         """Hash bytes up to `end`: each into the file, and into the tensor that it belongs to."""
         while self.num_bytes < end:
             self._finish_parts()
-            streams: Sequence[HashStream] = [self._whole]
-            stop = end
+            stop, part = end, None
             if self._parts and self._parts[-1].begin > self.num_bytes:  # the header
                 stop = min(end, self._parts[-1].begin)
             elif self._parts:
                 stop = min(end, self._parts[-1].end)
-                self._part = self._part or new_stream()
-                streams = [self._whole, self._part]
-            piece = self._file.window(self.num_bytes, stop)
-            update(streams, [piece] * len(streams))
+                part = self._part = self._part or hashlib.sha256()
+            piece = self._file.window(self.num_bytes, stop).data
+            self._whole.update(piece)
+            if part is not None:
+                part.update(piece)
             self.num_bytes = stop
 
     def _finish_parts(self) -> None:
         """Note the tensors that end here, empty ones included."""
         while self._parts and self._parts[-1].end <= self.num_bytes:
             part = self._parts.pop()
-            stream, self._part = self._part or new_stream(), None
+            stream, self._part = self._part or hashlib.sha256(), None
             sha256 = self._found[part.name] = stream.hexdigest()
             self._note(part.name, sha256)
 

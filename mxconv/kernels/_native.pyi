@@ -259,17 +259,3 @@ def dequantize(engine: Engine, matrix: Matrix, first_row: int, out: NDArray[nump
     """
     Write the values of rows first_row, first_row + 1, ... of a four_bit_float matrix to out, float32.
     """
-
-def has_sha256() -> bool:
-    """Whether this processor has instructions for SHA-256."""
-
-class Sha256:
-    """One stream of bytes."""
-
-    def __init__(self) -> None: ...
-
-    def hexdigest(self) -> str:
-        """The SHA-256 of what went in so far."""
-
-def sha256_update(streams: Sequence[Sha256], pieces: Sequence[NDArray[numpy.uint8]]) -> None:
-    """Hash pieces[i] (bytes as uint8 arrays) into streams[i], all at once."""

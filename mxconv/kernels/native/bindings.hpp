@@ -74,6 +74,5 @@ void bind_parts(nb::module_& module);
 void bind_recurrent(nb::module_& module);
 void bind_rowwise(nb::module_& module);
 void bind_sequences(nb::module_& module);
-void bind_sha256(nb::module_& module);
 
 }  // namespace mxconv

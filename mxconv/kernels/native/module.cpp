@@ -6,7 +6,7 @@ NB_MODULE(_native, module) {
     module.doc() = "Native kernels of mxconv; see mxconv/kernels/native/kernels.hpp.";
     for (const auto bind : {mxconv::bind_engine, mxconv::bind_matrices, mxconv::bind_parts, mxconv::bind_attention,
                             mxconv::bind_mixture, mxconv::bind_recurrent, mxconv::bind_sequences, mxconv::bind_decoder,
-                            mxconv::bind_rowwise, mxconv::bind_codecs, mxconv::bind_sha256}) {
+                            mxconv::bind_rowwise, mxconv::bind_codecs}) {
         bind(module);
     }
 }
