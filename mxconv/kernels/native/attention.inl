@@ -109,12 +109,11 @@ inline void score_run(const QueryRow* rows, int64_t num_rows, const HeadRows<Ele
                       int64_t begin, int64_t end) {
     const Element* key[kKeysAtOnce];
     keys.find(*rows->visible, begin, end, key);
-    int64_t r = 0;
-    for (; r + kTogether <= num_rows; r += kTogether) {
-        for (int64_t i = begin; i < end; i += 4) score_four<kTogether>(rows + r, key + (i - begin), head_dim, i);
-    }
-    for (; r < num_rows; ++r) {
-        for (int64_t i = begin; i < end; i += 4) score_four<1>(rows + r, key + (i - begin), head_dim, i);
+    for (int64_t r = 0, together; r < num_rows; r += together) {
+        together = least(kTogether, num_rows - r);
+        with_index<1, kTogether>(together, [&](auto count) kInlined {
+            for (int64_t i = begin; i < end; i += 4) score_four<count>(rows + r, key + (i - begin), head_dim, i);
+        });
     }
 }
 
@@ -212,19 +211,15 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues&
         const Visible* found = nullptr;  // whose values those are
         for (int64_t r = 0, next; r < num_rows; r = next) {
             const int64_t end = least(begin + kAttentionChunk, rows[r].count);
-            const bool are_alike =
-                r + kTogether <= num_rows && (see_all || rows[r + kTogether - 1].visible == rows[r].visible);
-            next = r + (are_alike ? kTogether : 1);
+            next = r + 1;
+            while (next < least(r + kTogether, num_rows) && (see_all || rows[next].visible == rows[r].visible)) ++next;
             if (begin >= end) continue;
             if (found == nullptr || !(see_all || found == rows[r].visible)) {
                 values.find(*rows[r].visible, begin, end, value);
                 found = rows[r].visible;
             }
-            if (are_alike) {
-                mix_rows<kTogether>(rows + r, value, begin, end, head_dim);
-            } else {
-                mix_rows<1>(rows + r, value, begin, end, head_dim);
-            }
+            with_index<1, kTogether>(
+                next - r, [&](auto alike) kInlined { mix_rows<alike>(rows + r, value, begin, end, head_dim); });
         }
     }
     for (int64_t r = 0; r < num_rows; ++r) {

@@ -94,10 +94,11 @@ struct Step {
     // values are read once for them; together(heads) is how many tokens that may be. `others` is room for what they see.
     template <class Together, class Work>
     void attend(const Sight& sight, const HeadUnits& heads, int32_t* others, Together together, Work work) {
-        const int64_t num_tokens = slice.num_tokens, enough = 2 * num_threads();
-        const bool has_enough = ceil_divide(heads.num_heads, heads.most) * num_tokens >= enough;
+        const int64_t num_tokens = slice.num_tokens;
+        const bool has_enough = ceil_divide(heads.num_heads, heads.most) * num_tokens >= num_threads();
         const int64_t unit = has_enough ? heads.most : heads.fewest, units = ceil_divide(heads.num_heads, unit);
-        const int64_t at_once = std::max<int64_t>(1, std::min(together(unit), num_tokens * units / enough));
+        const int64_t a_piece = num_tokens * units / (4 * num_threads());
+        const int64_t at_once = std::max<int64_t>(1, std::min(together(unit), a_piece));
         const int64_t tiles = ceil_divide(num_tokens, at_once), most_others = sight.most_others(slice.most_visible);
         share(units * tiles, [&](int64_t i) {
             const int64_t first = i / tiles * unit, last = std::min(first + unit, heads.num_heads);
