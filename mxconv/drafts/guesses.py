@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, nan
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -52,7 +52,7 @@ def most_likely(logits: F32, sharpness: float, least: float, most: int) -> Guess
     return Guesses(near[best].tolist(), (weights[best] / total).tolist())
 
 
-NEGLIGIBLE = 30.0  # a logarithm: a million tokens that are so much less likely do not change a sum in float32
+NEGLIGIBLE = 16.0  # a logarithm: 50,000 tokens that are so much less likely change a chance by half a percent
 LEAST_WEIGHT = np.finfo(np.float32).tiny
 BLOCK = 64  # logits of which only the greatest is compared first
 FEW = 512  # logits that are sorted at once
@@ -130,6 +130,5 @@ class Sharpened(Protocol):
 
 
 def top_probability(logits: F32) -> float:
-    """Softmax probability of the most likely token, (vocab_size,) in."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return float(1 / np.exp(logits - logits.max()).sum())
+    """Softmax probability of the most likely token, (vocab_size,) in; NaN where a logit is NaN or one is infinite."""
+    return next(iter(most_likely(logits, 1.0, 0.0, 1).chances), nan)

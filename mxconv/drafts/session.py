@@ -12,7 +12,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import PAGE
 from mxconv.engine.states import Reads, States
-from mxconv.engine.tree import Tree
+from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 
 
 def common_length(ours: list[int], theirs: Sequence[int]) -> int:
@@ -178,6 +178,18 @@ class Session:
             self.states.write(len(self.tokens), states)
         self.tokens += tokens
         return logits
+
+    def grow(self, decoder: Decoder, tokens: Sequence[int], vocab_size: int, limits: TreeLimits) -> GrownTree | None:
+        """Evaluate tokens after those in the cache, and a tree below them, as `Decoder.grow`; then `keep` a path.
+
+        None, and nothing has changed, where passes are shared with other texts or hidden states are read.
+        """
+        if self.passes is not AT_ONCE or self.states.reads.num_states:
+            return None
+        grown = decoder.grow(tokens, self.cache, vocab_size, limits)
+        if grown is not None:
+            self.tokens += [*tokens, *(grown.tokens[node] for node in grown.rows)]
+        return grown
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
         """Keep the rows of one path after the first `start` tokens and forget the others."""

@@ -14,10 +14,7 @@ from mxconv.arrays import F32, F64
 from mxconv.drafts.acceptance import Acceptance
 from mxconv.drafts.guesses import Guesses
 from mxconv.drafts.proposal import Proposal
-from mxconv.engine.tree import MOST_ROWS, Tree
-
-MOST_SIBLINGS = 8
-MOST_IN_FRONTIER = 16
+from mxconv.engine.tree import MOST_IN_FRONTIER, MOST_ROWS, MOST_SIBLINGS, GrownTree, Tree
 
 Evaluate = Callable[[Sequence[int], Tree], F32]
 """The logits (num_rows, vocab_size) of a tree's new rows, whose tokens are given."""
@@ -206,6 +203,20 @@ def grow_by_passes(
         frontier, logits = able, tree.evaluate(able, evaluate)
     rows = tree.row_parents
     return tree.proposal(), Tree(rows).path(tree.row_of[frontier[0]]) if rows else []
+
+
+def of_grown(grown: GrownTree, floors: Sequence[float]) -> tuple[Proposal, list[int]]:
+    """What `grow_by_passes` returns, of a tree that a decoder grew at once."""
+    tree = GrowingTree(floors)
+    tree.tokens, tree.parents, tree.own_chances, tree.chances = (
+        grown.tokens,
+        grown.parents,
+        grown.own_chances,
+        grown.chances,
+    )
+    row_of = {-1: -1} | {node: row for row, node in enumerate(grown.rows)}
+    parents = [row_of[tree.parents[node]] for node in grown.rows]
+    return tree.proposal(), Tree(parents).path(grown.first_of_last) if parents else []
 
 
 def with_runners_up(

@@ -28,7 +28,7 @@ from mxconv.engine.rope import Positions
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import StateRoom, States
-from mxconv.engine.tree import Tree
+from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.engine.weights import CheckedWeights, ModelWeights, Projection
 from mxconv.kernels.matrix import Matrix
 
@@ -131,6 +131,23 @@ class Decoder:
             if rows.states and room:
                 rows.states.values = room.values
         return [logits[span] for span in spans(rows.num_wanted for rows in sequences)]
+
+    def grow(self, token_ids: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits) -> GrownTree | None:
+        """Evaluate a chain of tokens, and below it a tree of the likeliest ones, in one call.
+
+        The cache then holds all rows, as after `forward` with trees. None, and nothing has changed, where this decoder
+        evaluates pass by pass alone, as the reference does.
+
+        Args:
+            token_ids: at least one, after those in the cache.
+            cache: as `forward` takes it.
+            vocab_size: how many of the first tokens may be guessed.
+            limits: of the tree.
+
+        Raises:
+            ModelError: what `forward` raises.
+        """
+        return None
 
     def variant(
         self,

@@ -1,7 +1,7 @@
 """The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Temperature
 from mxconv.arrays import F32
 from mxconv.engine.attention import WeightedAttention
+from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.experts import ExpertMatrices, WeightedMixture
 from mxconv.engine.forest import SequenceRows
@@ -22,9 +23,10 @@ from mxconv.engine.rope import Positions, RotaryEmbedding
 from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
+from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.engine.weights import DeferredMatrix, ModelWeights, Projection, WeightedNorm
 from mxconv.kernels import _native
-from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.matrix import DenseMatrix, Matrix
 from mxconv.kernels.native_matrix import NativeMatrix
 
 Kind = TypeVar("Kind", RotaryEmbedding, Temperature)
@@ -67,12 +69,42 @@ class NativeDecoder(Decoder):
     ) -> F32:
         x, own = self.first_inputs(ids, positions)
         logits = np.empty((sum(rows.num_wanted for rows in sequences), self.head.shape[0]), np.float32)
-        rotations = [positions.rotations(rotary) for rotary in self._rotations]
-        tables = [(cosines[:, 0], sines[:, 0]) for cosines, sines in rotations]
-        factors = [positions.temperatures(temperature)[:, 0, 0] for temperature in self._temperatures]
         tokens = [_sequence_tokens(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
-        self.handle.forward(x, tables, factors, own, logits, tokens)
+        self.handle.forward(x, **self._tables(positions), layer_inputs=own, logits=logits, sequences=tokens)
         return logits
+
+    def grow(self, token_ids: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits) -> GrownTree | None:
+        embedding = self.embedding
+        is_plain = isinstance(embedding, NativeMatrix) and (
+            embedding.rebuilt_format is not None or isinstance(embedding.reference, DenseMatrix)
+        )
+        is_read_otherwise = self.position_embedding is not None or self.layer_inputs is not None
+        if not is_plain or is_read_otherwise or self.tokens is not None or cache.states is not None:
+            return None
+        rows = SequenceRows(token_ids, cache, None, 1)
+        ids = rows.checked_ids(self.config, self.name)
+        cache.reserve(len(ids) + limits.most_rows)
+        start = cache.length + cache.num_left_out
+        positions = Positions(range(start, start + len(ids) + limits.most_depth - 1))
+        grown = self.handle.grow(
+            token_ids=ids.tolist(),
+            embedding=_handle(embedding),
+            multiplier=self.config.embedding_multiplier,
+            **self._tables(positions),
+            sequence=_sequence_tokens(rows, None),
+            vocab_size=vocab_size,
+            limits=_native.TreeLimits(**vars(limits)),
+        )
+        cache.advance(len(ids) + len(grown.rows))
+        return GrownTree(**{field.name: getattr(grown, field.name) for field in fields(GrownTree)})
+
+    def _tables(self, positions: Positions) -> dict[str, Any]:
+        """What layers look up by positions."""
+        rotations = [positions.rotations(rotary) for rotary in self._rotations]
+        return {
+            "rotations": [(cosines[:, 0], sines[:, 0]) for cosines, sines in rotations],
+            "temperatures": [positions.temperatures(temperature)[:, 0, 0] for temperature in self._temperatures],
+        }
 
     def _layer(self, layer: Layer) -> _native.Layer:
         """A layer without the parts that a draft skips, over weights that stay where they are."""

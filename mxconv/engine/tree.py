@@ -10,6 +10,7 @@ from mxconv.arrays import U64
 from mxconv.errors import ModelError
 
 MOST_ROWS = 64  # of a tree: a row's path is a word of 64 bits to the native pass
+MOST_SIBLINGS, MOST_IN_FRONTIER = 8, 16  # of a tree of guesses: children of a node, rows of a pass
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,30 @@ class Tree:
         for row, parent in enumerate(self.parents):
             masks.append(1 << row | (masks[parent] if parent >= 0 else 0))
         return np.array(masks, np.uint64)
+
+
+@dataclass(frozen=True)
+class TreeLimits:
+    """What a decoder that grows a tree of its likeliest tokens stops at; `mxconv/drafts/trees.py` says why."""
+
+    most_depth: int  # tokens of a path
+    floors: Sequence[float]  # the chance that a node must have, the likeliest one's first; at least one
+    least_own: float  # a pass pays below nodes one of which has this chance after its parent,
+    least_sum: float  # and whose paths have this one together
+    sharpness: float  # factor of the logits
+    most_siblings: int = MOST_SIBLINGS
+    most_in_frontier: int = MOST_IN_FRONTIER
+    most_rows: int = MOST_ROWS
+
+
+@dataclass(frozen=True)
+class GrownTree:
+    """A tree of a decoder's likeliest tokens."""
+
+    tokens: list[int]  # of nodes, parents before children
+    parents: list[int]  # nodes, or -1
+    own_chances: list[float]  # of each after its parent
+    chances: list[float]  # of their paths
+    rows: list[int]  # the nodes that were evaluated, in the order of their rows after the context's
+    first_of_last: int  # the row that the last pass began with
+    num_passes: int  # that of the context included

@@ -187,6 +187,35 @@ class HeadScreen:
 
     def __init__(self, projection: Projection, scores: Projection, num_candidates: int) -> None: ...
 
+class TreeLimits:
+    """What a draft may propose; see draft_tree.hpp."""
+
+    def __init__(self, most_depth: int, floors: Sequence[float], least_own: float, least_sum: float, sharpness: float, most_siblings: int, most_in_frontier: int, most_rows: int) -> None: ...
+
+class DraftTree:
+    """A tree of guesses, and its nodes that were evaluated, a row each."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+    @property
+    def parents(self) -> list[int]: ...
+
+    @property
+    def own_chances(self) -> list[float]: ...
+
+    @property
+    def chances(self) -> list[float]: ...
+
+    @property
+    def rows(self) -> list[int]: ...
+
+    @property
+    def num_passes(self) -> int: ...
+
+    @property
+    def first_of_last(self) -> int: ...
+
 class Decoder:
     """A forward pass over matrices and vectors that stay where they are."""
 
@@ -198,6 +227,11 @@ class Decoder:
     def forward(self, x: NDArray[numpy.float32], rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], layer_inputs: NDArray[numpy.float32] | None, logits: NDArray[numpy.float32], sequences: list[SequenceTokens]) -> None:
         """
         Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).
+        """
+
+    def grow(self, token_ids: Sequence[int], embedding: Matrix, multiplier: float, rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], sequence: SequenceTokens, vocab_size: int, limits: TreeLimits) -> DraftTree:
+        """
+        Evaluate a chain of tokens, whose rows of an embedding are multiplied, and below them a tree of the likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones.
         """
 
 def rms_norm(engine: Engine, x: NDArray[numpy.float32], weight: NDArray[numpy.float32], eps: float, out: NDArray[numpy.float32]) -> None:

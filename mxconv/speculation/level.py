@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from math import prod
+from math import inf, prod
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.acceptance import Acceptance
+from mxconv.drafts.acceptance import Acceptance, GreedyAcceptance
 from mxconv.drafts.guesses import Sharpened, Sharpness, top_probability
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics, RoundTree
-from mxconv.drafts.trees import Evaluate, grow_by_passes, with_runners_up
+from mxconv.drafts.trees import Evaluate, GoesOn, grow_by_passes, of_grown, with_runners_up
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.tree import MOST_ROWS, Tree
+from mxconv.engine.tree import MOST_ROWS, Tree, TreeLimits
 from mxconv.speculation.generation import Step
 from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
 
@@ -118,15 +118,37 @@ class Level:
             if self.drafts:
                 chosen = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
                 return with_runners_up(chosen, len(context), self.acceptance, sharpness, floors, goes_on)
-            evaluate: Evaluate = self._pass
-            first = self._pass(self._missing(context))[0]
-            if self.acceptance.penalties is not None:
-                first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
-            proposal, kept = grow_by_passes(
-                first, len(context), evaluate, self.acceptance, sharpness, most_depth, floors, goes_on
-            )
-            self.session.keep(len(context), kept)
+            grown = self._grow_at_once(context, most_depth, floors, floor)
+            proposal, kept = grown or self._grow_by_passes(context, most_depth, floors, goes_on)
+            if not self.shares_session or self.session.cache.states is not None:  # what is borrowed will be as it was
+                self.session.keep(len(context), kept)
             return proposal
+
+    def _grow_at_once(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None
+    ) -> tuple[Proposal, list[int]] | None:
+        """All passes in one call, where a decoder can and likeliest tokens are asked for; and the rows to keep."""
+        if type(self.acceptance) is not GreedyAcceptance or self.acceptance.penalties is not None:
+            return None
+        least_own, least_sum = (self.confidence, -inf) if floor is None else (-inf, floor)
+        limits = TreeLimits(most_depth, floors, least_own, least_sum, self.sharpness.value)
+        begin, missing = self.statistics.clock(), self._missing(context)
+        grown = self.session.grow(self.decoder, missing, self.vocab_size, limits)
+        if grown is None:
+            return None
+        self.statistics.seconds += self.statistics.clock() - begin
+        self.statistics.num_forwards += grown.num_passes
+        return of_grown(grown, floors)
+
+    def _grow_by_passes(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], goes_on: GoesOn
+    ) -> tuple[Proposal, list[int]]:
+        evaluate: Evaluate = self._pass
+        first = self._pass(self._missing(context))[0]
+        if self.acceptance.penalties is not None:
+            first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
+        rule, sharpness = self.acceptance, self.sharpness.value
+        return grow_by_passes(first, len(context), evaluate, rule, sharpness, most_depth, floors, goes_on)
 
     def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
         """Each token that it chooses after a context, the logits that chose it, penalties included, and what it was

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings.hpp"
 #include "decoder.hpp"
+#include "draft_tree.hpp"
 
 namespace mxconv {
 
@@ -82,6 +84,7 @@ class BoundDecoder {
             projection_of(screen->scores, "screen.scores", head.rows, screen->projection.rows());
         }
         decoder_ = std::make_unique<Decoder>(engine, std::move(parts), screen.value_or(HeadScreen{}));
+        kernels_ = engine.kernels;
     }
 
     void forward(MutableArray<float> x, const std::vector<std::pair<Array<float>, Array<float>>>& rotations,
@@ -100,12 +103,7 @@ class BoundDecoder {
         require(logits, "logits", {num_logits, parts.head->rows});
         pass.x = x.data();
         pass.logits = logits.data();
-        set_rotations(pass, rotations);
-        require_that(static_cast<int64_t>(temperatures.size()) >= tables_.num_temperatures, "temperatures are missing");
-        for (const auto& factors : temperatures) {
-            require(factors, "temperatures", {pass.num_tokens});
-            pass.temperatures.push_back(factors.data());
-        }
+        set_tables(pass, rotations, temperatures, pass.num_tokens);
         if (tables_.num_layer_inputs > 0) {
             require_that(layer_inputs.has_value(), "inputs of layers are missing");
             require(*layer_inputs, "layer_inputs", {-1, pass.num_tokens, tables_.layer_input_size});
@@ -117,23 +115,124 @@ class BoundDecoder {
         decoder_->forward(pass);
     }
 
+    // Passes over tokens after those of a sequence, then over a tree of guesses below them, a depth a pass.
+    DraftTree grow(const std::vector<int64_t>& token_ids, const Matrix& embedding, double multiplier,
+                   const std::vector<std::pair<Array<float>, Array<float>>>& rotations,
+                   const std::vector<Array<float>>& temperatures, const BoundSequence& bound, int64_t vocab_size,
+                   const TreeLimits& limits) {
+        const DecoderParts& parts = decoder_->parts();
+        SequenceTokens sequence = bound.checked(parts);
+        const int64_t first = sequence.num_tokens, length = sequence.length, vocabulary = parts.head->rows;
+        const auto room = static_cast<int64_t>(sequence.cache.pages.size()) * kPagePositions;
+        require_that(static_cast<int64_t>(token_ids.size()) == first && sequence.num_logits == 1 && !bound.masks &&
+                         sequence.stages.empty() && !bound.walk && tables_.num_layer_inputs == 0,
+                     "a chain of tokens without states, and logits of the last, are required");
+        require_that(length + first + limits.most_rows <= room, "no room for the tree in the cache");
+        require_that(!limits.floors.empty() && limits.most_depth >= 1 && limits.most_rows <= kTreeTokens,
+                     "limits of a tree of 1 to 64 rows are required");
+        require_that(vocab_size >= 1 && vocab_size <= vocabulary, "vocab_size must be one of the head's rows");
+        require_that(embedding.columns == parts.hidden_size &&
+                         (embedding.kind == MatrixKind::kDense || embedding.kind == MatrixKind::kBsfp),
+                     "an embedding of 16 bits is required");
+        for (const int64_t id : token_ids)
+            require_that(id >= 0 && id < embedding.rows, "a token that the embedding does not have");
+        require_that(vocab_size <= embedding.rows, "an embedding of all tokens is required");
+        Pass tables{};
+        set_tables(tables, rotations, temperatures, first + limits.most_depth - 1);
+        nb::gil_scoped_release unlocked;
+        DraftTree tree(limits);
+        thread_local std::vector<float> x, logits, repeated;
+        std::vector<int64_t> ids = token_ids;
+        for (int64_t depth = 0, count = first; count > 0; ++depth) {
+            Pass pass{};
+            const int64_t position = depth == 0 ? 0 : first + depth - 1;
+            if (depth > 0) {
+                sequence.length += sequence.num_tokens;
+                sequence.num_tokens = sequence.num_logits = count;
+                sequence.masks = tree.masks().data();
+                sequence.mask_start = length + first;
+                ids.clear();
+                for (auto row = tree.rows().end() - count; row != tree.rows().end(); ++row)
+                    ids.push_back(tree.nodes()[static_cast<size_t>(*row)].token);
+            }
+            pass.sequences = {sequence};
+            pass.num_tokens = count;
+            make_room(x, count * parts.hidden_size);
+            look_up(*kernels_, embedding, static_cast<float>(multiplier), ids, x.data());
+            make_room(logits, sequence.num_logits * vocabulary);
+            pass.x = x.data();
+            pass.logits = logits.data();
+            take_tables(tables, position, depth > 0, pass, repeated);
+            decoder_->forward(pass);
+            tree.add_guesses(logits.data(), vocabulary, vocab_size);
+            count = tree.go_on();
+        }
+        return tree;
+    }
+
   private:
-    void set_rotations(Pass& pass, const std::vector<std::pair<Array<float>, Array<float>>>& rotations) const {
+    void set_tables(Pass& pass, const std::vector<std::pair<Array<float>, Array<float>>>& rotations,
+                    const std::vector<Array<float>>& temperatures, int64_t count) const {
         require_that(rotations.size() >= tables_.num_pairs.size(), "rotations are missing");
         for (size_t table = 0; table < tables_.num_pairs.size(); ++table) {
             const auto& [cosines, sines] = rotations[table];
             const int64_t num_pairs = tables_.num_pairs[table];
             if (num_pairs > 0) {
-                require(cosines, "cosines", {pass.num_tokens, num_pairs});
-                require(sines, "sines", {pass.num_tokens, num_pairs});
+                require(cosines, "cosines", {count, num_pairs});
+                require(sines, "sines", {count, num_pairs});
             }
             pass.rotations.push_back({cosines.data(), sines.data(), num_pairs});
         }
+        require_that(static_cast<int64_t>(temperatures.size()) >= tables_.num_temperatures, "temperatures are missing");
+        for (const auto& factors : temperatures) {
+            require(factors, "temperatures", {count});
+            pass.temperatures.push_back(factors.data());
+        }
+    }
+
+    // What was there stays, so that nothing is filled twice.
+    static void make_room(std::vector<float>& numbers, int64_t count) {
+        if (static_cast<int64_t>(numbers.size()) < count) numbers.resize(static_cast<size_t>(count));
+    }
+
+    // What tables have from a position on: for each row of the pass the next one, or for all the same.
+    static void take_tables(const Pass& tables, int64_t position, bool is_same, Pass& pass,
+                            std::vector<float>& repeated) {
+        int64_t needed = static_cast<int64_t>(tables.temperatures.size());
+        for (const Rotations& table : tables.rotations) needed += 2 * table.num_pairs;
+        make_room(repeated, needed * pass.num_tokens);
+        float* to = repeated.data();
+        const auto taken = [&](const float* from, int64_t size) -> const float* {
+            from += position * size;
+            if (!is_same) return from;
+            float* const begin = to;
+            for (int64_t i = 0; i < pass.num_tokens; ++i) to = std::copy(from, from + size, to);
+            return begin;
+        };
+        for (const Rotations& table : tables.rotations) {
+            const float* cosines = taken(table.cosines, table.num_pairs);
+            pass.rotations.push_back({cosines, taken(table.sines, table.num_pairs), table.num_pairs});
+        }
+        for (const float* factors : tables.temperatures) pass.temperatures.push_back(taken(factors, 1));
     }
 
     Tables tables_;
+    const Kernels* kernels_ = nullptr;
     std::unique_ptr<Decoder> decoder_;
 };
+
+TreeLimits make_limits(int64_t most_depth, std::vector<double> floors, double least_own, double least_sum,
+                       double sharpness, int64_t most_siblings, int64_t most_in_frontier, int64_t most_rows) {
+    return {most_depth, std::move(floors), least_own, least_sum, sharpness, most_siblings, most_in_frontier, most_rows};
+}
+
+// A member of each node.
+template <class T>
+std::vector<T> each_node(const DraftTree& tree, T TreeNode::* member) {
+    std::vector<T> all;
+    for (const TreeNode& node : tree.nodes()) all.push_back(node.*member);
+    return all;
+}
 
 HeadScreen make_screen(const Projection& projection, const Projection& scores, int64_t num_candidates) {
     require_that(num_candidates >= 1, "a screen lets a candidate through at least");
@@ -145,6 +244,18 @@ HeadScreen make_screen(const Projection& projection, const Projection& scores, i
 void bind_decoder(nb::module_& module) {
     nb::class_<HeadScreen> screen(module, "HeadScreen", "Which rows of an output head are read.");
     define_init(screen, &make_screen, {"projection", "scores", "num_candidates"});
+    nb::class_<TreeLimits> limits(module, "TreeLimits", "What a draft may propose; see draft_tree.hpp.");
+    define_init(limits, &make_limits,
+                {"most_depth", "floors", "least_own", "least_sum", "sharpness", "most_siblings", "most_in_frontier",
+                 "most_rows"});
+    nb::class_<DraftTree>(module, "DraftTree", "A tree of guesses, and its nodes that were evaluated, a row each.")
+        .def_prop_ro("tokens", [](const DraftTree& self) { return each_node(self, &TreeNode::token); })
+        .def_prop_ro("parents", [](const DraftTree& self) { return each_node(self, &TreeNode::parent); })
+        .def_prop_ro("own_chances", [](const DraftTree& self) { return each_node(self, &TreeNode::own); })
+        .def_prop_ro("chances", [](const DraftTree& self) { return each_node(self, &TreeNode::chance); })
+        .def_prop_ro("rows", &DraftTree::rows)
+        .def_prop_ro("num_passes", &DraftTree::num_passes)
+        .def_prop_ro("first_of_last", &DraftTree::first_of_last);
     nb::class_<BoundDecoder>(module, "Decoder", "A forward pass over matrices and vectors that stay where they are.")
         .def(nb::init<Engine&, const std::vector<Layer>&, const Norm&, const Matrix&, double, double,
                       const std::tuple<int64_t, int64_t, int64_t>&, const std::optional<HeadScreen>&>(),
@@ -157,7 +268,12 @@ void bind_decoder(nb::module_& module) {
              nb::arg("layer_inputs").noconvert().none(), nb::arg("logits").noconvert(), nb::arg("sequences"),
              "Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, "
              "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
-             "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
+             "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).")
+        .def("grow", &BoundDecoder::grow, nb::arg("token_ids"), nb::arg("embedding"), nb::arg("multiplier"),
+             nb::arg("rotations"), nb::arg("temperatures"), nb::arg("sequence"), nb::arg("vocab_size"),
+             nb::arg("limits"),
+             "Evaluate a chain of tokens, whose rows of an embedding are multiplied, and below them a tree of the "
+             "likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones.");
 }
 
 }  // namespace mxconv

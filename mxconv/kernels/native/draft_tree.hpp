@@ -1,0 +1,66 @@
+// The tree of a draft that takes the likeliest tokens: a depth a pass, all in one call. mxconv/drafts/trees.py grows the same
+// tree pass by pass.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace mxconv {
+
+struct TreeLimits {
+    int64_t most_depth;           // of a path
+    std::vector<double> floors;   // the chance that a node must have, the likeliest one's first
+    double least_own, least_sum;  // a pass pays below nodes one of which has this chance after its parent, and all that
+    double sharpness;             // factor of the logits
+    int64_t most_siblings, most_in_frontier, most_rows;
+};
+
+struct TreeNode {
+    int32_t token;
+    int64_t parent;      // -1: the context
+    double own, chance;  // after its parent, and of its path
+};
+
+class DraftTree {
+  public:
+    explicit DraftTree(TreeLimits limits) : limits_(std::move(limits)) {}
+
+    // Nodes, parents before children, and those that were evaluated, a row each.
+    const std::vector<TreeNode>& nodes() const { return nodes_; }
+    const std::vector<int64_t>& rows() const { return rows_; }
+
+    // Add guesses after the context, or after the last `frontier` rows: their logits are `stride` apart, `count` each.
+    void add_guesses(const float* logits, int64_t stride, int64_t count);
+
+    // Choose nodes to evaluate next, as further rows; returns how many, 0 at the end.
+    int64_t go_on();
+
+    int64_t num_passes() const { return depth_; }
+    // The first of the rows that were evaluated last.
+    int64_t first_of_last() const { return first_of_last_; }
+
+    // Of the last rows: which of all rows lie on each one's path, bit by bit, itself included.
+    const std::vector<uint64_t>& masks() const { return masks_; }
+
+  private:
+    std::vector<int64_t> able(int64_t first) const;
+
+    TreeLimits limits_;
+    std::vector<TreeNode> nodes_;
+    std::vector<int64_t> rows_, row_of_;  // nodes of rows, rows of nodes or -1
+    std::vector<uint64_t> all_masks_, masks_;
+    int64_t num_last_ = 0, first_of_last_ = 0, depth_ = 0;
+};
+
+// The likeliest tokens of logits, at most so many, and their shares of the softmax of sharper logits, the likeliest first and of
+// equal ones the lower token. None where the greatest logit is infinite.
+std::vector<std::pair<int32_t, double>> likeliest(const float* logits, int64_t count, double sharpness, int64_t most);
+
+// Rows of an embedding of 16 bits, widened and multiplied, one after another.
+void look_up(const Kernels& kernels, const Matrix& embedding, float multiplier, const std::vector<int64_t>& ids,
+             float* x);
+
+}  // namespace mxconv

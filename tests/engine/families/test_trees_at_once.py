@@ -1,0 +1,115 @@
+"""Trees that a native decoder grows in one call are those of one pass after another, and so are caches after them."""
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_models import DRAFTS, TARGETS, native_copy, with_format
+
+from mxconv.codecs.float16 import BF16, FP16
+from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.session import Session
+from mxconv.drafts.trees import grow_by_passes, of_grown
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.states import Reads
+from mxconv.engine.tree import Tree, TreeLimits
+from mxconv.errors import ModelError
+from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.serving.joint_passes import JointPasses
+from mxconv.serving.kv_budget import KvBudget
+
+checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
+pytestmark = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
+NAMES = [name for name in checkpoints.FAMILIES if "several towers" not in name]
+FORMS = [*TARGETS, *DRAFTS]
+
+
+def decoder_of(family: Any, form: str) -> Decoder:
+    weights = with_format(family.weights, FP16 if form == "dense" else BF16)
+    return native_copy(family.config, weights, Matrices(choose_engine(num_threads=2)), (TARGETS | DRAFTS)[form])
+
+
+@pytest.fixture(scope="module")
+def draft(family_of: Callable[[str], Any]) -> Decoder:
+    return decoder_of(family_of("llama"), "mxfp4")
+
+
+def by_passes(session: Session, decoder: Decoder, context: list[int], limits: TreeLimits) -> tuple[Proposal, list[int]]:
+    def evaluate(tokens: list[int], tree: Tree) -> np.ndarray:
+        return session.feed(decoder, tokens, len(tokens), tree)
+
+    def goes_on(chance: float, own_chance: float) -> bool:
+        return own_chance >= limits.least_own and chance >= limits.least_sum
+
+    first = session.feed(decoder, session.align(context), 1)[0]
+    rule, depth = GreedyAcceptance(), limits.most_depth
+    return grow_by_passes(first, len(context), evaluate, rule, limits.sharpness, depth, limits.floors, goes_on)
+
+
+def assert_alike(decoder: Decoder, context: list[int], limits: TreeLimits) -> Proposal:
+    """Twice one after the other, so that the second tree begins below a kept path."""
+    at_once, one_by_one = Session(decoder.new_cache()), Session(decoder.new_cache())
+    for _ in range(2):
+        grown = at_once.grow(decoder, at_once.align(context), decoder.config.vocab_size, limits)
+        assert grown is not None
+        proposal, kept = of_grown(grown, limits.floors)
+        expected, rows = by_passes(one_by_one, decoder, context, limits)
+        assert (proposal.tokens, proposal.parents, kept) == (expected.tokens, expected.parents, rows)
+        np.testing.assert_allclose(proposal.probabilities, expected.probabilities, rtol=1e-5)
+        for session in (at_once, one_by_one):
+            session.keep(len(context), kept)
+        assert at_once.tokens == one_by_one.tokens and at_once.cache.length == one_by_one.cache.length
+        for found, wanted in zip(at_once.cache.arrays, one_by_one.cache.arrays, strict=True):
+            np.testing.assert_array_equal(found[:, :, : at_once.cache.length], wanted[:, :, : at_once.cache.length])
+        context = [*context, *proposal.tokens[:1], 7]
+    return proposal
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_grows_what_it_grows_pass_by_pass(family_of: Callable[[str], Any], name: str) -> None:
+    """One that is not grown at once says so; the others have embeddings, rotations and temperatures of their own."""
+    family = family_of(name)
+    decoder = decoder_of(family, FORMS[NAMES.index(name) % len(FORMS)])
+    limits = TreeLimits(4, [0.0] * 12, -inf, 0.0, 1.5)
+    config, context = family.config, list(family.token_ids[:9])
+    if config.state_sizes is not None or config.layer_inputs is not None or config.positions is not None:
+        assert decoder.grow(context, decoder.new_cache(), config.vocab_size, limits) is None
+    else:
+        assert len(assert_alike(decoder, context, limits).tokens) == 12
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_limits(draft: Decoder, data: st.DataObject) -> None:
+    floors = sorted(data.draw(st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.05, 0.2]), min_size=1, max_size=40)))
+    least = data.draw(st.sampled_from([(-inf, 0.0), (-inf, 0.05), (-inf, 0.5), (0.02, -inf), (0.3, -inf)]))
+    depth, sharpness = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([1.0, 1.5, 4.0]))
+    count = data.draw(st.integers(1, 70))
+    context = np.random.default_rng(count).integers(0, draft.config.vocab_size, count).tolist()
+    assert_alike(draft, context, TreeLimits(depth, floors, *least, sharpness))
+
+
+def test_passes_that_are_shared_and_states_that_are_read_go_one_by_one(draft: Decoder) -> None:
+    limits, vocab_size = TreeLimits(2, [0.0], -inf, 0.0, 1.0), draft.config.vocab_size
+    reading = Session(draft.new_cache())
+    reading.states.want(Reads((0,)))
+    shared = Session(draft.new_cache(), JointPasses(KvBudget([draft], [], None)))
+    for session in (reading, shared):
+        assert session.grow(draft, [1, 2], vocab_size, limits) is None and not session.tokens
+
+
+def test_what_cannot_be_evaluated_is_refused_and_nothing_changes(draft: Decoder) -> None:
+    cache, vocab_size = draft.new_cache(), draft.config.vocab_size
+    with pytest.raises(ModelError, match=f"token id {vocab_size}; ids from 0"):
+        draft.grow([1, vocab_size], cache, vocab_size, TreeLimits(2, [0.0], -inf, 0.0, 1.0))
+    with pytest.raises(ValueError, match="limits of a tree of 1 to 64 rows"):
+        draft.grow([1], cache, vocab_size, TreeLimits(2, [], -inf, 0.0, 1.0))
+    with pytest.raises(ValueError, match="vocab_size must be one of the head's rows"):
+        draft.grow([1], cache, vocab_size + 1, TreeLimits(2, [0.0], -inf, 0.0, 1.0))
+    assert cache.length == 0
