@@ -95,6 +95,11 @@ class Level:
         distributions: list[F64] = []
         probabilities: list[float] = []
         with self._borrowed(context):
+            most = min(num_tokens, self._most_tokens(context))
+            if not self.drafts and 0 < most <= MOST_NODES:
+                grown = self._grow_at_once(context, TreeLimits(most, [0.0] * most, *self._least(floor), 1.0, 1))
+                if grown is not None:
+                    return Proposal(grown.tokens, probabilities=grown.probabilities)
             for token, logits, drawn_from in self._own_tokens(context, num_tokens):
                 tokens.append(token)
                 distributions += drawn_from
@@ -118,37 +123,44 @@ class Level:
             if self.drafts:
                 chosen = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
                 return with_runners_up(chosen, len(context), self.acceptance, sharpness, floors, goes_on)
-            grown = self._grow_at_once(context, most_depth, floors, floor)
-            proposal, kept = grown or self._grow_by_passes(context, most_depth, floors, goes_on)
-            if not self.shares_session or self.session.cache.states is not None:  # what is borrowed will be as it was
-                self.session.keep(len(context), kept)
-            return proposal
+            limits = TreeLimits(most_depth, floors, *self._least(floor), self.sharpness.value)
+            grown = self._grow_at_once(context, limits)
+            return self._grow_by_passes(context, most_depth, floors, goes_on) if grown is None else grown
 
-    def _grow_at_once(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None
-    ) -> tuple[Proposal, list[int]] | None:
-        """All passes in one call, where a decoder can and likeliest tokens are asked for; and the rows to keep."""
+    def _least(self, floor: float | None) -> tuple[float, float]:
+        """The chances that `TreeLimits` names."""
+        return (self.confidence, -inf) if floor is None else (-inf, floor)
+
+    def _grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
+        """All passes in one call, where the decoder can and likeliest tokens are asked for."""
         if type(self.acceptance) is not GreedyAcceptance or self.acceptance.penalties is not None:
             return None
-        least_own, least_sum = (self.confidence, -inf) if floor is None else (-inf, floor)
-        limits = TreeLimits(most_depth, floors, least_own, least_sum, self.sharpness.value)
         begin, missing = self.statistics.clock(), self._missing(context)
         grown = self.session.grow(self.decoder, missing, self.vocab_size, limits)
         if grown is None:
             return None
         self.statistics.seconds += self.statistics.clock() - begin
         self.statistics.num_forwards += grown.num_passes
-        return of_grown(grown, floors)
+        proposal, kept = of_grown(grown, limits.floors)
+        self._keep(context, kept)
+        return proposal
 
     def _grow_by_passes(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], goes_on: GoesOn
-    ) -> tuple[Proposal, list[int]]:
+    ) -> Proposal:
         evaluate: Evaluate = self._pass
         first = self._pass(self._missing(context))[0]
         if self.acceptance.penalties is not None:
             first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
         rule, sharpness = self.acceptance, self.sharpness.value
-        return grow_by_passes(first, len(context), evaluate, rule, sharpness, most_depth, floors, goes_on)
+        proposal, kept = grow_by_passes(first, len(context), evaluate, rule, sharpness, most_depth, floors, goes_on)
+        self._keep(context, kept)
+        return proposal
+
+    def _keep(self, context: Sequence[int], rows: Sequence[int]) -> None:
+        """Keep rows of a proposal; but a cache that is borrowed will be as it was anyway."""
+        if not self.shares_session or self.session.cache.states is not None:
+            self.session.keep(len(context), rows)
 
     def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
         """Each token that it chooses after a context, the logits that chose it, penalties included, and what it was

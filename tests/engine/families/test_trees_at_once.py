@@ -14,6 +14,7 @@ from mxconv.codecs.float16 import BF16, FP16
 from mxconv.drafts.acceptance import GreedyAcceptance
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_by_passes, of_grown
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -23,6 +24,8 @@ from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.serving.joint_passes import JointPasses
 from mxconv.serving.kv_budget import KvBudget
+from mxconv.speculation.level import Level
+from mxconv.speculation.pace import FixedPace
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 pytestmark = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
@@ -93,6 +96,38 @@ def test_any_limits(draft: Decoder, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 70))
     context = np.random.default_rng(count).integers(0, draft.config.vocab_size, count).tolist()
     assert_alike(draft, context, TreeLimits(depth, floors, *least, sharpness))
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize(("confidence", "floor"), [(0.0, None), (0.05, None), (0.0, 0.0), (0.0, 0.002)])
+def test_a_level_proposes_the_same_chains_and_trees_either_way(
+    draft: Decoder, monkeypatch: pytest.MonkeyPatch, shares: bool, confidence: float, floor: float | None
+) -> None:
+    def proposals() -> list[object]:
+        session, made = Session(draft.new_cache()), []
+        session.feed(draft, context[:-1], 1)
+        level = Level(
+            decoder=draft,
+            session=session,
+            shares_session=shares,
+            vocab_size=draft.config.vocab_size,
+            confidence=confidence,
+            acceptance=GreedyAcceptance(),
+            statistics=LevelStatistics("draft"),
+            drafts=[],
+            pace=FixedPace(1),
+        )
+        for count in (1, 5, 12):
+            chain = level.propose(context, count, floor)
+            tree = level.grow(context, 4, [0.0] * count, floor)
+            made += [chain.tokens, chain.parents, tree.tokens, tree.parents, level.statistics.num_forwards]
+            made += [np.round([*chain.probabilities, *tree.probabilities], 5).tolist(), [*session.tokens]]
+        return made
+
+    context = np.random.default_rng(2).integers(0, draft.config.vocab_size, 20).tolist()
+    at_once = proposals()
+    monkeypatch.setattr(type(draft), "grow", lambda *_: None)
+    assert proposals() == at_once
 
 
 def test_passes_that_are_shared_and_states_that_are_read_go_one_by_one(draft: Decoder) -> None:
