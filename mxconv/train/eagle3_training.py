@@ -59,6 +59,8 @@ class Eagle3Task(TrainingTask):
         theirs = self.target.model
         head = theirs.get_output_embeddings().weight
         made.load_head(theirs.model.norm.weight.cpu(), head[self._known(head.device)].cpu())
+        if hasattr(theirs.model, "layers"):
+            made.load_layer({name: tensor.cpu() for name, tensor in theirs.model.layers[-1].named_parameters()})
         return made
 
     def losses(self, model: nn.Module, token_ids: Tensor, windows: Windows) -> Tensor:
@@ -93,7 +95,7 @@ class Eagle3Task(TrainingTask):
 
 
 class Eagle3Model(nn.Module):
-    """Random weights of std 0.02; `load_head` takes the output head of a target.
+    """Random weights of std 0.02; `load_head` takes the output head of a target, `load_layer` a layer.
 
     The names of its state are those of the file, without the embedding, which is left to the target.
 
@@ -127,6 +129,25 @@ class Eagle3Model(nn.Module):
         """Copy the target's final norm (hidden_size,) and, of its output head, the rows of the tokens known here."""
         self.norm.weight.copy_(norm)
         self.lm_head.weight.copy_(head)
+
+    @torch.no_grad()
+    def load_layer(self, theirs: Mapping[str, Tensor]) -> None:
+        """Begin as a Llama's layer over the last state that is read; nothing changes where a tensor does not fit."""
+        size = self.config.layer.hidden_size
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for name, parameter in self.layers[0].named_parameters():
+            source = theirs.get("input_layernorm.weight" if name == "hidden_norm.weight" else name)
+            takes_in_both = name.partition(".")[2] in ("q_proj.weight", "k_proj.weight", "v_proj.weight")
+            own = parameter[:, size:] if takes_in_both else parameter  # the feature comes after the embedding
+            if name == "input_layernorm.weight":
+                continue
+            if source is None or source.shape != own.shape or self.config.target_hidden_size != size:
+                return
+            pairs.append((own, source))
+        for own, source in pairs:
+            own.copy_(source)
+        self.fc.weight.zero_()
+        self.fc.weight[:, -size:] = torch.eye(size)
 
     def forward(self, states: Tensor, embedded: Tensor, block: int) -> list[Tensor]:
         """The logits of each token that it drafts, (batch, length - 1 - step, draft_vocab_size); see `features`."""

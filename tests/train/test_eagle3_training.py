@@ -83,14 +83,32 @@ def test_losses_are_those_of_each_token_of_a_proposal(num_prompt: int, task: Eag
         assert float(found[step]) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-def test_it_begins_with_the_targets_head_and_norm(task: Eagle3Task, target: FrozenTarget) -> None:
+def test_it_begins_with_the_targets_head_norm_and_last_layer(task: Eagle3Task, target: FrozenTarget) -> None:
     theirs = target.model.state_dict()
     state = task.model().state_dict()
     torch.testing.assert_close(state["norm.weight"], theirs["model.norm.weight"])
     torch.testing.assert_close(state["lm_head.weight"], theirs[EMBEDDING][torch.from_numpy(KNOWN)])  # tied
-    others = [tensor for name, tensor in state.items() if tensor.ndim == 2 and name != "lm_head.weight"]
-    assert 0.018 < torch.cat([tensor.flatten() for tensor in others]).std() < 0.022
+    size, last = VALUES["hidden_size"], f"model.layers.{VALUES['num_hidden_layers'] - 1}."
+    for name in ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "post_attention_layernorm"):
+        torch.testing.assert_close(state[f"layers.0.{name}.weight"], theirs[f"{last}{name}.weight"])
+    torch.testing.assert_close(state["layers.0.hidden_norm.weight"], theirs[f"{last}input_layernorm.weight"])
+    for name in ("q_proj", "k_proj", "v_proj"):
+        of_embedding, of_feature = state[f"layers.0.self_attn.{name}.weight"].split(size, 1)
+        torch.testing.assert_close(of_feature, theirs[f"{last}self_attn.{name}.weight"])
+        assert 0.016 < of_embedding.std() < 0.024
+    torch.testing.assert_close(state["fc.weight"], torch.cat([torch.zeros(size, 2 * size), torch.eye(size)], 1))
     assert "embed_tokens.weight" not in state
+
+
+def test_where_sizes_differ_the_layer_begins_at_random(task: Eagle3Task, target: FrozenTarget) -> None:
+    model, last = Eagle3Model(task.config), dict(target.model.model.layers[-1].named_parameters())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_layer(last | {"mlp.up_proj.weight": last["mlp.up_proj.weight"][1:]})
+    model.load_layer({name: tensor for name, tensor in last.items() if name != "mlp.up_proj.weight"})
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, before[name])
+    weights = [tensor.flatten() for name, tensor in before.items() if tensor.ndim == 2 and name != "lm_head.weight"]
+    assert 0.018 < torch.cat(weights).std() < 0.022
 
 
 @pytest.mark.parametrize(
