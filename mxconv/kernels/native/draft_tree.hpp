@@ -32,7 +32,7 @@ class DraftTree {
     const std::vector<TreeNode>& nodes() const { return nodes_; }
     const std::vector<int64_t>& rows() const { return rows_; }
 
-    // Add guesses after the context, or after the last `frontier` rows: their logits are `stride` apart, `count` each.
+    // Add guesses after the context, or after the rows that were evaluated last: logits `stride` apart, `count` each.
     void add_guesses(const float* logits, int64_t stride, int64_t count);
 
     // Choose nodes to evaluate next, as further rows; returns how many, 0 at the end.
