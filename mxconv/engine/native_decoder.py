@@ -26,7 +26,7 @@ from mxconv.engine.states import StateRoom
 from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.engine.weights import DeferredMatrix, ModelWeights, Projection, WeightedNorm
 from mxconv.kernels import _native
-from mxconv.kernels.matrix import DenseMatrix, Matrix
+from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.native_matrix import NativeMatrix
 
 Kind = TypeVar("Kind", RotaryEmbedding, Temperature)
@@ -74,15 +74,10 @@ class NativeDecoder(Decoder):
         return logits
 
     def grow(self, token_ids: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits) -> GrownTree | None:
-        embedding = self.embedding
-        is_plain = isinstance(embedding, NativeMatrix) and (
-            embedding.rebuilt_format is not None or isinstance(embedding.reference, DenseMatrix)
-        )
-        is_read_otherwise = self.position_embedding is not None or self.layer_inputs is not None
-        if not is_plain or is_read_otherwise or self.tokens is not None or cache.states is not None:
+        embedding, others = self.embedding, (self.position_embedding, self.layer_inputs, self.tokens, cache.states)
+        if not (isinstance(embedding, NativeMatrix) and embedding.has_16_bits) or any(x is not None for x in others):
             return None
-        rows = SequenceRows(token_ids, cache, None, 1)
-        ids = rows.checked_ids(self.config, self.name)
+        ids = (rows := SequenceRows(token_ids, cache, None, 1)).checked_ids(self.config, self.name)
         cache.reserve(len(ids) + limits.most_rows)
         start = cache.length + cache.num_left_out
         positions = Positions(range(start, start + len(ids) + limits.most_depth - 1))

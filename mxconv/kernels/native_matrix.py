@@ -39,6 +39,11 @@ class NativeMatrix:
     def shape(self) -> tuple[int, int]:
         return self.reference.shape
 
+    @property
+    def has_16_bits(self) -> bool:
+        """Whether every weight is a float of 16 bits, as it is stored or rebuilt."""
+        return self.rebuilt_format is not None or isinstance(self.reference, DenseMatrix)
+
     def multiply(self, x: F32) -> F32:
         result = np.empty((len(x), self.shape[0]), np.float32)
         if len(x):
