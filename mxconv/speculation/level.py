@@ -123,7 +123,7 @@ class Level:
             if self.drafts:
                 chosen = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
                 return with_runners_up(chosen, len(context), self.acceptance, sharpness, floors, goes_on)
-            limits = TreeLimits(most_depth, floors, *self._least(floor), self.sharpness.value)
+            limits = TreeLimits(most_depth, floors, *self._least(floor), sharpness)
             grown = self._grow_at_once(context, limits)
             return self._grow_by_passes(context, most_depth, floors, goes_on) if grown is None else grown
 

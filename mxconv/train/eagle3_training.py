@@ -132,22 +132,26 @@ class Eagle3Model(nn.Module):
 
     @torch.no_grad()
     def load_layer(self, theirs: Mapping[str, Tensor]) -> None:
-        """Begin as a Llama's layer over the last state that is read; nothing changes where a tensor does not fit."""
-        size = self.config.layer.hidden_size
+        """Begin as a Llama's layer over the deepest state that is read; nothing changes where a tensor does not fit."""
+        size, layer_ids = self.config.layer.hidden_size, self.config.layer_ids
+        assert layer_ids is not None
+        if self.config.target_hidden_size != size:
+            return
         pairs: list[tuple[Tensor, Tensor]] = []
         for name, parameter in self.layers[0].named_parameters():
+            if name == "input_layernorm.weight":  # of the embedding
+                continue
             source = theirs.get("input_layernorm.weight" if name == "hidden_norm.weight" else name)
             takes_in_both = name.partition(".")[2] in ("q_proj.weight", "k_proj.weight", "v_proj.weight")
             own = parameter[:, size:] if takes_in_both else parameter  # the feature comes after the embedding
-            if name == "input_layernorm.weight":
-                continue
-            if source is None or source.shape != own.shape or self.config.target_hidden_size != size:
+            if source is None or source.shape != own.shape:
                 return
             pairs.append((own, source))
         for own, source in pairs:
             own.copy_(source)
+        deepest = layer_ids.index(max(layer_ids))
         self.fc.weight.zero_()
-        self.fc.weight[:, -size:] = torch.eye(size)
+        self.fc.weight[:, deepest * size : (deepest + 1) * size] = torch.eye(size)
 
     def forward(self, states: Tensor, embedded: Tensor, block: int) -> list[Tensor]:
         """The logits of each token that it drafts, (batch, length - 1 - step, draft_vocab_size); see `features`."""

@@ -96,7 +96,8 @@ def test_it_begins_with_the_targets_head_norm_and_last_layer(task: Eagle3Task, t
         of_embedding, of_feature = state[f"layers.0.self_attn.{name}.weight"].split(size, 1)
         torch.testing.assert_close(of_feature, theirs[f"{last}self_attn.{name}.weight"])
         assert 0.016 < of_embedding.std() < 0.024
-    torch.testing.assert_close(state["fc.weight"], torch.cat([torch.zeros(size, 2 * size), torch.eye(size)], 1))
+    deepest_first = torch.cat([torch.eye(size), torch.zeros(size, 2 * size)], 1)  # it reads states 2, 1 and 0
+    torch.testing.assert_close(state["fc.weight"], deepest_first)
     assert "embed_tokens.weight" not in state
 
 

@@ -200,7 +200,7 @@ class BoundDecoder {
                             std::vector<float>& repeated) {
         int64_t needed = static_cast<int64_t>(tables.temperatures.size());
         for (const Rotations& table : tables.rotations) needed += 2 * table.num_pairs;
-        make_room(repeated, needed * pass.num_tokens);
+        if (is_same) make_room(repeated, needed * pass.num_tokens);
         float* to = repeated.data();
         const auto taken = [&](const float* from, int64_t size) -> const float* {
             from += position * size;
