@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mxconv.arrays import F32
 from mxconv.drafts.readers.mlp_speculator import StageRows
@@ -31,8 +32,7 @@ class JointPass:
     seconds: float  # with those of the level's own work for every text
 
 
-@dataclass(frozen=True)
-class Meter:
+class Meter(NamedTuple):
     """The time of a text so far, waiting not counted."""
 
     seconds: float  # its own, and by rows its share of joint passes

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,12 @@ class LevelStatistics:
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # in seconds
 
     @property
+    def totals(self) -> tuple[int, int, int, int, float, int]:
+        """The counts of a trace's entry, in its order: tokens asked, proposed, accepted; forwards, seconds, nodes."""
+        tokens = self.num_asked, self.num_proposed, self.num_accepted
+        return *tokens, self.num_forwards, self.seconds, self.num_nodes
+
+    @property
     def acceptance_rate(self) -> float | None:
         """Accepted over proposed; None where nothing was proposed (the target, or an unused level)."""
         return self.num_accepted / self.num_proposed if self.num_proposed else None
@@ -98,8 +104,7 @@ class LevelStatistics:
             self.num_forwards += 1
 
 
-@dataclass(frozen=True)
-class TraceEntry:
+class TraceEntry(NamedTuple):
     """One level's part in one round of the target."""
 
     round: int
@@ -126,24 +131,25 @@ class Trace:
     entries: list[TraceEntry] = field(default_factory=list)
     num_rounds: int = 0
     records_trees: bool = False
-    _before: list[LevelStatistics] = field(default_factory=list)
+    _before: list[tuple[int, int, int, int, float, int]] = field(default_factory=list)
 
     def begin_round(self) -> None:
-        self._before = [copy(level) for level in self.statistics]
+        self._before = [level.totals for level in self.statistics]
         self.statistics[0].trees = [] if self.records_trees else None
 
     def end_round(self) -> None:
         for level, before in zip(self.statistics, self._before, strict=True):
+            asked, proposed, accepted, forwards, seconds, nodes = before
             entry = TraceEntry(
-                round=self.num_rounds,
-                level=level.name,
-                num_asked=level.num_asked - before.num_asked,
-                num_proposed=level.num_proposed - before.num_proposed,
-                num_accepted=level.num_accepted - before.num_accepted,
-                num_forwards=level.num_forwards - before.num_forwards,
-                seconds=level.seconds - before.seconds,
-                num_nodes=level.num_nodes - before.num_nodes,
-                tree=level.trees[-1] if level.trees and level is self.statistics[0] else None,
+                self.num_rounds,
+                level.name,
+                level.num_asked - asked,
+                level.num_proposed - proposed,
+                level.num_accepted - accepted,
+                level.num_forwards - forwards,
+                level.seconds - seconds,
+                level.num_nodes - nodes,
+                level.trees[-1] if level.trees and level is self.statistics[0] else None,
             )
             self.entries.append(entry)
         self.num_rounds += 1

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import inf
 from typing import Self
 
 from mxconv.drafts.passes import ALONE, Load
@@ -31,7 +32,8 @@ MOST_TOKENS, MOST_NODES = 16, 48  # of a proposal
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds
 SHARE_OF_REST = 0.02  # what reading a prompt for a draft may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
-REST = 4  # rounds for which the choice of plain decoding holds
+MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
+RESTING = Choice(0, 0)  # plain decoding, during a rest
 USUAL_SHARE = 0.35  # of a plain pass: the price of a draft token until it was measured, that of a 4-bit copy
 FIRST_NODES, FEW_MISSED = 7, 8  # nodes of a first tree; tokens that a draft can miss and be as fast as ever
 
@@ -174,32 +176,36 @@ class AdaptivePace:
             return PLAIN
         if self._rest and self._rests_at == load:
             self._rest -= 1
-            return PLAIN
+            return RESTING
         now = Prices(self._prices, load)
         options = [made for draft in range(len(self.drafts)) if (made := self._option(draft, limit, now)) is not None]
         known = [option for option in options if self.drafts[option.choice.draft].num_rounds]
         best = max([Option(PLAIN, 1.0, now.plain, 0.0), *known], key=lambda option: option.rate)
-        chosen = best
+        chosen, rest = best, float(MOST_REST)
         for option in options:
             draft = self.drafts[option.choice.draft]
             if option is best:
                 draft.patience = 1.0
-            elif self._is_due(draft, option, best, limit, now):
+                continue
+            wait = self._wait(draft, option, best, limit, now)
+            rest = min(rest, wait)
+            if wait <= 0:
                 lost = draft.num_rounds > 0 and option.rate < CLEARLY * best.rate
                 draft.patience = min(2 * draft.patience, MOST_PATIENCE) if lost else 1.0
                 draft.fade()  # other texts wait for what this one learns
                 chosen = option
                 break
         if chosen.choice is PLAIN:
-            self._rest, self._rests_at = REST, load
+            self._rest, self._rests_at = int(rest), load
         return self._with_floors(chosen.choice, best.rate, now)
 
-    def _is_due(self, draft: DraftEstimate, option: Option, best: Option, limit: int, now: Prices) -> bool:
-        """Whether a draft is tried that is not the best, or was never asked."""
-        count, saved = now.load.num_texts, draft.num_idle * now.plain * SHARE
+    def _wait(self, draft: DraftEstimate, option: Option, best: Option, limit: int, now: Prices) -> float:
+        """The rounds until a draft is tried that is not the best, or was never asked; at most 0 if it is now."""
+        count = now.load.num_texts
         if not draft.num_rounds and option.reading <= (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * count:
-            return draft.num_idle > 0 and (not option.reading or option.rate > best.rate)
-        return saved >= draft.patience * (count * (option.seconds - option.tokens / best.rate) + option.reading)
+            return float(draft.num_idle == 0) if not option.reading or option.rate > best.rate else inf
+        loss = draft.patience * (count * (option.seconds - option.tokens / best.rate) + option.reading)
+        return loss / (now.plain * SHARE) - draft.num_idle
 
     def _option(self, draft: int, limit: int, now: Prices) -> Option | None:
         """The best that can be asked of a draft within the account; None where there is nothing."""
@@ -266,6 +272,12 @@ class AdaptivePace:
         return replace(choice, floors=floors, floor=(each * rate + of_depth) / known.trust)
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
+        if choice is RESTING:
+            self._book(SHARE, outcome)
+            for draft, known in enumerate(self.drafts):
+                known.num_idle += 1
+                self._missed[draft] += outcome.num_evaluated
+            return
         joint, now = outcome.joint, Prices(self._prices, outcome.load)
         is_first = choice.num_tokens > 0 and not self.drafts[choice.draft].num_rounds
         is_prompt = outcome.num_evaluated - 1 - outcome.num_proposed > FEW_MISSED
@@ -291,5 +303,9 @@ class AdaptivePace:
             else:
                 known.num_idle += 1
                 self._missed[draft] = outcome.num_evaluated + (0 if is_prompt else self._missed[draft])
+        self._book(rounds, outcome)
+
+    def _book(self, rounds: float, outcome: Outcome) -> None:
+        """Add to the account of all texts."""
         credit = self._root._credit + rounds / outcome.load.num_texts
         self._root._credit = max(min(credit, MOST_CREDIT), 0.0)

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mxconv.arrays import F32, F64
 from mxconv.drafts.statistics import Trace
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """The outcome of one round: tokens that this level itself would have chosen, with the logits that chose them."""
 
     tokens: list[int]

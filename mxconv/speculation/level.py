@@ -87,7 +87,7 @@ class Level:
         if self.statistics.trees is not None:
             tree = RoundTree(name, proposal.tokens, proposal.links, proposal.probabilities, step.tokens)
             self.statistics.trees.append(tree)
-        return replace(step, guessed_by=[*guessers, None])
+        return step._replace(guessed_by=[*guessers, None])
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mxconv.drafts.passes import ALONE, JointPass, Load
 
@@ -20,8 +20,7 @@ class Choice:
 PLAIN = Choice(0, 0)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The result of a round."""
 
     num_proposed: int  # tokens that the draft proposed; of a tree, all nodes

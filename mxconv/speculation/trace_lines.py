@@ -11,7 +11,6 @@ The target's line of a round also has, where the trace records trees:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
@@ -29,7 +28,7 @@ def trace_lines(
     before: int | None = prompt[-1] if prompt else None
     left = list(generation.token_ids)
     for entry in generation.trace.entries:
-        line = {"prompt": number, **asdict(replace(entry, tree=None))}
+        line = {"prompt": number, **entry._replace(tree=None)._asdict()}
         del line["tree"]
         if entry.tree is not None:
             emitted = list(entry.tree.emitted[: len(left)])
