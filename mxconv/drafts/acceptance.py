@@ -125,6 +125,11 @@ class GreedyAcceptance(Acceptance):
         return logits.astype(np.float64)
 
 
+def takes_the_likeliest(rule: Acceptance) -> bool:
+    """Whether what a draft proposes are the likeliest tokens of its logits as they are."""
+    return type(rule) is GreedyAcceptance and rule.penalties is None
+
+
 class CoupledAcceptance(Acceptance):
     """Draws with Gumbel noise keyed by seed, any integer of 64 bits, and position."""
 

@@ -25,8 +25,8 @@ from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.decoder import Decoder, among_all
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.layer import Layer
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.paired_layers import EMBEDDING, PairedLayers, PairRules
 from mxconv.engine.rope import Positions
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
@@ -76,9 +76,6 @@ def _refuse(name: str, found: str, required: str) -> NoReturn:
     raise ModelError(f"{name}: {found}; {required} required. Take the file that belongs to the head.")
 
 
-EMBEDDING = "embed_tokens.weight"
-
-
 class Eagle3(FeatureReader):
     """A head that reads the states of a few layers of the target.
 
@@ -101,21 +98,15 @@ class Eagle3(FeatureReader):
         self.tokens = tokens
         self._order = [self.reads.layers.index(layer) for layer in layers]
         own, taken = CheckedWeights(weights, name), len(layers) * config.target_hidden_size
-        size = config.layer.hidden_size
-        self.embedding = own.matrix(EMBEDDING, config.vocab_size, size)
-        self.fusion = own.matrix("fc.weight", size, taken)
+        self.fusion = own.matrix("fc.weight", config.layer.hidden_size, taken)
         self._joint_norm = own.vector("input_norm.weight", taken) if config.norm_before_fc else None
         self._state_norms = [
             own.vector(f"fc_norm.{place}.weight", config.target_hidden_size)
             for place in range(len(layers) if config.fc_norm else 0)
         ]
-        self._feature_norm = own.vector("layers.0.hidden_norm.weight", size)
-        self.first, *self.others = (
-            Layer(own, config.layer, index, f"layers.{index}.", size if index else 2 * size)
-            for index in range(config.layer.num_hidden_layers)
-        )
-        self.norm = own.vector("norm.weight", size)
-        self.head = own.matrix("lm_head.weight", config.draft_vocab_size, size)
+        rules = PairRules(config.norm_before_residual, config.norm_output)
+        self.paired = PairedLayers(own, config.layer, tokens, rules)
+        self.embedding = self.paired.embedding
 
     def knows_any(self, vocab_size: int) -> bool:
         return bool((self.tokens < vocab_size).any())
@@ -130,21 +121,10 @@ class Eagle3(FeatureReader):
         return self.fusion.multiply(joined)
 
     def made(self, embedded: F32, features: F32, rows: SequenceRows, positions: Positions) -> F32:
-        """The first layer's attention takes in (n, 2 * hidden_size): embeddings and features, each normed."""
-        eps = self.config.layer.rms_norm_eps
-        assert self.first.before_mixer is not None, "its layers norm what attention takes in"
-        normed = rms_norm(features, self._feature_norm, eps)
-        taken = np.concatenate([self.first.before_mixer(embedded), normed], axis=1)
-        x = normed if self.config.norm_before_residual else features
-        x = self.first.with_mlp(x + self.first.attention(taken, [rows], positions))
-        for layer in self.others:
-            x = layer(x, [rows], positions)
-        return rms_norm(x, self.norm, eps) if self.config.norm_output else x
+        return self.paired.made(embedded, features, rows, positions)
 
     def logits(self, features: F32) -> F32:
-        if not self.config.norm_output:
-            features = rms_norm(features, self.norm, self.config.layer.rms_norm_eps)
-        return among_all(self.head.multiply(features), self.tokens, self.config.vocab_size)
+        return among_all(self.paired.logits(features), self.tokens, self.config.vocab_size)
 
 
 class Eagle3Kind(ReaderKind):
@@ -169,7 +149,9 @@ class Eagle3Kind(ReaderKind):
         weights, tensors = reader_weights(folder, record, make, stack)
         weights = ModelWeights({EMBEDDING: target.embedding, **weights.matrices}, weights.vectors)
         tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
-        return Eagle3(config, weights, tokens, layers, record.name)
+        made = Eagle3(config, weights, tokens, layers, record.name)
+        made.grower = make.pair_grower(made.paired)
+        return made
 
     def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> FeatureDraft:
         return FeatureDraft(reader, listener)

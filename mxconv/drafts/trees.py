@@ -8,6 +8,7 @@ Source:
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count, takewhile
+from math import inf
 from typing import TypeVar
 
 from mxconv.arrays import F32, F64
@@ -203,6 +204,11 @@ def grow_by_passes(
         frontier, logits = able, tree.evaluate(able, evaluate)
     rows = tree.row_parents
     return tree.proposal(), Tree(rows).path(tree.row_of[frontier[0]]) if rows else []
+
+
+def least_chances(confidence: float, floor: float | None) -> tuple[float, float]:
+    """The two chances below which no pass pays, as `TreeLimits` has them, by a draft's own threshold or a floor."""
+    return (confidence, -inf) if floor is None else (-inf, floor)
 
 
 def of_grown(grown: GrownTree, floors: Sequence[float]) -> tuple[Proposal, list[int]]:

@@ -11,6 +11,7 @@ from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
+from mxconv.engine.paired_layers import PairedLayers, PairGrower
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.draft_matrix import (
     Activations,
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 try:
     from mxconv.engine.native_decoder import NativeDecoder
-    from mxconv.kernels.native_matrix import native_bsfp, native_dense, native_draft
+    from mxconv.engine.native_pairs import NativePairs
+    from mxconv.kernels.native_matrix import NativeMatrix, native_bsfp, native_dense, native_draft
 except ImportError:  # without the extension there is no engine to use them with
     pass
 
@@ -102,6 +104,13 @@ class Matrices:
         put = self.pages.put
         arrays: Any = {"codes": put(reference.codes), "stored_scales": put(cast(Any, reference.stored_scales))}
         return native_draft(self.engine, replace(reference, **arrays))
+
+    def pair_grower(self, paired: PairedLayers) -> PairGrower | None:
+        """What grows trees of layers of matrices that were made here; None where they go pass by pass."""
+        embedding, is_sorted = paired.embedding, bool((np.diff(paired.tokens) > 0).all())
+        if self.engine is None or not is_sorted or not (isinstance(embedding, NativeMatrix) and embedding.has_16_bits):
+            return None
+        return NativePairs(paired, self.engine)
 
     def decoder(self, config: ModelConfig, weights: ModelWeights, name: str) -> Decoder:
         """A decoder of matrices that were made here.

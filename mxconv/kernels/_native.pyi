@@ -86,6 +86,11 @@ def joined(addends: Sequence[tuple[Part, Norm | None]]) -> Part:
     The sum of what several parts make of the same rows, each after a norm or none.
     """
 
+def pairs(part: Part, norm: Norm | None, layer_input: int) -> Part:
+    """
+    A part over pairs: an embedding, of the layer's own inputs in the pass, and a row after a norm or none.
+    """
+
 class Branch:
     """A part of a layer with its norms."""
 
@@ -216,6 +221,14 @@ class DraftTree:
     @property
     def first_of_last(self) -> int: ...
 
+class Features:
+    """What a head takes in that goes on with features of its own."""
+
+    def __init__(self, features: NDArray[numpy.float32], of_embedding: Norm, when_taken: Norm | None, of_made: Norm | None, ids: Sequence[int]) -> None:
+        """
+        Features before each token of a chain, (tokens, hidden_size); norms of embeddings, of features before layers add to them, and of what layers make; ids in the embedding of the head's tokens.
+        """
+
 class Decoder:
     """A forward pass over matrices and vectors that stay where they are."""
 
@@ -229,9 +242,9 @@ class Decoder:
         Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).
         """
 
-    def grow(self, token_ids: Sequence[int], embedding: Matrix, multiplier: float, rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], sequence: SequenceTokens, vocab_size: int, limits: TreeLimits) -> DraftTree:
+    def grow(self, token_ids: Sequence[int], embedding: Matrix, multiplier: float, rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], sequence: SequenceTokens, vocab_size: int, limits: TreeLimits, features: Features | None = None) -> DraftTree:
         """
-        Evaluate a chain of tokens, whose rows of an embedding are multiplied, and below them a tree of the likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones.
+        Evaluate a chain of tokens, whose rows of an embedding are multiplied, and below them a tree of the likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones. With features rows begin as those, and embeddings are the inputs of the first layer.
         """
 
 def rms_norm(engine: Engine, x: NDArray[numpy.float32], weight: NDArray[numpy.float32], eps: float, out: NDArray[numpy.float32]) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from math import inf, prod
+from math import prod
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.acceptance import Acceptance, GreedyAcceptance
+from mxconv.drafts.acceptance import Acceptance, takes_the_likeliest
 from mxconv.drafts.guesses import Sharpened, Sharpness, top_probability
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics, RoundTree
-from mxconv.drafts.trees import Evaluate, GoesOn, grow_by_passes, of_grown, with_runners_up
+from mxconv.drafts.trees import Evaluate, GoesOn, grow_by_passes, least_chances, of_grown, with_runners_up
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS, Tree, TreeLimits
 from mxconv.speculation.generation import Step
@@ -97,7 +97,9 @@ class Level:
         with self._borrowed(context):
             most = min(num_tokens, self._most_tokens(context))
             if not self.drafts and 0 < most <= MOST_NODES:
-                grown = self._grow_at_once(context, TreeLimits(most, [0.0] * most, *self._least(floor), 1.0, 1))
+                grown = self._grow_at_once(
+                    context, TreeLimits(most, [0.0] * most, *least_chances(self.confidence, floor), 1.0, 1)
+                )
                 if grown is not None:
                     return Proposal(grown.tokens, probabilities=grown.probabilities)
             for token, logits, drawn_from in self._own_tokens(context, num_tokens):
@@ -123,17 +125,13 @@ class Level:
             if self.drafts:
                 chosen = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
                 return with_runners_up(chosen, len(context), self.acceptance, sharpness, floors, goes_on)
-            limits = TreeLimits(most_depth, floors, *self._least(floor), sharpness)
+            limits = TreeLimits(most_depth, floors, *least_chances(self.confidence, floor), sharpness)
             grown = self._grow_at_once(context, limits)
             return self._grow_by_passes(context, most_depth, floors, goes_on) if grown is None else grown
 
-    def _least(self, floor: float | None) -> tuple[float, float]:
-        """The chances that `TreeLimits` names."""
-        return (self.confidence, -inf) if floor is None else (-inf, floor)
-
     def _grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
         """All passes in one call, where the decoder can and likeliest tokens are asked for."""
-        if type(self.acceptance) is not GreedyAcceptance or self.acceptance.penalties is not None:
+        if not takes_the_likeliest(self.acceptance):
             return None
         begin, missing = self.statistics.clock(), self._missing(context)
         grown = self.session.grow(self.decoder, missing, self.vocab_size, limits)

@@ -35,8 +35,7 @@ class Eagle3Task(TrainingTask):
 
     The embedding is the target's, frozen and left out of the file, as the format allows: it is most of a head's bytes,
     and the target keeps it anyway. Output head and final norm begin as the target's, whose tokens are to be predicted.
-    The layer begins at random: its attention takes in an embedding beside the feature, which no layer of the target
-    does.
+    The layer begins as the target's last one, but for what its attention takes in of the embedding.
 
     Args:
         values: the head's config.json, with the layers that it reads.
@@ -53,12 +52,13 @@ class Eagle3Task(TrainingTask):
         self.config = Eagle3Config.from_dict(self.values)
         self.tokens = tokens
         self.block = block
+        target.known = torch.from_numpy(tokens).to(target.model.device)
 
     def model(self) -> "Eagle3Model":
         made = Eagle3Model(self.config)
         theirs = self.target.model
         head = theirs.get_output_embeddings().weight
-        made.load_head(theirs.model.norm.weight.cpu(), head[self._known(head.device)].cpu())
+        made.load_head(theirs.model.norm.weight.cpu(), head[self.target.known].cpu())
         if hasattr(theirs.model, "layers"):
             made.load_layer({name: tensor.cpu() for name, tensor in theirs.model.layers[-1].named_parameters()})
         return made
@@ -72,10 +72,9 @@ class Eagle3Task(TrainingTask):
         assert self.config.layer_ids is not None
         states, theirs = self.target.layers(token_ids, (0, *self.config.layer_ids))  # 0 is the embedding
         logits: list[Tensor] = model(states[1:], states[0], self.block)
-        wanted = theirs[..., self._known(theirs.device)]
         first = max(windows.num_prompt_tokens - 2, 0)  # row i follows token i + 1
         return torch.stack(
-            [distillation_loss(row[:, first:], wanted[:, 1 + step + first :]) for step, row in enumerate(logits)]
+            [distillation_loss(row[:, first:], theirs[:, 1 + step + first :]) for step, row in enumerate(logits)]
         )
 
     def flops_per_token(self, model: nn.Module) -> float:
@@ -89,9 +88,6 @@ class Eagle3Task(TrainingTask):
         known[self.tokens] = True
         distances = self.tokens - np.arange(len(self.tokens))
         return {"d2t": torch.from_numpy(distances), "t2d": torch.from_numpy(known)}
-
-    def _known(self, device: torch.device) -> Tensor:
-        return torch.from_numpy(self.tokens).to(device)
 
 
 class Eagle3Model(nn.Module):

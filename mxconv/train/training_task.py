@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from mxconv.errors import ModelError
 from mxconv.train.windows import Windows
@@ -44,11 +45,27 @@ class FrozenTarget:
                 "Check the folder with mxconv inspect."
             ) from error
         self.model = model.to(device).eval().requires_grad_(False)
-        _keep_float32(self.model.get_output_embeddings())
+        self.known: Tensor | None = None  # the ids of the tokens whose logits are computed, where not all are
+        self._change_head()
 
     @property
     def num_parameters(self) -> int:
         return num_parameters(self.model)
+
+    def _change_head(self) -> None:
+        """Multiply in float32 under autocast too, since logits in BF16 are steps of an eighth apart; by known rows."""
+        head = self.model.get_output_embeddings()
+        multiply = head.forward
+
+        def forward(x: Tensor) -> Tensor:
+            with torch.autocast(x.device.type, enabled=False):
+                if self.known is None:
+                    made: Tensor = multiply(x.float())
+                    return made
+                bias = None if getattr(head, "bias", None) is None else head.bias[self.known]
+                return functional.linear(x.float(), head.weight[self.known], bias)
+
+        head.forward = forward
 
     @torch.no_grad()
     def states(self, token_ids: Tensor) -> Tensor:
@@ -64,7 +81,10 @@ class FrozenTarget:
 
     @torch.no_grad()
     def layers(self, token_ids: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The inputs of some layers, (len(layers), batch, length, hidden_size), and the logits, of one pass."""
+        """The inputs of some layers, (len(layers), batch, length, hidden_size), and the logits, of one pass.
+
+        Logits are (batch, length, vocab_size), or where `known` says which ones, (batch, length, len(known)).
+        """
         made = self.model(input_ids=token_ids, use_cache=False, output_hidden_states=True)
         return torch.stack([made.hidden_states[layer] for layer in layers]), made.logits
 
@@ -114,18 +134,6 @@ class TrainingTask(ABC):
     def constants(self) -> dict[str, Tensor]:
         """Tensors of the file that are not trained."""
         return {}
-
-
-def _keep_float32(head: nn.Module) -> None:
-    """Let a module multiply in float32 under autocast too: logits in BF16 are steps of an eighth apart."""
-    multiply = head.forward
-
-    def forward(x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            made: Tensor = multiply(x.float())
-        return made
-
-    head.forward = forward
 
 
 def num_parameters(model: nn.Module) -> int:

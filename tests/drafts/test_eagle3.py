@@ -38,7 +38,7 @@ def test_heads_compute_what_the_speculators_package_does(case: str, kernel: str)
                 feature = head.advance(feature, [tokens[row + 1 + step]], cache)
             hidden = vectors["hidden"][step, row]
             if head.config.norm_output:
-                hidden = rms_norm(hidden, head.norm, head.config.layer.rms_norm_eps)
+                hidden = rms_norm(hidden, head.paired.norm, head.config.layer.rms_norm_eps)
             np.testing.assert_allclose(feature[0], hidden, rtol=1e-5, atol=1e-5)
             logits = head.logits(feature)[0]
             np.testing.assert_allclose(logits[head.tokens], vectors["logits"][step, row], rtol=1e-5, atol=1e-5)

@@ -1,7 +1,8 @@
 """Readers that go on with features of their own, such as EAGLE-3 heads and MTP layers, and how they draft."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,11 +12,14 @@ from mxconv.drafts.readers.reader import Reader
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.forest import SequenceRows
+from mxconv.engine.paired_layers import PairGrower
 from mxconv.engine.rope import Positions
-from mxconv.engine.tree import MOST_ROWS, Tree
+from mxconv.engine.tree import MOST_ROWS, GrownTree, Tree, TreeLimits
 from mxconv.kernels.matrix import Matrix
 
 MOST_TOKENS = MOST_ROWS  # of a proposal
+
+Result = TypeVar("Result")
 
 
 class FeatureReader(Reader, ABC):
@@ -27,6 +31,7 @@ class FeatureReader(Reader, ABC):
 
     layers: ModelConfig  # of its own layers
     embedding: Matrix
+    grower: PairGrower | None = None  # of trees in one call
 
     def new_cache(self) -> KVCache:
         """An empty cache for the pairs of one text: that of token i + 1 is at place i."""
@@ -92,17 +97,36 @@ class FeatureDraft(ReadingDraft):
 
     def begin(self, context: Sequence[int]) -> F32:
         """Evaluate the accepted tokens that are not in the cache, and those that the level above evaluated again."""
+
+        def evaluate(features: F32, tokens: Sequence[int]) -> F32:
+            self._features = self._head.advance(features, tokens, self._cache)[-1:]
+            return self._logits(self._features)
+
+        with self.statistics.forward():
+            return self._read(context, evaluate)
+
+    def grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> GrownTree | None:
+        grower, size, begin = self._head.grower, self.listener.vocab_size, self.statistics.clock()
+        if grower is None:
+            return None
+        grown = self._read(context, lambda features, tokens: grower.grow(features, tokens, self._cache, size, limits))
+        self._cache.truncate(len(context) - 1)
+        self.statistics.seconds += self.statistics.clock() - begin
+        self.statistics.num_forwards += grown.num_passes
+        return grown
+
+    def _read(self, context: Sequence[int], evaluate: Callable[[F32, Sequence[int]], Result]) -> Result:
+        """What is made of the features and tokens of pairs that are not in the cache, which it adds there."""
         states = self.listener.session.states
         numbers, tokens = states.numbers(len(context) - 1), np.array(context[1:], np.int64)
         start = min(_num_shared(self._numbers, numbers), _num_shared(self._tokens, tokens), len(tokens) - 1)
         self._cache.truncate(start)
         self._numbers, self._tokens = self._numbers[:start], self._tokens[:start]
-        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             features = self._head.fuse(states.read(self._head.reads, start, len(tokens)))
-            self._features = self._head.advance(features, context[start + 1 :], self._cache)[-1:]
-            logits = self._logits(self._features)
+            made = evaluate(features, context[start + 1 :])
         self._numbers, self._tokens = numbers, tokens
-        return logits
+        return made
 
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
         above = self._features[[parent + 1 for parent in tree.parents[tree.num_cached :]]]

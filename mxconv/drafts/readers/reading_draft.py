@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance
+from mxconv.drafts.acceptance import Acceptance, takes_the_likeliest
 from mxconv.drafts.guesses import SHARPNESS, Sharpness, top_probability
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import Evaluate, GoesOn, grow_by_passes
+from mxconv.drafts.trees import Evaluate, GoesOn, grow_by_passes, least_chances, of_grown
 from mxconv.engine.states import Reads
-from mxconv.engine.tree import Tree
+from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,9 @@ class ReadingDraft(ABC):
         proposal = Proposal([])
         if not (most := min(num_tokens, self.most_tokens(context))):
             return proposal
+        limits = TreeLimits(most, [0.0] * most, *self._least(floor), 1.0, 1)
+        if (grown := self._grown_at_once(context, limits)) is not None:
+            return Proposal(grown.tokens, probabilities=grown.probabilities)
         (logits, evaluate), chance, goes_on = self._begun(context), 1.0, self._goes_on(floor)
         for depth in range(most):
             if depth:
@@ -87,6 +90,9 @@ class ReadingDraft(ABC):
         depth = min(most_depth, self.most_tokens(context))
         if not floors or depth < 1:
             return Proposal([], parents=[])
+        limits = TreeLimits(depth, floors, *self._least(floor), self.sharpness.value)
+        if (grown := self._grown_at_once(context, limits)) is not None:
+            return grown
         first, evaluate = self._begun(context)
         return self.grown(first, evaluate, len(context), depth, floors, self._goes_on(floor))
 
@@ -97,6 +103,10 @@ class ReadingDraft(ABC):
         rule, sharpness = self.listener.acceptance, self.sharpness.value
         return grow_by_passes(first, position, evaluate, rule, sharpness, depth, floors, goes_on)[0]
 
+    def grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> GrownTree | None:
+        """A tree of the likeliest tokens after a context of which `most_tokens` is not 0; None: pass by pass alone."""
+        return None
+
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:  # noqa: B027 - of no kind
         """The session keeps the states that it reads."""
 
@@ -105,6 +115,15 @@ class ReadingDraft(ABC):
         first: F32 = self.begin(context)[0]
         penalties = self.listener.acceptance.penalties
         return (first, self.evaluate) if penalties is None else penalties.passes(context, first, self.evaluate)
+
+    def _grown_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
+        if not takes_the_likeliest(self.listener.acceptance):
+            return None
+        grown = self.grow_at_once(context, limits)
+        return None if grown is None else of_grown(grown, limits.floors)[0]
+
+    def _least(self, floor: float | None) -> tuple[float, float]:
+        return least_chances(self.listener.confidence, floor)
 
     def _goes_on(self, floor: float | None) -> GoesOn:
         confidence = self.listener.confidence

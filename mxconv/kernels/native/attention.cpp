@@ -22,7 +22,7 @@ void HeadRotation::apply(const Step& step, int64_t token, float factor, int64_t 
 }
 
 Demands Attention::demands() const {
-    Demands demands{output.rows(), layer + 1, num_key_value_heads, head_dim};
+    Demands demands{output.rows(), query.matrix->columns, layer + 1, num_key_value_heads, head_dim};
     demands.rotation = rotation.table;
     demands.num_pairs = rotation.num_pairs;
     demands.temperature = temperature;

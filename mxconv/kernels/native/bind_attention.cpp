@@ -69,11 +69,11 @@ PartPointer make_attention(int64_t layer, int64_t source, int64_t num_heads, int
     require_that(!(is_fused || !has_keys) || !(key || value), "keys or values of one too many");
     require_that(!is_fused || has_keys, "what is fused has keys of its own");
     require_that(is_fused || !has_keys || key, "keys are neither the layer's own nor another's");
-    const int64_t hidden = output.rows(), queries = num_heads * head_dim, keys = num_key_value_heads * head_dim;
-    a->query = projection_of(query, "query", is_fused ? queries + 2 * keys : num_heads * a->query_dim(), hidden);
-    a->key = projection_of(key, "key", keys, hidden);
-    a->value = projection_of(value, "value", keys, hidden);
-    a->output = projection_of(output, "output", hidden, queries);
+    const int64_t taken = query.matrix->columns, queries = num_heads * head_dim, keys = num_key_value_heads * head_dim;
+    a->query = projection_of(query, "query", is_fused ? queries + 2 * keys : num_heads * a->query_dim(), taken);
+    a->key = projection_of(key, "key", keys, taken);
+    a->value = projection_of(value, "value", keys, taken);
+    a->output = projection_of(output, "output", -1, queries);
     a->norms.query = norm_of(norms.query, "query_norm", norms.span_rows ? queries : head_dim);
     a->norms.key = norm_of(norms.key, "key_norm", norms.span_rows ? keys : head_dim);
     a->norms.value = norm_of(norms.value, "value_norm", head_dim);

@@ -26,7 +26,10 @@ struct Tables {
     // Raises where a part does not fit, or two parts contradict each other.
     void add(const Demands& demands, const DecoderParts& decoder) {
         constexpr int64_t kMost = 1 << 16;
-        if (demands.hidden_size != decoder.hidden_size) throw nb::type_error("a part of another hidden size");
+        const bool takes_rows = demands.taken_size == 0 || demands.taken_size == decoder.hidden_size;
+        if (demands.hidden_size != decoder.hidden_size || !takes_rows) {
+            throw nb::type_error("a part of another hidden size");
+        }
         if (demands.num_caches > decoder.num_caches || demands.num_key_value_heads > decoder.num_key_value_heads ||
             demands.head_dim > decoder.head_dim) {
             throw nb::type_error("heads that do not fit into the cache");
@@ -58,6 +61,14 @@ void add_state(const Demands& demands, DecoderParts& decoder) {
     decoder.num_states = std::max(decoder.num_states, demands.num_states);
     decoder.state = demands.state;
 }
+
+// What a head takes in that goes on with features of its own: see pairs.hpp.
+struct BoundFeatures {
+    Array<float> features;          // (tokens, hidden_size): before each token of the chain
+    Norm of_embedding;              // of tokens' embeddings
+    MaybeNorm when_taken, of_made;  // of features: before layers add to them, and of what layers make
+    std::vector<int64_t> ids;       // in the embedding, of the head's tokens
+};
 
 class BoundDecoder {
   public:
@@ -115,33 +126,37 @@ class BoundDecoder {
         decoder_->forward(pass);
     }
 
-    // Passes over tokens after those of a sequence, then over a tree of guesses below them, a depth a pass.
+    // Passes over tokens after those of a sequence, then over a tree of guesses below them, a depth a pass. With features each
+    // row begins as that of the token before, and its embedding is an input of the first layer's own.
     DraftTree grow(const std::vector<int64_t>& token_ids, const Matrix& embedding, double multiplier,
                    const std::vector<std::pair<Array<float>, Array<float>>>& rotations,
                    const std::vector<Array<float>>& temperatures, const BoundSequence& bound, int64_t vocab_size,
-                   const TreeLimits& limits) {
+                   const TreeLimits& limits, const std::optional<BoundFeatures>& given) {
         const DecoderParts& parts = decoder_->parts();
+        const int64_t hidden = parts.hidden_size;
         SequenceTokens sequence = bound.checked(parts);
         const int64_t first = sequence.num_tokens, length = sequence.length, vocabulary = parts.head->rows;
         const auto room = static_cast<int64_t>(sequence.cache.pages.size()) * kPagePositions;
         require_that(static_cast<int64_t>(token_ids.size()) == first && sequence.num_logits == 1 && !bound.masks &&
-                         sequence.stages.empty() && !bound.walk && tables_.num_layer_inputs == 0,
+                         sequence.stages.empty() && !bound.walk && tables_.num_layer_inputs == (given ? 1 : 0),
                      "a chain of tokens without states, and logits of the last, are required");
         require_that(length + first + limits.most_rows <= room, "no room for the tree in the cache");
         require_that(!limits.floors.empty() && limits.most_depth >= 1 && limits.most_rows <= kTreeTokens,
                      "limits of a tree of 1 to 64 rows are required");
         require_that(vocab_size >= 1 && vocab_size <= vocabulary, "vocab_size must be one of the head's rows");
-        require_that(embedding.columns == parts.hidden_size &&
+        require_that(embedding.columns == hidden &&
                          (embedding.kind == MatrixKind::kDense || embedding.kind == MatrixKind::kBsfp),
                      "an embedding of 16 bits is required");
         for (const int64_t id : token_ids)
             require_that(id >= 0 && id < embedding.rows, "a token that the embedding does not have");
-        require_that(vocab_size <= embedding.rows, "an embedding of all tokens is required");
+        if (given) check(*given, embedding, first);
+        require_that(given || vocab_size <= embedding.rows, "an embedding of all tokens is required");
         Pass tables{};
         set_tables(tables, rotations, temperatures, first + limits.most_depth - 1);
         nb::gil_scoped_release unlocked;
         DraftTree tree(limits);
-        thread_local std::vector<float> x, logits, repeated;
+        thread_local std::vector<float> x, logits, repeated, embedded, made;  // made: after the context, then by rows
+        made.clear();
         std::vector<int64_t> ids = token_ids;
         for (int64_t depth = 0, count = first; count > 0; ++depth) {
             Pass pass{};
@@ -152,18 +167,36 @@ class BoundDecoder {
                 sequence.masks = tree.masks().data();
                 sequence.mask_start = length + first;
                 ids.clear();
-                for (auto row = tree.rows().end() - count; row != tree.rows().end(); ++row)
-                    ids.push_back(tree.nodes()[static_cast<size_t>(*row)].token);
+                for (auto row = tree.rows().end() - count; row != tree.rows().end(); ++row) {
+                    const int32_t token = tree.nodes()[static_cast<size_t>(*row)].token;
+                    ids.push_back(given ? given->ids[static_cast<size_t>(token)] : token);
+                }
             }
             pass.sequences = {sequence};
             pass.num_tokens = count;
-            make_room(x, count * parts.hidden_size);
-            look_up(*kernels_, embedding, static_cast<float>(multiplier), ids, x.data());
+            make_room(x, count * hidden);
+            std::vector<float>& rows = given ? embedded : x;
+            make_room(rows, count * hidden);
+            look_up(*kernels_, embedding, static_cast<float>(multiplier), ids, rows.data());
+            for (int64_t i = 0; given && i < count; ++i) {
+                given->of_embedding.apply(kernels_->rowwise, &embedded[i * hidden], &embedded[i * hidden]);
+                const float* before = given->features.data() + i * hidden;
+                if (depth > 0) {
+                    const int64_t node = *(tree.rows().end() - count + i);
+                    before = &made[(tree.row_of(tree.nodes()[static_cast<size_t>(node)].parent) + 1) * hidden];
+                }
+                given->when_taken.value_or(Norm{}).put(kernels_->rowwise, before, hidden, &x[i * hidden]);
+            }
+            pass.layer_inputs = given ? embedded.data() : nullptr;
             make_room(logits, sequence.num_logits * vocabulary);
             pass.x = x.data();
             pass.logits = logits.data();
             take_tables(tables, position, depth > 0, pass, repeated);
             decoder_->forward(pass);
+            for (int64_t i = count - sequence.num_logits; given && i < count; ++i) {
+                made.resize(made.size() + static_cast<size_t>(hidden));
+                given->of_made.value_or(Norm{}).put(kernels_->rowwise, &x[i * hidden], hidden, &*(made.end() - hidden));
+            }
             tree.add_guesses(logits.data(), vocabulary, vocab_size);
             count = tree.go_on();
         }
@@ -171,6 +204,18 @@ class BoundDecoder {
     }
 
   private:
+    void check(const BoundFeatures& given, const Matrix& embedding, int64_t num_tokens) const {
+        const int64_t hidden = decoder_->parts().hidden_size;
+        require(given.features, "features", {num_tokens, hidden});
+        norm_of(given.of_embedding, "of_embedding", hidden);
+        norm_of(given.when_taken, "when_taken", hidden);
+        norm_of(given.of_made, "of_made", hidden);
+        require_that(tables_.layer_input_size == hidden, "embeddings of the hidden size are required");
+        require_that(static_cast<int64_t>(given.ids.size()) == decoder_->parts().head->rows, "an id of each token");
+        for (const int64_t id : given.ids)
+            require_that(id >= 0 && id < embedding.rows, "a token that the embedding does not have");
+    }
+
     void set_tables(Pass& pass, const std::vector<std::pair<Array<float>, Array<float>>>& rotations,
                     const std::vector<Array<float>>& temperatures, int64_t count) const {
         require_that(rotations.size() >= tables_.num_pairs.size(), "rotations are missing");
@@ -256,6 +301,11 @@ void bind_decoder(nb::module_& module) {
         .def_prop_ro("rows", &DraftTree::rows)
         .def_prop_ro("num_passes", &DraftTree::num_passes)
         .def_prop_ro("first_of_last", &DraftTree::first_of_last);
+    nb::class_<BoundFeatures> features(module, "Features", "What a head takes in that goes on with features of its own.");
+    define_members<Array<float>, Norm, MaybeNorm, MaybeNorm, std::vector<int64_t>>(
+        features, {"features", "of_embedding", "when_taken", "of_made", "ids"},
+        "Features before each token of a chain, (tokens, hidden_size); norms of embeddings, of features before layers "
+        "add to them, and of what layers make; ids in the embedding of the head's tokens.");
     nb::class_<BoundDecoder>(module, "Decoder", "A forward pass over matrices and vectors that stay where they are.")
         .def(nb::init<Engine&, const std::vector<Layer>&, const Norm&, const Matrix&, double, double,
                       const std::tuple<int64_t, int64_t, int64_t>&, const std::optional<HeadScreen>&>(),
@@ -271,9 +321,10 @@ void bind_decoder(nb::module_& module) {
              "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).")
         .def("grow", &BoundDecoder::grow, nb::arg("token_ids"), nb::arg("embedding"), nb::arg("multiplier"),
              nb::arg("rotations"), nb::arg("temperatures"), nb::arg("sequence"), nb::arg("vocab_size"),
-             nb::arg("limits"),
+             nb::arg("limits"), nb::arg("features").none() = nb::none(),
              "Evaluate a chain of tokens, whose rows of an embedding are multiplied, and below them a tree of the "
-             "likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones.");
+             "likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones. With "
+             "features rows begin as those, and embeddings are the inputs of the first layer.");
 }
 
 }  // namespace mxconv

@@ -2,6 +2,7 @@
 // tree pass by pass.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -39,6 +40,8 @@ class DraftTree {
     int64_t go_on();
 
     int64_t num_passes() const { return depth_; }
+    // Of a node that was evaluated; -1 of the context.
+    int64_t row_of(int64_t node) const { return node < 0 ? -1 : row_of_[static_cast<std::size_t>(node)]; }
     // The first of the rows that were evaluated last.
     int64_t first_of_last() const { return first_of_last_; }
 

@@ -9,7 +9,7 @@
 namespace mxconv {
 
 Demands LatentAttention::demands() const {
-    Demands demands{output.rows(), layer + 1, 1, width()};
+    Demands demands{output.rows(), 0, layer + 1, 1, width()};
     demands.rotation = rotation.table;
     demands.num_pairs = rotation.num_pairs;
     return demands;

@@ -70,6 +70,7 @@ struct Room {
 // What a part takes for granted of its decoder and of each pass.
 struct Demands {
     int64_t hidden_size;
+    int64_t taken_size = 0;                                         // of the rows that it takes in; 0: hidden_size
     int64_t num_caches = 0, num_key_value_heads = 0, head_dim = 0;  // what a cache has room for, at least
     int64_t rotation = -1, num_pairs = 0;                           // a table of rotations, -1: none
     int64_t temperature = -1;                                       // a row of temperatures, likewise
