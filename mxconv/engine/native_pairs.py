@@ -47,7 +47,7 @@ class NativePairs:
         paired, rows = self.paired, SequenceRows(tokens, cache, None, 1)
         of_made = self._norm if paired.rules.feeds_normed else None
         given = _native.Features(
-            np.ascontiguousarray(features), self._of_embedding, self._when_taken, of_made, paired.tokens.tolist()
+            np.ascontiguousarray(features), self._of_embedding, self._when_taken, of_made, paired.tokens
         )
         num_known = int(np.searchsorted(paired.tokens, vocab_size))
         made = grown(self.handle, self._parts, rows, paired.embedding, num_known, limits, features=given)

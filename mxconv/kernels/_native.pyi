@@ -224,7 +224,7 @@ class DraftTree:
 class Features:
     """What a head takes in that goes on with features of its own."""
 
-    def __init__(self, features: NDArray[numpy.float32], of_embedding: Norm, when_taken: Norm | None, of_made: Norm | None, ids: Sequence[int]) -> None:
+    def __init__(self, features: NDArray[numpy.float32], of_embedding: Norm, when_taken: Norm | None, of_made: Norm | None, ids: NDArray[numpy.int64]) -> None:
         """
         Features before each token of a chain, (tokens, hidden_size); norms of embeddings, of features before layers add to them, and of what layers make; ids in the embedding of the head's tokens.
         """

@@ -67,7 +67,7 @@ struct BoundFeatures {
     Array<float> features;          // (tokens, hidden_size): before each token of the chain
     Norm of_embedding;              // of tokens' embeddings
     MaybeNorm when_taken, of_made;  // of features: before layers add to them, and of what layers make
-    std::vector<int64_t> ids;       // in the embedding, of the head's tokens
+    Array<int64_t> ids;             // in the embedding, of the head's tokens
 };
 
 class BoundDecoder {
@@ -169,7 +169,7 @@ class BoundDecoder {
                 ids.clear();
                 for (auto row = tree.rows().end() - count; row != tree.rows().end(); ++row) {
                     const int32_t token = tree.nodes()[static_cast<size_t>(*row)].token;
-                    ids.push_back(given ? given->ids[static_cast<size_t>(token)] : token);
+                    ids.push_back(given ? given->ids.data()[token] : token);
                 }
             }
             pass.sequences = {sequence};
@@ -211,9 +211,9 @@ class BoundDecoder {
         norm_of(given.when_taken, "when_taken", hidden);
         norm_of(given.of_made, "of_made", hidden);
         require_that(tables_.layer_input_size == hidden, "embeddings of the hidden size are required");
-        require_that(static_cast<int64_t>(given.ids.size()) == decoder_->parts().head->rows, "an id of each token");
-        for (const int64_t id : given.ids)
-            require_that(id >= 0 && id < embedding.rows, "a token that the embedding does not have");
+        require(given.ids, "ids", {decoder_->parts().head->rows});
+        for (const int64_t* id = given.ids.data(); id < given.ids.data() + given.ids.shape(0); ++id)
+            require_that(*id >= 0 && *id < embedding.rows, "a token that the embedding does not have");
     }
 
     void set_tables(Pass& pass, const std::vector<std::pair<Array<float>, Array<float>>>& rotations,
@@ -302,7 +302,7 @@ void bind_decoder(nb::module_& module) {
         .def_prop_ro("num_passes", &DraftTree::num_passes)
         .def_prop_ro("first_of_last", &DraftTree::first_of_last);
     nb::class_<BoundFeatures> features(module, "Features", "What a head takes in that goes on with features of its own.");
-    define_members<Array<float>, Norm, MaybeNorm, MaybeNorm, std::vector<int64_t>>(
+    define_members<Array<float>, Norm, MaybeNorm, MaybeNorm, Array<int64_t>>(
         features, {"features", "of_embedding", "when_taken", "of_made", "ids"},
         "Features before each token of a chain, (tokens, hidden_size); norms of embeddings, of features before layers "
         "add to them, and of what layers make; ids in the embedding of the head's tokens.");
