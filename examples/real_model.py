@@ -44,6 +44,18 @@ def run(*words: object) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def checkpoint_of(folder: Path, model: Path | None) -> Path:
+    """A checkpoint; without one SmolLM2, downloaded where the folder does not have it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = model or folder / "checkpoint"
+    if not checkpoint.exists():
+        source = smollm2()
+        if source is None:
+            raise SystemExit("the package index has no SmolLM2: give --model")
+        write_checkpoint(source, checkpoint)
+    return checkpoint
+
+
 def packages_of(checkpoint: Path, folder: Path, texts: list[Path]) -> dict[str, Path]:
     """The packages that are compared, made where the folder does not have them."""
     plans: dict[str, list[object]] = {"mxfp4": [], "bsfp": ["--codec", "bsfp"]}
@@ -142,14 +154,7 @@ def main(
     llama_draft: int = 3,
     plain: Annotated[bool, typer.Option("--plain", help="prompts as they are, without the chat template")] = False,
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = model or folder / "checkpoint"
-    if not checkpoint.exists():
-        source = smollm2()
-        if source is None:
-            raise SystemExit("the package index has no SmolLM2: give --model")
-        write_checkpoint(source, checkpoint)
-    packages = packages_of(checkpoint, folder, calibrate or [])
+    packages = packages_of(checkpoint_of(folder, model), folder, calibrate or [])
     chat, console = [] if plain else ["--chat"], Console(width=120)
     if find_spec("llama_cpp"):
         say_how_llama_was_built(console)

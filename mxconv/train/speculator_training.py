@@ -34,7 +34,13 @@ class SpeculatorTask(TrainingTask):
         self.reads_tokens = reads_tokens
 
     def model(self) -> "SpeculatorModel":
-        return SpeculatorModel(self.config, self.reads_tokens)
+        """Embeddings and output heads begin as the target's where its states are as long as those of the stages."""
+        made = SpeculatorModel(self.config, self.reads_tokens)
+        theirs = self.target.model
+        embedding, head = (part.weight.cpu() for part in (theirs.get_input_embeddings(), theirs.get_output_embeddings()))
+        if embedding.shape == head.shape == (self.config.vocab_size, self.config.inner_dim):
+            made.load(embedding, head)
+        return made
 
     def losses(self, model: nn.Module, token_ids: Tensor, windows: Windows) -> Tensor:
         logits: list[Tensor] = model(self.target.states(token_ids), token_ids)
@@ -100,6 +106,14 @@ class SpeculatorModel(nn.Module):
                 nn.init.normal_(parameter, std=config.inner_dim**-0.5)
         state_weight = 0.5 ** (0.5 / config.n_predict)
         self.token_weight = sqrt((1 - state_weight**2) * config.inner_dim / 2) / state_weight
+
+    @torch.no_grad()
+    def load(self, embedding: Tensor, head: Tensor) -> None:
+        """Copy a target's embedding, scaled to the spread of what is random, and its head, (vocab_size, inner_dim)."""
+        for own in self.speculator.emb.parameters():
+            own.copy_(embedding * (self.config.inner_dim**-0.5 / embedding.std()))
+        for own in self.speculator.head.parameters():
+            own.copy_(head)
 
     def forward(self, states: Tensor, token_ids: Tensor) -> list[Tensor]:
         """Logits of each stage, (batch, num_positions, vocab_size), first of the token two places on.
