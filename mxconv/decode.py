@@ -10,6 +10,7 @@ for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -25,6 +26,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import Selection
 from mxconv.text.chat import encode_prompts
+from mxconv.text.constraint import Constraint, ConstraintVocabulary
 from mxconv.text.generation_config import GenerationConfig
 from mxconv.text.messages import Prompt
 from mxconv.text.text_stream import TextStream
@@ -44,12 +46,17 @@ class Options(Asked, total=False):
     tree: int | Literal["auto", "chain"]  # the most nodes of a tree, "chain" for none; "auto" for what pays
     seed: int  # of random draws; 0
     accept: Literal["coupled", "rejection"]  # how drafts are verified when tokens are drawn at random; "coupled"
+    constraint: Constraint | None  # what the answer must look like; none
     stop_strings: Sequence[str]  # texts that end the answer, beside those of generation_config.json
 
 
-def selection_of(options: Options, sampling: SamplingInUse) -> Selection:
+def selection_of(model: "TextModel", options: Options, sampling: SamplingInUse) -> Selection:
     """How tokens are chosen."""
-    return sampling.selection(options.get("seed", 0), options.get("accept", "coupled"))
+    selection, constraint = (
+        sampling.selection(options.get("seed", 0), options.get("accept", "coupled")),
+        options.get("constraint"),
+    )
+    return selection if constraint is None else replace(selection, constraint=model.vocabulary.compile(constraint))
 
 
 class Answer:
@@ -61,7 +68,7 @@ class Answer:
         stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
         self._text_stream = TextStream(tokenizer, stop_strings, ids)
         self.sampling = model.sampling(options)
-        selection, most = selection_of(options, self.sampling), options.get("max_new_tokens", 64)
+        selection, most = selection_of(model, options, self.sampling), options.get("max_new_tokens", 64)
         hierarchy = model.hierarchy(options)
         self.generation: Generation = hierarchy.begin()
         self._tokens = hierarchy.stream(ids, most, tokenizer.eos_token_ids, selection, self.generation)
@@ -90,6 +97,7 @@ class TextModel:
     def __init__(self, loaded: LoadedPackage) -> None:
         self.loaded = loaded
         self.recommended = GenerationConfig.from_folder(loaded.folder)
+        self.vocabulary = ConstraintVocabulary(loaded.tokenizer, loaded.target.config.vocab_size)
         self._hierarchies: dict[object, Hierarchy] = {}
 
     def __enter__(self) -> "TextModel":

@@ -24,7 +24,7 @@ import numpy as np
 
 from mxconv.arrays import F32, F64, I64
 from mxconv.drafts.guesses import Guesses, at_least, most_likely
-from mxconv.drafts.path_penalties import PathPenalties, Rows
+from mxconv.drafts.path_rules import PathRules, Rows
 from mxconv.drafts.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution, greedy, likely_tokens
 
@@ -50,10 +50,10 @@ class Verdict:
 class Acceptance(ABC):
     """A rule; one object serves all levels of a hierarchy during one run.
 
-    Levels apply `penalties`, where there are some, to their logits before they pass them to the rule.
+    Levels apply `rules`, where there are some, to their logits before they pass them to it.
     """
 
-    penalties: PathPenalties | None = None
+    rules: PathRules | None = None
 
     @abstractmethod
     def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
@@ -127,7 +127,7 @@ class GreedyAcceptance(Acceptance):
 
 def takes_the_likeliest(rule: Acceptance) -> bool:
     """Whether what a draft proposes are the likeliest tokens of its logits as they are."""
-    return type(rule) is GreedyAcceptance and rule.penalties is None
+    return type(rule) is GreedyAcceptance and rule.rules is None
 
 
 class CoupledAcceptance(Acceptance):

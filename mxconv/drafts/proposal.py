@@ -65,17 +65,31 @@ class Proposal:
 
     def with_tokens_below(self, vocab_size: int) -> "Proposal":
         """A tree without the nodes whose token or ancestor a vocabulary lacks."""
+        return self.where([0 <= token < vocab_size for token in self.tokens])
+
+    def where(self, kept: Sequence[bool]) -> "Proposal":
+        """Without nodes that are not kept, and those below them; a chain stays one."""
         places: dict[int, int] = {-1: -1}
-        for node, (token, parent) in enumerate(zip(self.tokens, self.links, strict=True)):
-            if 0 <= token < vocab_size and parent in places:
+        for node, parent in enumerate(self.links):
+            if kept[node] and parent in places:
                 places[node] = len(places) - 1
         nodes = list(places)[1:]
         return Proposal(
             [self.tokens[node] for node in nodes],
             [self.distributions[node] for node in nodes] if self.distributions else [],
             [self.probabilities[node] for node in nodes] if self.probabilities else [],
-            [places[self.links[node]] for node in nodes],
+            None if self.parents is None else [places[self.links[node]] for node in nodes],
             self.joint,
+        )
+
+    def after(self, tokens: list[int]) -> "Proposal":
+        """Below a chain of tokens that are certain."""
+        count = len(tokens)
+        return Proposal(
+            [*tokens, *self.tokens],
+            probabilities=[*[1.0] * count, *self.probabilities] if self.probabilities or not self.tokens else [],
+            parents=None if self.parents is None else [*range(-1, count - 1), *(count + link for link in self.links)],
+            joint=self.joint,
         )
 
     def children(self, node: int) -> list[int]:

@@ -191,8 +191,8 @@ class Rehearsal:
             logits = self.session.passes.forward(decoder, rows)[:, :vocab_size]
         agreed = 0
         for place, row in enumerate(logits):
-            if (penalties := acceptance.penalties) is not None:
-                row = penalties.row(row, self.session.tokens[: self.start], self.tokens[: place + 1])
+            if (rules := acceptance.rules) is not None:
+                row = rules.row(row, self.session.tokens[: self.start], self.tokens[: place + 1])
             if isinstance(acceptance, CoupledAcceptance):
                 token = acceptance.draw(row, self.start + 1 + place)
             else:

@@ -43,7 +43,7 @@ class Batch:
         tokenizer = model.loaded.tokenizer
         stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
         self.answers: list[BatchAnswer] = []
-        hierarchy, selection = model.hierarchy(options), selection_of(options, model.sampling(options))
+        hierarchy, selection = model.hierarchy(options), selection_of(model, options, model.sampling(options))
         self._engine = Engine(hierarchy, max_sequences, kv_bytes)
         self._streams: dict[Running, tuple[BatchAnswer, TextStream]] = {}
         for prompt in prompts:

@@ -81,7 +81,7 @@ class Conversation:
         self.turns.append({"role": "user", "content": text})
         try:
             prompt = self.model.encode(self.messages)
-            selection = selection_of(self.options, self.sampling)
+            selection = selection_of(self.model, self.options, self.sampling)
             most, eos = self.options.get("max_new_tokens", 64), self.model.loaded.tokenizer.eos_token_ids
             sequence = self._engine.submit(Request(prompt, most, eos, selection))
         except ModelError:

@@ -158,9 +158,9 @@ class Chain:
         shares = index > 0 and loaded.shares_cache
         pace = self._paces[index].of_text() if index < len(self._paces) else FixedPace(1)
         own = session if shares or index == 0 else _session(session.passes, loaded.decoder)
-        if acceptance.penalties is not None and not _speak_alike(self._levels[0], loaded):
+        if acceptance.rules is not None and not _speak_alike(self._levels[0], loaded):
             acceptance = copy(acceptance)
-            acceptance.penalties = None  # they are of other tokens
+            acceptance.rules = None  # they are of other tokens
         usable = enumerate(below if isinstance(pace, AdaptivePace) else below[:1], index + 1)
         drafts = [self._usable(index, number, draft, own, acceptance) for number, draft in usable]
         level = Level(

@@ -10,7 +10,7 @@ from itertools import takewhile
 from math import prod
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.acceptance import Acceptance, takes_the_likeliest
+from mxconv.drafts.acceptance import Acceptance, RejectionAcceptance, takes_the_likeliest
 from mxconv.drafts.guesses import Sharpened, Sharpness, top_probability
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.session import Session
@@ -22,6 +22,8 @@ from mxconv.speculation.generation import Step
 from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
+MOST_FORCED = 15  # of these, what a constraint makes certain
+CONSTRAINT = "constraint"  # who guessed such tokens
 
 
 @dataclass(frozen=True)
@@ -52,25 +54,31 @@ class Level:
         """
         limit = min(max_tokens - 1, self.decoder.config.max_position_embeddings - len(context))
         meter, load = self.session.passes.meter, self.session.passes.load(self.decoder)
+        forced = self._forced(context, limit)
+        limit -= len(forced)
         choice = self.pace.choose(limit, load) if self.drafts and limit > 0 else PLAIN
         begin = meter()
-        proposal = self._proposal(context, choice) if choice.num_tokens else Proposal([])
+        proposal = self._proposal([*context, *forced], choice) if choice.num_tokens else Proposal([])
         proposed = meter()
-        step, num_evaluated = self._verify(context, proposal)
+        whole = proposal.after(forced) if forced else proposal
+        step, num_evaluated = self._verify(context, whole)
         drafting, verifying = proposed - begin, meter() - proposed
-        num_accepted = len(step.tokens) - 1
+        judged = step.tokens[len(forced) :]  # of the draft's; none where what seemed certain was not
+        num_accepted = len(judged) - 1
         name: str | None = None
-        guessers: list[str | None] = []  # of each accepted token
-        if choice.num_tokens and proposal.joint is not None:
-            proposal.joint.count(choice.num_tokens, proposal, step.tokens)
-            name, guessers = proposal.joint.name, proposal.joint.guessers(step.tokens)
-        elif choice.num_tokens:
+        guessers: list[str | None] = [CONSTRAINT] * min(len(forced), len(step.tokens) - 1)  # of each accepted token
+        if choice.num_tokens and judged and proposal.joint is not None:
+            proposal.joint.count(choice.num_tokens, proposal, judged)
+            name = proposal.joint.name
+            guessers += proposal.joint.guessers(judged)
+        elif choice.num_tokens and judged:
             draft = self.drafts[choice.draft]
             draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
-            name, guessers = draft.statistics.name, [draft.statistics.name] * num_accepted
+            name = draft.statistics.name
+            guessers += [name] * num_accepted
             if isinstance(draft, Sharpened):
-                draft.sharpness.learn(proposal, step.tokens)
-        if self.drafts:
+                draft.sharpness.learn(proposal, judged)
+        if self.drafts and judged:
             outcome = Outcome(
                 len(proposal.tokens),
                 num_accepted,
@@ -85,7 +93,7 @@ class Level:
             )
             self.pace.learn(choice, outcome)
         if self.statistics.trees is not None:
-            tree = RoundTree(name, proposal.tokens, proposal.links, proposal.probabilities, step.tokens)
+            tree = RoundTree(name, whole.tokens, whole.links, whole.probabilities, step.tokens)
             self.statistics.trees.append(tree)
         return step._replace(guessed_by=[*guessers, None])
 
@@ -148,8 +156,8 @@ class Level:
     ) -> Proposal:
         evaluate: Evaluate = self._pass
         first = self._pass(self._missing(context))[0]
-        if self.acceptance.penalties is not None:
-            first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
+        if self.acceptance.rules is not None:
+            first, evaluate = self.acceptance.rules.passes(context, first, evaluate)
         rule, sharpness = self.acceptance, self.sharpness.value
         proposal, kept = grow_by_passes(first, len(context), evaluate, rule, sharpness, most_depth, floors, goes_on)
         self._keep(context, kept)
@@ -161,14 +169,14 @@ class Level:
             self.session.keep(len(context), rows)
 
     def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
-        """Each token that it chooses after a context, the logits that chose it, penalties included, and what it was
+        """Each token that it chooses after a context, the logits that chose it, as rules changed them, and what it was
         drawn from."""
-        penalties = self.acceptance.penalties
+        rules = self.acceptance.rules
         tokens: list[int] = []
         while len(tokens) < min(num_tokens, self._most_tokens(context)):
             step = self.step([*context, *tokens], num_tokens - len(tokens))
             for index, (token, logits) in enumerate(zip(step.tokens, step.logits, strict=True)):
-                chosen_by = logits if penalties is None else penalties.row(logits, context, tokens)
+                chosen_by = logits if rules is None else rules.row(logits, context, tokens)
                 tokens.append(token)
                 yield token, chosen_by, step.distributions[index : index + 1]
 
@@ -195,11 +203,23 @@ class Level:
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """A model learns nothing from it."""
 
+    def _forced(self, context: Sequence[int], most: int) -> list[int]:
+        """What a constraint makes certain: judged with what is proposed after it, in the same pass."""
+        rules = self.acceptance.rules
+        if rules is None or isinstance(self.acceptance, RejectionAcceptance):
+            return []
+        return [token for token in rules.forced(context, min(most, MOST_FORCED)) if token < self.vocab_size]
+
     def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
+        """What the chosen draft proposes, without what a constraint rules out."""
+        proposal, rules = self._guessed(context, choice), self.acceptance.rules
+        return proposal if rules is None else rules.allowed(context, proposal)
+
+    def _guessed(self, context: Sequence[int], choice: Choice) -> Proposal:
         """What the chosen draft proposes, before the first token that this level's vocabulary does not have."""
         draft = self.drafts[choice.draft]
         if choice.floors and isinstance(draft, TreeDraft):
-            proposal = draft.grow(context, choice.num_tokens, choice.floors[:MOST_NODES], choice.floor)
+            proposal = draft.grow(context, choice.num_tokens, choice.floors[: MOST_NODES - MOST_FORCED], choice.floor)
             return proposal.with_tokens_below(self.vocab_size)
         proposal = draft.propose(context, choice.num_tokens, choice.floor)
         tokens = list(takewhile(lambda token: 0 <= token < self.vocab_size, proposal.tokens[: choice.num_tokens]))
@@ -214,8 +234,8 @@ class Level:
         missing = self._missing(context)
         with self.statistics.forward():
             logits = self._evaluate(missing, proposal)[:, : self.vocab_size]
-            penalties = self.acceptance.penalties
-            rows = logits if penalties is None else penalties.rows(logits, context, proposal)
+            rules = self.acceptance.rules
+            rows = logits if rules is None else rules.rows(logits, context, proposal)
             verdict = self.acceptance.judge(rows, proposal, len(context))
         self.session.keep(len(context), verdict.path)
         for draft in self.drafts:

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
+from mxconv.drafts.path_mask import PathMask
 from mxconv.drafts.path_penalties import PathPenalties
+from mxconv.drafts.path_rules import PathRules
 from mxconv.errors import ModelError
+from mxconv.text.constraint import Grammar
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
 
@@ -21,6 +24,7 @@ class Selection:
     accept: Literal["coupled", "rejection"] = "coupled"  # how drafts are verified when tokens are drawn at random
     seed: int = 0  # of all draws
     penalties: Penalties = NO_PENALTIES  # what is held against tokens before they are chosen, greedily too
+    constraint: Grammar | None = None  # what the answer must look like
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
@@ -35,8 +39,11 @@ class Selection:
             rule = CoupledAcceptance(self.sampling, self.seed)
         else:
             rule = RejectionAcceptance(self.sampling, self.seed)
-        if not self.penalties.is_neutral:
-            rule.penalties = PathPenalties(self.penalties, num_prompt_tokens)
+        penalties = None if self.penalties.is_neutral else PathPenalties(self.penalties, num_prompt_tokens)
+        grammar = self.constraint
+        mask = None if grammar is None else PathMask(grammar.matcher(), grammar.ends, num_prompt_tokens)
+        if penalties is not None or mask is not None:
+            rule.rules = PathRules(penalties, mask)
         return rule
 
 

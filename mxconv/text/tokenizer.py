@@ -65,6 +65,10 @@ class Tokenizer:
         bos = _special_token_ids(folder, "bos_token_id")
         return cls(backend, bos[0] if bos else None, frozenset(_special_token_ids(folder, "eos_token_id")), str(path))
 
+    def to_json(self) -> str:
+        """What tokenizer.json holds, for other libraries."""
+        return str(self._backend.to_str())
+
     @property
     def vocab_size(self) -> int:
         """Distinct tokens, added ones included. The model's matrices may have more rows."""

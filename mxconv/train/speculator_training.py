@@ -37,7 +37,9 @@ class SpeculatorTask(TrainingTask):
         """Embeddings and output heads begin as the target's where its states are as long as those of the stages."""
         made = SpeculatorModel(self.config, self.reads_tokens)
         theirs = self.target.model
-        embedding, head = (part.weight.cpu() for part in (theirs.get_input_embeddings(), theirs.get_output_embeddings()))
+        embedding, head = (
+            part.weight.cpu() for part in (theirs.get_input_embeddings(), theirs.get_output_embeddings())
+        )
         if embedding.shape == head.shape == (self.config.vocab_size, self.config.inner_dim):
             made.load(embedding, head)
         return made

@@ -111,10 +111,10 @@ class ReadingDraft(ABC):
         """The session keeps the states that it reads."""
 
     def _begun(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        """The first logits and the passes after them, penalized as the run demands."""
+        """The first logits and the passes after them, as the run's rules change them."""
         first: F32 = self.begin(context)[0]
-        penalties = self.listener.acceptance.penalties
-        return (first, self.evaluate) if penalties is None else penalties.passes(context, first, self.evaluate)
+        rules = self.listener.acceptance.rules
+        return (first, self.evaluate) if rules is None else rules.passes(context, first, self.evaluate)
 
     def _grown_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
         if not takes_the_likeliest(self.listener.acceptance):

@@ -1,0 +1,165 @@
+"""What an answer must look like: JSON, by a schema or any, a regular expression, or a grammar.
+
+Masks come from llguidance, which knows how the bytes of a tokenizer's tokens run across what a grammar describes.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from mxconv.arrays import Bool
+from mxconv.errors import ModelError, MxconvError
+from mxconv.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MOST_BYTES = 1 << 16  # of a constraint's text
+Kind = Literal["json_schema", "json_object", "regex", "grammar"]
+
+# One way to write each value, that of Python's json.dumps: so most of what is between values is certain.
+JSON_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What an answer must look like, as somebody asks for it.
+
+    Args:
+        kind: of the text.
+        text: a JSON Schema, a regular expression (Rust's syntax; the whole answer matches), or a grammar in the
+            variant of Lark that llguidance reads; of `json_object`, any object, nothing.
+
+    Raises:
+        ModelError: the text is longer than 64 KiB, or a schema is no JSON object.
+    """
+
+    kind: Kind
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        size = len(self.text.encode(errors="replace"))
+        if size > MOST_BYTES:
+            raise ModelError(f"{self.kind}: {size:,} bytes; at most {MOST_BYTES:,} are taken. Shorten it.")
+        if self.kind == "json_schema":
+            try:
+                is_schema = isinstance(json.loads(self.text), dict)
+            except (ValueError, RecursionError):
+                is_schema = False
+            if not is_schema:
+                raise ModelError(f"{self.kind}: no JSON object; a JSON Schema is required. Correct it.")
+
+    def grammar(self) -> str:
+        """The same as llguidance reads it."""
+        from llguidance import LLMatcher  # here: most runs have no constraint
+
+        if self.kind == "regex":
+            return LLMatcher.grammar_from_regex(self.text)
+        if self.kind == "grammar":
+            return LLMatcher.grammar_from_lark(self.text)
+        schema = self.text if self.kind == "json_schema" else '{"type": "object"}'
+        return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)
+
+
+class ConstraintVocabulary:
+    """The tokens of a model, for constraints of its answers.
+
+    Args:
+        tokenizer: of the model.
+        vocab_size: rows of its output head; those beyond the tokenizer's are never allowed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+
+    @cached_property
+    def _guide(self) -> "LLTokenizer":
+        try:
+            from llguidance import LLTokenizer
+        except ImportError as error:
+            raise MxconvError(
+                "constraints: llguidance is not installed; it is required. Run pip install 'mxconv[serve]'."
+            ) from error
+        ends = sorted(self.tokenizer.eos_token_ids)
+        if not ends:
+            raise ModelError(
+                f"{self.tokenizer.name}: no token that ends a text; one is required for constraints. Name it as "
+                "eos_token_id in generation_config.json."
+            )
+        return LLTokenizer(self.tokenizer.to_json(), n_vocab=self.vocab_size, eos_token=ends)
+
+    def compile(self, constraint: Constraint) -> "Grammar":
+        """Check a constraint against the tokens.
+
+        Raises:
+            ModelError: it does not compile, or has a part that is not supported.
+            MxconvError: llguidance is not installed.
+        """
+        from llguidance import LLMatcher
+
+        guide, grammar = self._guide, constraint.grammar()
+        is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar, guide)
+        if is_error or messages:
+            reason = " ".join(" ".join(messages).split())[:300]
+            raise ModelError(f"{constraint.kind}: {reason}; what llguidance supports is required. Change it.")
+        return Grammar(constraint, guide, grammar, self.tokenizer.eos_token_ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """A constraint that can be followed."""
+
+    constraint: Constraint
+    guide: "LLTokenizer"
+    text: str  # as llguidance reads it
+    ends: frozenset[int]  # tokens that end an answer
+
+    def matcher(self) -> "GrammarMatcher":
+        """At the beginning of an answer."""
+        from llguidance import LLMatcher
+
+        return GrammarMatcher(LLMatcher(self.guide, self.text, log_level=0), self)
+
+
+class GrammarMatcher:
+    """How far an answer has come; implements `Matcher` of `drafts/path_mask.py`."""
+
+    def __init__(self, matcher: "LLMatcher", grammar: Grammar) -> None:
+        self._matcher = matcher
+        self._grammar = grammar
+
+    def consume(self, token: int) -> bool:
+        return bool(self._matcher.try_consume_tokens([token]))
+
+    def rollback(self, num_tokens: int) -> None:
+        self._matcher.rollback(num_tokens)
+        self._check()
+
+    def mask(self, vocab_size: int) -> Bool:
+        import llguidance.numpy as arrays
+
+        words: Any = arrays.allocate_token_bitmask(1, self._grammar.guide.vocab_size)
+        arrays.fill_next_token_bitmask(self._matcher, words, 0)
+        self._check()
+        bits = np.unpackbits(words.view(np.uint8)[0], bitorder="little")
+        allowed = np.zeros(vocab_size, np.bool_)
+        count = min(vocab_size, self._grammar.guide.vocab_size)
+        allowed[:count] = bits[:count]
+        return allowed
+
+    def forced(self) -> list[int]:
+        if self._matcher.is_stopped():
+            return list(self._grammar.ends) if len(self._grammar.ends) == 1 else []
+        return list(self._matcher.compute_ff_tokens())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            reason = " ".join(self._matcher.get_error().split())[:300]
+            raise ModelError(
+                f"{self._grammar.constraint.kind}: {reason}; a constraint that can be followed within llguidance's "
+                "limits is required. Simplify it."
+            )
