@@ -1,0 +1,251 @@
+"""Constrained texts: the tokens that masking logits with llguidance alone gives, with any drafts, trees and company."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import llguidance.numpy
+import numpy as np
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+from packages import quantize
+from tiny_levels import decoder_of, gumbel_max, penalized_by_hand
+from trained_levels import PROMPTS, TRAINED, write_noisy
+
+from mxconv.drafts.kinds import parse_draft
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.errors import ModelError
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.level import CONSTRAINT
+from mxconv.speculation.selection import Selection
+from mxconv.text.constraint import JSON_STYLE, MOST_BYTES, Constraint, ConstraintVocabulary
+from mxconv.text.distribution import Sampling, distribution
+from mxconv.text.penalties import Penalties
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "values": {"type": "array", "items": {"type": "integer", "maximum": 99, "minimum": 0}, "maxItems": 3},
+        "is_open": {"enum": [True, None, "perhaps"]},
+    },
+    "required": ["name", "values", "is_open"],
+    "additionalProperties": False,
+}
+CONSTRAINTS = {
+    "schema": Constraint("json_schema", json.dumps(SCHEMA)),
+    "regex": Constraint("regex", r"(self|cls)\.[a-z_]{3,9}\(([a-z]{1,3}, )*None\)"),
+    "grammar": Constraint("grammar", 'start: "def " NAME "(self)" (": pass" | " -> None")\nNAME: /[a-z]{2,8}/'),
+    "one text": Constraint("regex", "import zlib as compression, os"),
+    "any object": Constraint("json_object"),
+}
+SELECTIONS = {
+    "greedy": Selection(),
+    "penalized": Selection(penalties=Penalties(1.3, 0.5)),
+    "drawn": Selection(Sampling(0.9, top_k=40), seed=7),
+}
+NUM_TOKENS = 40
+
+
+@pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("constrained")
+    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", "prompt-lookup", "token-recycling")
+    quantize(TRAINED, folder / "package", codec=request.param, drafts=drafts, lm_head="quantize")
+    return folder / "package"
+
+
+@pytest.fixture(scope="module")
+def loaded(package: Path) -> Iterator[LoadedPackage]:
+    with LoadedPackage(package) as opened:
+        yield opened
+
+
+def vocabulary(loaded: LoadedPackage) -> ConstraintVocabulary:
+    return ConstraintVocabulary(loaded.tokenizer, loaded.target.config.vocab_size)
+
+
+def with_constraint(selection: Selection, loaded: LoadedPackage, constraint: Constraint) -> Selection:
+    grammar = vocabulary(loaded).compile(constraint)
+    return Selection(selection.sampling, selection.accept, selection.seed, selection.penalties, grammar)
+
+
+def masked_by_hand(
+    decoder: Decoder, loaded: LoadedPackage, prompt: list[int], constraint: Constraint, selection: Selection
+) -> list[int]:
+    """A token after the other, every one by a pass, and what may come by the library on its own."""
+    size, ends = decoder.config.vocab_size, loaded.tokenizer.eos_token_ids
+    guide = LLTokenizer(str(TRAINED / "tokenizer.json"), n_vocab=size, eos_token=sorted(ends))
+    matcher, cache, answer, todo = LLMatcher(guide, grammar_of(constraint)), KVCache(decoder.config), [], list(prompt)
+    mask = llguidance.numpy.allocate_token_bitmask(1, size)
+    while len(answer) < NUM_TOKENS:
+        row = penalized_by_hand(decoder.forward(todo, cache)[-1], selection, prompt, answer)
+        llguidance.numpy.fill_next_token_bitmask(matcher, mask, 0)
+        llguidance.numpy.apply_token_bitmask_inplace(row[None], mask)
+        if selection.sampling is None:
+            todo = [int(row.argmax())]
+        else:
+            todo = [gumbel_max(distribution(row, selection.sampling), selection.seed, len(prompt) + len(answer))]
+        answer += todo
+        if todo[0] in ends:
+            break
+        assert matcher.consume_token(todo[0])
+    return answer
+
+
+def grammar_of(constraint: Constraint) -> str:
+    if constraint.kind in ("regex", "grammar"):
+        return getattr(LLMatcher, {"regex": "grammar_from_regex", "grammar": "grammar_from_lark"}[constraint.kind])(
+            constraint.text
+        )
+    return LLMatcher.grammar_from_json_schema(constraint.text or '{"type": "object"}', overrides=JSON_STYLE)
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("how", SELECTIONS)
+def test_tokens_are_those_of_masked_logits(loaded: LoadedPackage, name: str, how: str) -> None:
+    """And what is certain takes no pass of its own."""
+    constraint, ids = CONSTRAINTS[name], loaded.tokenizer.encode(PROMPTS[1])
+    expected = masked_by_hand(loaded.target, loaded, ids, constraint, SELECTIONS[how])
+    selection, ends = with_constraint(SELECTIONS[how], loaded, constraint), loaded.tokenizer.eos_token_ids
+    levels = {level.name: level for level in loaded.levels}
+    target, draft, noisy, *look_ups = loaded.levels
+    assert len(look_ups) == 2 and len(levels) == 5
+    for chosen, tree in (
+        ([target], "chain"),
+        ([target, draft], "chain"),
+        ([target, draft], 12),
+        ([target, noisy, *look_ups], 12),
+        ([target, *look_ups], 12),
+        (loaded.levels, 12),
+    ):
+        lengths = [4] * (len(chosen) - 1)
+        hierarchy = Hierarchy(chosen, lengths, [0.0] * len(lengths), tree)  # type: ignore[arg-type]
+        generation = hierarchy.generate(ids, NUM_TOKENS, ends, selection=selection)
+        assert generation.token_ids == expected, [level.name for level in chosen]
+        if name == "one text" and len(chosen) == 1:
+            assert generation.trace.num_rounds <= 3  # the prompt's, and all the rest in as many rows as fit
+    adaptive = Hierarchy(loaded.levels, "auto").generate(ids, NUM_TOKENS, ends, selection=selection)
+    assert adaptive.token_ids == expected
+    text = loaded.tokenizer.decode([token for token in expected if token not in ends])
+    if expected[-1] in ends:
+        check(constraint, text)
+
+
+def check(constraint: Constraint, text: str) -> None:
+    if constraint.kind == "json_schema":
+        jsonschema.validate(json.loads(text), json.loads(constraint.text))
+    elif constraint.kind == "json_object":
+        assert isinstance(json.loads(text), dict)
+    elif constraint.kind == "regex":
+        assert re.fullmatch(constraint.text, text)
+    else:
+        assert re.fullmatch(r"def [a-z]{2,8}\(self\)(: pass| -> None)", text)
+
+
+def test_texts_beside_others_are_what_they_are_alone(loaded: LoadedPackage) -> None:
+    """Some without a constraint, and some that are given up midway."""
+    engine, ends = Engine(Hierarchy(loaded.levels, [3, 3, 3, 3], [0.0] * 4, 8), 4), loaded.tokenizer.eos_token_ids
+    cases: list[tuple[list[int], Constraint | None, Selection]] = []
+    for number in range(15):
+        constraint = [*CONSTRAINTS.values(), None][number % 6]
+        selection = list(SELECTIONS.values())[number % 3]
+        cases.append((loaded.tokenizer.encode(PROMPTS[number % 3]), constraint, selection))
+    sequences = []
+    for ids, constraint, selection in cases:
+        asked = selection if constraint is None else with_constraint(selection, loaded, constraint)
+        sequences.append(engine.submit(Request(ids, NUM_TOKENS, ends, asked)))
+    for step in range(10_000):
+        if engine.is_idle:
+            break
+        if step == 4:
+            engine.cancel(sequences[2])
+        engine.step()
+    plain = Hierarchy(loaded.levels[:1])
+    for number, (sequence, (ids, constraint, selection)) in enumerate(zip(sequences, cases, strict=True)):
+        if number == 2:
+            continue
+        if constraint is None:
+            expected = plain.generate(ids, NUM_TOKENS, ends, selection=selection).token_ids
+        else:
+            expected = masked_by_hand(loaded.target, loaded, ids, constraint, selection)
+        assert sequence.generation.token_ids == expected
+
+
+def test_rejection_draws_what_the_constraint_allows(loaded: LoadedPackage) -> None:
+    constraint, ids = CONSTRAINTS["schema"], loaded.tokenizer.encode(PROMPTS[0])
+    for seed in range(6):
+        selection = with_constraint(Selection(Sampling(1.0), "rejection", seed), loaded, constraint)
+        hierarchy = Hierarchy(loaded.levels[:2], [3], [0.0], 8)
+        found = hierarchy.generate(ids, 60, loaded.tokenizer.eos_token_ids, selection=selection).token_ids
+        text = loaded.tokenizer.decode([token for token in found if token not in loaded.tokenizer.eos_token_ids])
+        if found[-1] in loaded.tokenizer.eos_token_ids:
+            check(constraint, text)
+
+
+def test_what_was_certain_is_named(loaded: LoadedPackage) -> None:
+    selection = with_constraint(Selection(), loaded, CONSTRAINTS["one text"])
+    ids = loaded.tokenizer.encode(PROMPTS[0])
+    target = Hierarchy(loaded.levels[:1])
+    decoding = target.decoding(
+        ids, len(ids) + 20, loaded.tokenizer.eos_token_ids, selection.acceptance(len(ids)), target.begin()
+    )
+    named = []
+    while decoding.ending is None:
+        named += decoding.round().guessed_by
+    assert named.count(CONSTRAINT) > len(named) / 2 and set(named) == {CONSTRAINT, None}
+
+
+def test_a_draft_with_other_tokens_guesses_freely(package: Path) -> None:
+    """`ngram` and the like go by their own tables: what the constraint rules out is left out of what they propose."""
+    with LoadedPackage(package, ["target"], drafts=[parse_draft("stand")]) as loaded:
+        constraint, ids = CONSTRAINTS["schema"], loaded.tokenizer.encode(PROMPTS[2])
+        selection = with_constraint(Selection(), loaded, constraint)
+        found = Hierarchy(loaded.levels, [4], [0.0], 8).generate(
+            ids, NUM_TOKENS, loaded.tokenizer.eos_token_ids, selection=selection
+        )
+        assert found.token_ids == masked_by_hand(decoder_of(loaded.levels[0]), loaded, ids, constraint, Selection())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("json_schema", "[1]", "json_schema: no JSON object; a JSON Schema is required"),
+        ("json_schema", "[" * 50_000, "json_schema: no JSON object"),
+        ("json_schema", '{"type": "strin"}', "json_schema: .*strin.*; what llguidance supports is required"),
+        ("json_schema", '{"not": {"type": "string"}}', "json_schema: .*not.*; what llguidance supports is required"),
+        ("json_schema", '{"type": "string", "format": "my-own"}', "json_schema: .*my-own"),
+        ("regex", "(a", "regex: .*; what llguidance supports is required"),
+        ("regex", "a" * (MOST_BYTES + 1), f"regex: {MOST_BYTES + 1:,} bytes; at most {MOST_BYTES:,} are taken"),
+        ("grammar", "start: nothing", "grammar: .*nothing"),
+        ("grammar", "", "grammar: "),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_before_a_token(
+    loaded: LoadedPackage, kind: Any, text: str, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        vocabulary(loaded).compile(Constraint(kind, text))
+
+
+def test_a_mask_is_none_after_the_text_or_outside_of_it(loaded: LoadedPackage) -> None:
+    selection = with_constraint(Selection(), loaded, Constraint("regex", "ab"))
+    rules = selection.acceptance(2).rules
+    assert rules is not None and rules.mask is not None
+    logits = np.zeros(loaded.target.config.vocab_size, np.float32)
+    (end,) = loaded.tokenizer.eos_token_ids
+    ab = loaded.tokenizer.encode("ab", add_special_tokens=False)
+    assert np.isfinite(rules.row(logits, [5, 6, *ab])).sum() == 1
+    assert np.isfinite(rules.row(logits, [5, 6, *ab], [end])).all()  # nothing is chosen there
+    assert np.isfinite(rules.row(logits, [5, 6], [9, 9])).all()
+    assert 1 <= np.isfinite(rules.row(logits, [5, 6])).sum() < 5
+    for answer, is_inside in (([], True), ([*ab], True), ([*ab, end], True), ([end], False), ([9, 9], False)):
+        rules.mask.go_to([5, 6], answer)
+        assert rules.mask.is_inside == is_inside
