@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxconv.cli.common_options import grouped
-from mxconv.cli.decode_options import Drafting, Runtime, SamplingOptions
+from mxconv.cli.decode_options import ConstraintOptions, Drafting, Runtime, SamplingOptions
 from mxconv.cli.output import Output
 from mxconv.errors import ModelError
 
@@ -43,6 +43,7 @@ def chat(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = 512,
     drafting: Drafting,
     sampling: SamplingOptions,
+    constraint: ConstraintOptions,
     runtime: Runtime,
 ) -> None:
     """Talk to a model in the terminal.
@@ -53,7 +54,13 @@ def chat(
     from mxconv.serving.conversation import Conversation
     from mxconv.text.chat import ChatTemplate
 
-    options: Options = {"max_new_tokens": max_new_tokens, **drafting.options, **sampling.given, "seed": sampling.seed}
+    options: Options = {
+        "max_new_tokens": max_new_tokens,
+        **drafting.options,
+        **sampling.given,
+        "seed": sampling.seed,
+        "constraint": constraint.given,
+    }
     out, read = Output(json_output=False), _reader()
     with runtime.load(package, drafting) as model:
         ChatTemplate.from_folder(model.loaded.folder)  # raises an error before the first turn where there is none

@@ -13,6 +13,7 @@ from mxconv.cli.completion import drafts, one_of
 if TYPE_CHECKING:
     from mxconv.decode import Options, TextModel
     from mxconv.speculation.sampling_in_use import Asked
+    from mxconv.text.constraint import Constraint
     from mxconv.text.messages import Prompt
 
 MOST_NODES = 63  # of a tree: with the context's last token, the rows of a pass
@@ -173,6 +174,31 @@ class SamplingOptions:
             except ValueError as error:
                 raise typer.BadParameter(f"--logit-bias: {text!r}; ID=BIAS, two numbers, is required.") from error
         return found
+
+
+@dataclass(frozen=True)
+class ConstraintOptions:
+    """What an answer must look like."""
+
+    json_schema: Annotated[Path | None, typer.Option(help="A file with the JSON Schema that an answer fits.")] = None
+    regex: Annotated[str | None, typer.Option(help="A regular expression that a whole answer matches.")] = None
+    grammar: Annotated[Path | None, typer.Option(help="A file with its grammar, in GBNF or Lark.")] = None
+
+    @property
+    def given(self) -> "Constraint | None":
+        """The constraint; None where there is none."""
+        from mxconv.text.constraint import Constraint, read_constraint
+
+        found: list[Constraint] = []
+        if self.json_schema is not None:
+            found.append(read_constraint("json_schema", self.json_schema))
+        if self.regex is not None:
+            found.append(Constraint("regex", self.regex))
+        if self.grammar is not None:
+            found.append(read_constraint("grammar", self.grammar))
+        if len(found) > 1:
+            raise typer.BadParameter("give one of --json-schema, --regex and --grammar")
+        return found[0] if found else None
 
 
 @dataclass(frozen=True)

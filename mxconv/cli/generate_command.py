@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mxconv.cli.common_options import Json, KvBytes, MaxNewTokens, Package, grouped
-from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
+from mxconv.cli.decode_options import (
+    Batch,
+    Chat,
+    ConstraintOptions,
+    Drafting,
+    Runtime,
+    SamplingOptions,
+    System,
+    check_system,
+)
 from mxconv.cli.generate_results import geomean, print_results, result_of
 from mxconv.cli.output import Output, progress_bars
 
@@ -43,6 +52,7 @@ def generate(
     max_new_tokens: MaxNewTokens = 64,
     drafting: Drafting,
     sampling: SamplingOptions,
+    constraint: ConstraintOptions,
     batch: Batch = None,
     kv_bytes: KvBytes = None,
     accept: Annotated[
@@ -83,6 +93,7 @@ def generate(
         "seed": sampling.seed,
         "accept": accept,
         "stop_strings": stop or [],
+        "constraint": constraint.given,
     }
     if trace is not None:
         check_new_trace(trace)

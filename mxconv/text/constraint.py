@@ -6,11 +6,13 @@ Masks come from llguidance, which knows how the bytes of a tokenizer's tokens ru
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from mxconv.arrays import Bool
+from mxconv.checkpoint.regular_file import open_file
 from mxconv.errors import ModelError, MxconvError
 from mxconv.text.tokenizer import Tokenizer
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MOST_BYTES = 1 << 16  # of a constraint's text
-Kind = Literal["json_schema", "json_object", "regex", "grammar"]
+Kind = Literal["json_schema", "json_object", "regex", "grammar", "choice"]
 
 # One way to write each value, that of Python's json.dumps: so most of what is between values is certain.
 JSON_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -30,11 +32,11 @@ class Constraint:
 
     Args:
         kind: of the text.
-        text: a JSON Schema, a regular expression (Rust's syntax; the whole answer matches), or a grammar in the
-            variant of Lark that llguidance reads; of `json_object`, any object, nothing.
+        text: a JSON Schema; a regular expression (Rust's syntax; the whole answer matches); a grammar in GBNF or in the
+            variant of Lark that llguidance reads; a JSON list of answers to choose from; of `json_object` nothing.
 
     Raises:
-        ModelError: the text is longer than 64 KiB, or a schema is no JSON object.
+        ModelError: the text is longer than 64 KiB, a schema no JSON object, or GBNF malformed.
     """
 
     kind: Kind
@@ -58,10 +60,39 @@ class Constraint:
 
         if self.kind == "regex":
             return LLMatcher.grammar_from_regex(self.text)
+        if self.kind == "choice":
+            answers = (json.dumps(answer, ensure_ascii=False) for answer in json.loads(self.text))
+            return LLMatcher.grammar_from_lark(f"start: {' | '.join(answers)}")
         if self.kind == "grammar":
-            return LLMatcher.grammar_from_lark(self.text)
+            return LLMatcher.grammar_from_lark(_lark(self.text))
         schema = self.text if self.kind == "json_schema" else '{"type": "object"}'
         return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)
+
+
+def read_constraint(kind: Kind, path: Path) -> Constraint:
+    """A constraint whose text is in a file.
+
+    Raises:
+        MxconvError: it cannot be read, is no UTF-8, or what `Constraint` raises.
+    """
+    with open_file(path) as file:
+        raw = file.read(MOST_BYTES + 1)
+    try:
+        return Constraint(kind, raw.decode())
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: no UTF-8 at byte {error.start}; a text is required. Give another file.") from error
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def _lark(text: str) -> str:
+    """A grammar, translated where it is GBNF."""
+    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+    try:
+        return any_to_lark(text)
+    except (GbnfToLarkError, RecursionError) as error:
+        raise ModelError(f"grammar: {error}; GBNF or Lark is required. Correct it.") from error
 
 
 class ConstraintVocabulary:
@@ -82,7 +113,8 @@ class ConstraintVocabulary:
             from llguidance import LLTokenizer
         except ImportError as error:
             raise MxconvError(
-                "constraints: llguidance is not installed; it is required. Run pip install 'mxconv[serve]'."
+                "constraints: llguidance is not installed; it belongs to the extra `constrain`. "
+                "Run: pip install 'mxconv[constrain]'"
             ) from error
         ends = sorted(self.tokenizer.eos_token_ids)
         if not ends:

@@ -4,13 +4,15 @@ Fields that would change nothing are accepted and ignored. Fields that would cha
 not offer are accepted with the value that asks for nothing.
 """
 
-from typing import Annotated, Any, Literal
+import json
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mxconv.speculation.sampling_in_use import Asked
 from mxconv.speculation.selection import MAX_SEED
+from mxconv.text.constraint import Kind
 from mxconv.text.penalties import LEAST_REPETITION, MOST_BIAS, MOST_REPETITION
 
 MOST_CHOICES = 128
@@ -18,8 +20,10 @@ MOST_STOPS = 16
 LONGEST_STOP = 256  # characters
 MOST_LOGPROBS = 20
 MOST_BIASES = 1024
+MOST_ANSWERS, LONGEST_ANSWER = 1024, 1024  # to choose from, and characters of each
 
 StopText = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+Choice = Annotated[str, Field(min_length=1, max_length=LONGEST_ANSWER)]
 Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$"), AfterValidator(int)]  # a member's name: a token id
 Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
@@ -50,8 +54,24 @@ class StreamOptions(Body):
     include_obfuscation: bool = False  # of OpenAI's own; there is none here
 
 
+class NamedSchema(Body):
+    """A JSON Schema; its name and what it is for change no token, nor does `strict`: it always holds."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
 class ResponseFormat(Body):
-    type: Literal["text"]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("value_error", "json_schema belongs to the type json_schema, and to no other")
+        return self
 
 
 class MxconvOptions(Body):
@@ -88,6 +108,12 @@ class DecodingBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | str | None = Field(None, description="As vLLM names it: a JSON Schema.")
+    guided_regex: str | None = Field(None, description="A regular expression that the whole answer matches.")
+    guided_grammar: str | None = Field(None, description="A grammar in GBNF or Lark.")
+    guided_choice: Annotated[list[Choice], Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
+    json_schema: dict[str, Any] | None = Field(None, description="As llama-server names it.")
+    grammar: str | None = Field(None, description="As llama-server names it: GBNF or Lark.")
     mxconv: MxconvOptions | None = None
 
     # these ask for what does not touch tokens
@@ -102,6 +128,26 @@ class DecodingBody(Body):
     def asked(self) -> Asked:
         """How tokens are to be chosen, as far as the client says so."""
         found: Asked = {name: getattr(self, name) for name in Asked.__annotations__}  # type: ignore[assignment]
+        return found
+
+    @property
+    def constraints(self) -> dict[str, tuple[Kind, str]]:
+        """What answers must look like: kind and text by the field that says so."""
+        found: dict[str, tuple[Kind, str]] = {}
+        if (wanted := self.response_format) is not None and wanted.type != "text":
+            schema = wanted.json_schema
+            text = "" if schema is None else json.dumps(schema.schema_)
+            found["response_format"] = ("json_object" if schema is None else "json_schema", text)
+        for name in ("guided_json", "json_schema"):
+            if (given := getattr(self, name)) is not None:
+                found[name] = "json_schema", given if isinstance(given, str) else json.dumps(given)
+        if self.guided_regex is not None:
+            found["guided_regex"] = "regex", self.guided_regex
+        for name in ("guided_grammar", "grammar"):
+            if (given := getattr(self, name)) is not None:
+                found[name] = "grammar", given
+        if self.guided_choice is not None:
+            found["guided_choice"] = "choice", json.dumps(self.guided_choice)
         return found
 
     @property

@@ -16,6 +16,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
 from mxconv.text.chat import ChatTemplate
+from mxconv.text.constraint import Constraint, Grammar
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
 SEED_LIMIT = 2**53  # seeds that are drawn here come back whole from any reader of JSON
@@ -115,6 +116,7 @@ class ServedModel:
         self.num_positions = model.loaded.config.max_position_embeddings
         self._vocab_size = model.loaded.config.vocab_size
         self.plain_tokens_per_second = _plain_tokens_per_second(model)
+        self._vocabulary = model.vocabulary
         self._recommended = model.recommended
         self._max_prompt_tokens = min(options.max_prompt_tokens or self.num_positions, self.num_positions)
         self._max_new_tokens = min(options.max_new_tokens or self.num_positions, self.num_positions)
@@ -201,8 +203,22 @@ class ServedModel:
             selection.penalties.check(self._vocab_size)
         except MxconvError as error:
             raise invalid("logit_bias", str(error).removeprefix("logit_bias: ")) from error
+        selection = replace(selection, constraint=self._grammar(body))
         stops = [*self._recommended.stop_strings, *body.stop_strings]
         return Job(body, prompts, wanted, selection, sampling, stops, num_logprobs)
+
+    def _grammar(self, body: DecodingBody) -> Grammar | None:
+        """What answers must look like; raises ApiError where that cannot be followed, or is said twice."""
+        asked = body.constraints
+        if not asked:
+            return None
+        name, (kind, text) = next(iter(asked.items()))
+        if others := list(asked)[1:]:
+            raise invalid(name, f"beside {', '.join(others)}; one constraint is required. Leave out the others.")
+        try:
+            return self._vocabulary.compile(Constraint(kind, text))
+        except MxconvError as error:
+            raise invalid(name, str(error)) from error
 
     def sampling(self, asked: Asked) -> SamplingInUse:
         """How tokens are chosen for a request: what it leaves out is as generation_config.json recommends."""

@@ -1,0 +1,83 @@
+"""Structured text through OpenAI's own client: every answer fits what was asked for, with drafts and beside others."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jsonschema
+import pytest
+from http_servers import NAME, Running
+
+from mxconv.text.constraint import Constraint
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"id": {"type": "integer", "minimum": 0, "maximum": 9}, "tags": {"enum": ["old", "new"]}},
+    "required": ["id", "tags"],
+    "additionalProperties": False,
+}
+MESSAGES = [{"role": "user", "content": "Which module?"}]
+OF_OPENAI = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+ASKED: dict[str, tuple[dict[str, Any], Constraint]] = {
+    "response_format": ({"response_format": OF_OPENAI}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "guided_json": ({"guided_json": SCHEMA}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "guided_json, a text": ({"guided_json": json.dumps(SCHEMA)}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "json_schema": ({"json_schema": SCHEMA}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "guided_regex": ({"guided_regex": "[a-c]{3,5}!"}, Constraint("regex", "[a-c]{3,5}!")),
+    "guided_grammar": ({"guided_grammar": 'start: "ab" | "cd"'}, Constraint("grammar", 'start: "ab" | "cd"')),
+    "grammar": ({"grammar": 'root ::= "ab" | "cd"'}, Constraint("grammar", 'root ::= "ab" | "cd"')),
+    "guided_choice": ({"guided_choice": ['"yes"', "né\n"]}, Constraint("choice", json.dumps(['"yes"', "né\n"]))),
+}
+
+
+@pytest.mark.parametrize("how", ASKED)
+def test_an_answer_is_what_generate_writes_under_the_constraint(server: Running, how: str) -> None:
+    fields, constraint = ASKED[how]
+    for temperature in (0.0, 0.9):
+        expected = server.model.generate(
+            MESSAGES, max_new_tokens=60, constraint=constraint, temperature=temperature, seed=4, drafts=[]
+        )
+        body = {"messages": MESSAGES, "max_tokens": 60, "temperature": temperature, "seed": 4, **fields}
+        found = server.post("/v1/chat/completions", body).json()["choices"][0]
+        assert found["message"]["content"] == expected.text and found["finish_reason"] == "stop"
+    fits = {
+        "json_schema": lambda text: jsonschema.validate(json.loads(text), SCHEMA) is None,
+        "regex": lambda text: bool(re.fullmatch(constraint.text, text)),
+        "grammar": lambda text: text in ("ab", "cd"),
+        "choice": lambda text: text in json.loads(constraint.text),
+    }
+    assert fits[constraint.kind](expected.text)
+
+
+def test_the_official_client_streams_and_parses(server: Running) -> None:
+    options: dict[str, Any] = {"model": NAME, "messages": MESSAGES, "max_tokens": 60, "seed": 1, "n": 2}
+    whole = server.client().chat.completions.create(response_format=OF_OPENAI, **options)
+    stream = server.client().chat.completions.create(response_format=OF_OPENAI, stream=True, **options)
+    texts = {0: "", 1: ""}
+    for piece in stream:
+        texts[piece.choices[0].index] += piece.choices[0].delta.content or ""
+    assert [choice.message.content for choice in whole.choices] == [texts[0], texts[1]]
+    for text in texts.values():
+        jsonschema.validate(json.loads(text), SCHEMA)
+    either = server.client().completions.create(
+        model=NAME, prompt="{", max_tokens=4, extra_body={"response_format": {"type": "json_object"}}
+    )
+    assert either.choices[0].text.startswith("{")
+
+
+def test_many_at_a_time_with_those_that_leave(server: Running) -> None:
+    """Each with a constraint of its own, some cut off, some with none."""
+
+    def ask(number: int) -> tuple[str, str | None]:
+        wanted = "ab"[number % 2] * (number % 7 + 1)
+        body = {"prompt": "x", "max_tokens": 20, "seed": number, "guided_regex": f"<{wanted}>"}
+        if number % 5 == 4:
+            return "", None if server.post(
+                "/v1/completions", {"prompt": "x", "max_tokens": 3}
+            ).status_code == 200 else "x"
+        return f"<{wanted}>", server.post("/v1/completions", body).json()["choices"][0]["text"]
+
+    with ThreadPoolExecutor(12) as pool:
+        for expected, found in pool.map(ask, range(40)):
+            assert found == expected or (found is None and not expected)
