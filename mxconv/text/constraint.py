@@ -110,7 +110,7 @@ class ConstraintVocabulary:
     @cached_property
     def _guide(self) -> "LLTokenizer":
         try:
-            from llguidance import LLTokenizer
+            from llguidance import LLTokenizer, TokenizerWrapper
         except ImportError as error:
             raise MxconvError(
                 "constraints: llguidance is not installed; it belongs to the extra `constrain`. "
@@ -122,7 +122,11 @@ class ConstraintVocabulary:
                 f"{self.tokenizer.name}: no token that ends a text; one is required for constraints. Name it as "
                 "eos_token_id in generation_config.json."
             )
-        return LLTokenizer(self.tokenizer.to_json(), n_vocab=self.vocab_size, eos_token=ends)
+        try:
+            return LLTokenizer(self.tokenizer.to_json(), n_vocab=self.vocab_size, eos_token=ends)
+        except ValueError:  # a decoder that the library does not know
+            spelled = TokenizerWrapper(_SpelledTokens(self.tokenizer, ends[0]))
+            return LLTokenizer(spelled, n_vocab=self.vocab_size, eos_token=ends)
 
     def compile(self, constraint: Constraint) -> "Grammar":
         """Check a constraint against the tokens.
@@ -131,14 +135,32 @@ class ConstraintVocabulary:
             ModelError: it does not compile, or has a part that is not supported.
             MxconvError: llguidance is not installed.
         """
+        guide = self._guide  # raises where the library is missing
         from llguidance import LLMatcher
 
-        guide, grammar = self._guide, constraint.grammar()
+        grammar = constraint.grammar()
         is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar, guide)
         if is_error or messages:
             reason = " ".join(" ".join(messages).split())[:300]
             raise ModelError(f"{constraint.kind}: {reason}; what llguidance supports is required. Change it.")
-        return Grammar(constraint, guide, grammar, self.tokenizer.eos_token_ids)
+        return Grammar(constraint, guide, grammar, self.tokenizer.eos_token_ids, self.tokenizer.name)
+
+
+class _SpelledTokens:
+    """A tokenizer whose tokens are spelled as in SentencePiece: a text, with its spaces as U+2581, or a byte."""
+
+    def __init__(self, tokenizer: Tokenizer, end: int) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id, self.bos_token_id = end, tokenizer.bos_token_id
+        self.special_token_ids = sorted(tokenizer.special_token_ids)
+        self.tokens = [self._bytes(token) for token in range(tokenizer.vocab_size)]
+
+    def _bytes(self, token: int) -> bytes:
+        name = self._tokenizer.name_of(token)
+        return bytes([int(name[3:5], 16)]) if self._tokenizer.is_byte(token) else name.replace("\u2581", " ").encode()
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +171,7 @@ class Grammar:
     guide: "LLTokenizer"
     text: str  # as llguidance reads it
     ends: frozenset[int]  # tokens that end an answer
+    name: str  # of the tokenizer, for messages
 
     def matcher(self) -> "GrammarMatcher":
         """At the beginning of an answer."""
@@ -172,6 +195,7 @@ class GrammarMatcher:
         self._check()
 
     def mask(self, vocab_size: int) -> Bool:
+        """As `Matcher` has it; raises ModelError where no token can come next, or a limit is reached."""
         import llguidance.numpy as arrays
 
         words: Any = arrays.allocate_token_bitmask(1, self._grammar.guide.vocab_size)
@@ -181,12 +205,19 @@ class GrammarMatcher:
         allowed = np.zeros(vocab_size, np.bool_)
         count = min(vocab_size, self._grammar.guide.vocab_size)
         allowed[:count] = bits[:count]
+        only = np.flatnonzero(allowed)[:2].tolist()
+        if len(only) < 2 and not self._grammar.ends.issuperset(only) and not self._matcher.validate_tokens(only):
+            raise ModelError(
+                f"{self._grammar.constraint.kind}: {self._matcher.compute_ff_bytes()!r} must come next, for which "
+                f"{self._grammar.name} has no tokens; tokens for all of it are required. Change the constraint."
+            )
         return allowed
 
     def forced(self) -> list[int]:
         if self._matcher.is_stopped():
             return list(self._grammar.ends) if len(self._grammar.ends) == 1 else []
-        return list(self._matcher.compute_ff_tokens())
+        tokens = self._matcher.compute_ff_tokens()
+        return list(tokens[: self._matcher.validate_tokens(tokens)])
 
     def _check(self) -> None:
         if self._matcher.is_error():
