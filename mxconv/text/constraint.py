@@ -87,11 +87,11 @@ def read_constraint(kind: Kind, path: Path) -> Constraint:
 
 def _lark(text: str) -> str:
     """A grammar, translated where it is GBNF."""
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+    from llguidance.gbnf_to_lark import any_to_lark
 
     try:
         return any_to_lark(text)
-    except (GbnfToLarkError, RecursionError) as error:
+    except Exception as error:  # the library raises bare Exception for whatever is wrong with the text
         raise ModelError(f"grammar: {error}; GBNF or Lark is required. Correct it.") from error
 
 
