@@ -66,7 +66,15 @@ class Constraint:
         if self.kind == "grammar":
             return LLMatcher.grammar_from_lark(_lark(self.text))
         schema = self.text if self.kind == "json_schema" else '{"type": "object"}'
-        return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)
+        try:
+            return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)
+        except ValueError as error:
+            raise ModelError(f"{self.kind}: {error}; a schema that is nested less is required. Change it.") from error
+
+
+def _reason(message: str) -> str:
+    """What the library says, on one line, without the state of its parser."""
+    return " ".join(message.partition("<state>")[0].split())[:300]
 
 
 def read_constraint(kind: Kind, path: Path) -> Constraint:
@@ -141,7 +149,7 @@ class ConstraintVocabulary:
         grammar = constraint.grammar()
         is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar, guide)
         if is_error or messages:
-            reason = " ".join(" ".join(messages).split())[:300]
+            reason = _reason(" ".join(messages))
             raise ModelError(f"{constraint.kind}: {reason}; what llguidance supports is required. Change it.")
         return Grammar(constraint, guide, grammar, self.tokenizer.eos_token_ids, self.tokenizer.name)
 
@@ -221,8 +229,7 @@ class GrammarMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            reason = " ".join(self._matcher.get_error().split())[:300]
             raise ModelError(
-                f"{self._grammar.constraint.kind}: {reason}; a constraint that can be followed within llguidance's "
+                f"{self._grammar.constraint.kind}: {_reason(self._matcher.get_error())}; a constraint that can be followed within llguidance's "
                 "limits is required. Simplify it."
             )
