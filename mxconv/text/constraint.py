@@ -229,7 +229,8 @@ class GrammarMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
+            reason = _reason(self._matcher.get_error())
             raise ModelError(
-                f"{self._grammar.constraint.kind}: {_reason(self._matcher.get_error())}; a constraint that can be followed within llguidance's "
+                f"{self._grammar.constraint.kind}: {reason}; a constraint that can be followed within llguidance's "
                 "limits is required. Simplify it."
             )
