@@ -151,7 +151,9 @@ class ConstraintVocabulary:
         if is_error or messages:
             reason = _reason(" ".join(messages))
             raise ModelError(f"{constraint.kind}: {reason}; what llguidance supports is required. Change it.")
-        return Grammar(constraint, guide, grammar, self.tokenizer.eos_token_ids, self.tokenizer.name)
+        made = Grammar(constraint, guide, grammar, self.tokenizer.eos_token_ids, self.tokenizer.name)
+        made.matcher().mask(self.vocab_size)  # raises where there is no beginning
+        return made
 
 
 class _SpelledTokens:

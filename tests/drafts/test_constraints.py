@@ -223,6 +223,7 @@ def test_a_draft_with_other_tokens_guesses_freely(package: Path) -> None:
         ("json_schema", '{"not": {"type": "string"}}', "json_schema: .*not.*; what llguidance supports is required"),
         ("json_schema", '{"type": "string", "format": "my-own"}', "json_schema: .*my-own"),
         ("json_schema", '{"items": ' * 300 + "{}" + "}" * 300, "json_schema: .*recursion limit"),
+        ("json_schema", '{"$ref": "#"}', "json_schema: .*NoExtension"),
         ("json_schema", '{"$ref": "http://127.0.0.1:9/schema.json"}', "json_schema: .*not present"),
         ("regex", "(a", "regex: .*; what llguidance supports is required"),
         ("regex", "a" * (MOST_BYTES + 1), f"regex: {MOST_BYTES + 1:,} bytes; at most {MOST_BYTES:,} are taken"),
