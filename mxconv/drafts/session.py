@@ -179,12 +179,15 @@ class Session:
         self.tokens += tokens
         return logits
 
-    def grow(self, decoder: Decoder, tokens: Sequence[int], vocab_size: int, limits: TreeLimits) -> GrownTree | None:
+    def grow(
+        self, decoder: Decoder, tokens: Sequence[int], vocab_size: int, limits: TreeLimits, is_borrowed: bool = False
+    ) -> GrownTree | None:
         """Evaluate tokens after those in the cache, and a tree below them, as `Decoder.grow`; then `keep` a path.
 
-        None, and nothing has changed, where passes are shared with other texts or hidden states are read.
+        None, and nothing has changed, where passes are shared with other texts, or hidden states are read that will
+        stay: not those of a cache that is borrowed.
         """
-        if self.passes is not AT_ONCE or self.states.reads.num_states:
+        if self.passes is not AT_ONCE or (self.states.reads.num_states and not is_borrowed):
             return None
         grown = decoder.grow(tokens, self.cache, vocab_size, limits)
         if grown is not None:

@@ -199,6 +199,20 @@ class AdaptivePace:
             self._rest, self._rests_at = int(rest), load
         return self._with_floors(chosen.choice, best.rate, now)
 
+    def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
+        rests = num_rounds <= self._rest and self._rests_at == load
+        if rests:
+            self._rest -= num_rounds
+            self._let_pass(num_rounds, num_rounds, load)
+        return rests
+
+    def _let_pass(self, num_rounds: int, num_tokens: int, load: Load) -> None:
+        """Plain rounds, from which nothing is learned."""
+        self._book(num_rounds * SHARE, load)
+        for draft, known in enumerate(self.drafts):
+            known.num_idle += num_rounds
+            self._missed[draft] += num_tokens
+
     def _wait(self, draft: DraftEstimate, option: Option, best: Option, limit: int, now: Prices) -> float:
         """The rounds until a draft is tried that is not the best, or was never asked; at most 0 if it is now."""
         count = now.load.num_texts
@@ -273,10 +287,7 @@ class AdaptivePace:
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         if choice is RESTING:
-            self._book(SHARE, outcome)
-            for draft, known in enumerate(self.drafts):
-                known.num_idle += 1
-                self._missed[draft] += outcome.num_evaluated
+            self._let_pass(1, outcome.num_evaluated, outcome.load)
             return
         joint, now = outcome.joint, Prices(self._prices, outcome.load)
         is_first = choice.num_tokens > 0 and not self.drafts[choice.draft].num_rounds
@@ -303,9 +314,9 @@ class AdaptivePace:
             else:
                 known.num_idle += 1
                 self._missed[draft] = outcome.num_evaluated + (0 if is_prompt else self._missed[draft])
-        self._book(rounds, outcome)
+        self._book(rounds, outcome.load)
 
-    def _book(self, rounds: float, outcome: Outcome) -> None:
+    def _book(self, rounds: float, load: Load) -> None:
         """Add to the account of all texts."""
-        credit = self._root._credit + rounds / outcome.load.num_texts
+        credit = self._root._credit + rounds / load.num_texts
         self._root._credit = max(min(credit, MOST_CREDIT), 0.0)

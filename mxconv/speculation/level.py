@@ -104,7 +104,7 @@ class Level:
         probabilities: list[float] = []
         with self._borrowed(context):
             most = min(num_tokens, self._most_tokens(context))
-            if not self.drafts and 0 < most <= MOST_NODES:
+            if 0 < most <= MOST_NODES and self._is_alone(most):
                 grown = self._grow_at_once(
                     context, TreeLimits(most, [0.0] * most, *least_chances(self.confidence, floor), 1.0, 1)
                 )
@@ -130,19 +130,23 @@ class Level:
         if not floors or most_depth < 1:
             return Proposal([], parents=[])
         with self._borrowed(context):
-            if self.drafts:
+            if not self._is_alone(most_depth):
                 chosen = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
                 return with_runners_up(chosen, len(context), self.acceptance, sharpness, floors, goes_on)
             limits = TreeLimits(most_depth, floors, *least_chances(self.confidence, floor), sharpness)
             grown = self._grow_at_once(context, limits)
             return self._grow_by_passes(context, most_depth, floors, goes_on) if grown is None else grown
 
+    def _is_alone(self, num_rounds: int) -> bool:
+        """Whether no draft would help it in so many rounds."""
+        return not self.drafts or self.pace.skip(num_rounds, self.session.passes.load(self.decoder))
+
     def _grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
         """All passes in one call, where the decoder can and likeliest tokens are asked for."""
         if not takes_the_likeliest(self.acceptance):
             return None
         begin, missing = self.statistics.clock(), self._missing(context)
-        grown = self.session.grow(self.decoder, missing, self.vocab_size, limits)
+        grown = self.session.grow(self.decoder, missing, self.vocab_size, limits, self.shares_session)
         if grown is None:
             return None
         self.statistics.seconds += self.statistics.clock() - begin

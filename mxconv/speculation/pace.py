@@ -43,6 +43,10 @@ class Pace(Protocol):
 
     def of_text(self) -> "Pace": ...
     def choose(self, limit: int, load: Load = ALONE) -> Choice: ...
+    def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
+        """Whether it would choose plain decoding in so many rounds, which then need not ask it."""
+        ...
+
     def learn(self, choice: Choice, outcome: Outcome) -> None: ...
 
 
@@ -58,6 +62,9 @@ class FixedPace:
 
     def choose(self, limit: int, load: Load = ALONE) -> Choice:
         return Choice(0, min(self.num_tokens, limit), floors=(0.0,) * self.num_nodes)
+
+    def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
+        return False
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         pass

@@ -19,9 +19,9 @@ from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
 
 from mxconv.arrays import F32
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.drafts.session import KeptStates
-from mxconv.drafts.trees import Evaluate
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
 from mxconv.errors import ModelError, MxconvError
@@ -119,17 +119,21 @@ def test_it_reads_the_states_of_a_plain_pass(
     """Bit for bit, whatever was proposed in between."""
     contexts: list[list[int]] = []
     seen: list[tuple[list[int], Reads, int, F32]] = []
-    begun, read = ReadingDraft._begun, KeptStates.read
+    read = KeptStates.read
 
-    def note_context(self: ReadingDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        contexts.append(list(context))
-        return begun(self, context)
+    def noting(asked: Callable[..., Proposal]) -> Callable[..., Proposal]:
+        def note_context(self: ReadingDraft, context: Sequence[int], *others: Any) -> Proposal:
+            contexts.append(list(context))
+            return asked(self, context, *others)
+
+        return note_context
 
     def note_states(self: KeptStates, reads: Reads, start: int, stop: int) -> F32:
         seen.append((contexts[-1], reads, start, read(self, reads, start, stop).copy()))
         return seen[-1][-1]
 
-    monkeypatch.setattr(ReadingDraft, "_begun", note_context)
+    for name in ("propose", "grow"):
+        monkeypatch.setattr(ReadingDraft, name, noting(getattr(ReadingDraft, name)))
     monkeypatch.setattr(KeptStates, "read", note_states)
     with LoadedPackage(folder / "spire-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:
         check_all(loaded.levels, [3], tree, SELECTIONS["greedy"])
