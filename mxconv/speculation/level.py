@@ -56,6 +56,9 @@ class Level:
         meter, load = self.session.passes.meter, self.session.passes.load(self.decoder)
         forced = self._forced(context, limit)
         limit -= len(forced)
+        if self.drafts and limit > 0 and self.pace.skip(1, load):
+            whole = Proposal(forced)
+            return self._told(self._verify(context, whole)[0], whole, len(forced), None, [])
         choice = self.pace.choose(limit, load) if self.drafts and limit > 0 else PLAIN
         begin = meter()
         proposal = self._proposal([*context, *forced], choice) if choice.num_tokens else Proposal([])
@@ -66,16 +69,16 @@ class Level:
         judged = step.tokens[len(forced) :]  # of the draft's; none where what seemed certain was not
         num_accepted = len(judged) - 1
         name: str | None = None
-        guessers: list[str | None] = [CONSTRAINT] * min(len(forced), len(step.tokens) - 1)  # of each accepted token
+        guessers: list[str | None] = []  # of each accepted token that was not certain
         if choice.num_tokens and judged and proposal.joint is not None:
             proposal.joint.count(choice.num_tokens, proposal, judged)
             name = proposal.joint.name
-            guessers += proposal.joint.guessers(judged)
+            guessers = proposal.joint.guessers(judged)
         elif choice.num_tokens and judged:
             draft = self.drafts[choice.draft]
             draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
             name = draft.statistics.name
-            guessers += [name] * num_accepted
+            guessers = [name] * num_accepted
             if isinstance(draft, Sharpened):
                 draft.sharpness.learn(proposal, judged)
         if self.drafts and judged:
@@ -92,10 +95,17 @@ class Level:
                 drafting.sharers(load),
             )
             self.pace.learn(choice, outcome)
+        return self._told(step, whole, len(forced), name, guessers)
+
+    def _told(
+        self, step: Step, whole: Proposal, num_forced: int, name: str | None, guessers: Sequence[str | None]
+    ) -> Step:
+        """A step with who guessed its tokens, kept with its proposal where trees are recorded."""
         if self.statistics.trees is not None:
             tree = RoundTree(name, whole.tokens, whole.links, whole.probabilities, step.tokens)
             self.statistics.trees.append(tree)
-        return step._replace(guessed_by=[*guessers, None])
+        certain = [CONSTRAINT] * min(num_forced, len(step.tokens) - 1)
+        return step._replace(guessed_by=[*certain, *guessers, None])
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""

@@ -10,6 +10,7 @@ from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, levels_of, look_up, noi
 
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.path_penalties import PathPenalties
+from mxconv.drafts.path_rules import PathRules
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
@@ -98,8 +99,10 @@ def test_rejection_keeps_the_distribution_of_penalized_logits(num_nodes: int) ->
         while len(text) < 3:
             text += target.step(text, 5).tokens
         pairs[text[1], text[2]] += 1
-    first = distribution(PathPenalties(penalties, 1).row(made[0][0], [0]), sampling)
-    second = [distribution(PathPenalties(penalties, 1).row(made[0][t], [0, t]), sampling) for t in range(size)]
+    first = distribution(PathRules(PathPenalties(penalties, 1)).row(made[0][0], [0]), sampling)
+    second = [
+        distribution(PathRules(PathPenalties(penalties, 1)).row(made[0][t], [0, t]), sampling) for t in range(size)
+    ]
     assert tail_of_counts(pairs.ravel(), (first[:, None] * np.array(second)).ravel()) > FALSE_ALARM
     plain = np.array([distribution(row[:size], sampling) for row in made[0]])
     assert tail_of_counts(pairs.ravel(), (plain[0][:, None] * plain).ravel()) < FALSE_ALARM

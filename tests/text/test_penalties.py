@@ -16,6 +16,7 @@ from transformers import (
 
 from mxconv.arrays import F32
 from mxconv.drafts.path_penalties import PathPenalties
+from mxconv.drafts.path_rules import PathRules
 from mxconv.errors import ModelError
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties, penalized
@@ -68,7 +69,7 @@ def test_every_path_has_the_logits_and_probabilities_of_transformers(vocab_size:
         often = random.integers(0, vocab_size, 12)  # so that tokens come again
         text = np.where(random.random(60) < 0.5, random.choice(often, 60), random.integers(0, vocab_size, 60)).tolist()
         cut = int(random.integers(1, 60))
-        counts = PathPenalties(penalties, cut)
+        counts = PathRules(PathPenalties(penalties, cut))
         tail = int(random.integers(cut, 61))
         found = counts.row(logits, text[:tail], text[tail:])
         scores = as_expected(logits, penalties, text[:cut], text[cut:])
@@ -109,7 +110,7 @@ def test_counts_follow_a_path_to_any_other() -> None:
     """Up and down a tree, to longer contexts and back to shorter ones: always what a fresh count gives."""
     random, penalties = np.random.default_rng(3), Penalties(1.3, 0.5, 0.25)
     logits = random.standard_normal(16).astype(np.float32)
-    counts, context = PathPenalties(penalties, 4), [1, 2, 3, 4]
+    counts, context = PathRules(PathPenalties(penalties, 4)), [1, 2, 3, 4]
     for step in range(300):
         if step % 3 == 0:
             context += random.integers(0, 16, 2).tolist()  # as a text grows, in place
@@ -118,7 +119,7 @@ def test_counts_follow_a_path_to_any_other() -> None:
         if step % 11 == 0:
             context = [*context[:4], *random.integers(0, 16, len(context) - 4).tolist()]
         tail = random.integers(0, 16, int(random.integers(0, 5))).tolist()
-        expected = PathPenalties(penalties, 4).row(logits, [*context, *tail])
+        expected = PathRules(PathPenalties(penalties, 4)).row(logits, [*context, *tail])
         np.testing.assert_array_equal(counts.row(logits, context, tail), expected)
 
 
