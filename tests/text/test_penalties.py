@@ -124,7 +124,7 @@ def test_counts_follow_a_path_to_any_other() -> None:
 
 
 def test_a_draft_with_fewer_tokens_hears_what_there_is_of_them() -> None:
-    counts = PathPenalties(Penalties(2.0, logit_bias=((1, 5.0), (9, 5.0))), 3)
+    counts = PathRules(PathPenalties(Penalties(2.0, logit_bias=((1, 5.0), (9, 5.0))), 3))
     np.testing.assert_array_equal(counts.row(np.ones(3, np.float32), [0, 7, 9]), [0.5, 6.0, 1.0])
 
 

@@ -301,7 +301,8 @@ void bind_decoder(nb::module_& module) {
         .def_prop_ro("rows", &DraftTree::rows)
         .def_prop_ro("num_passes", &DraftTree::num_passes)
         .def_prop_ro("first_of_last", &DraftTree::first_of_last);
-    nb::class_<BoundFeatures> features(module, "Features", "What a head takes in that goes on with features of its own.");
+    nb::class_<BoundFeatures> features(module, "Features",
+                                       "What a head takes in that goes on with features of its own.");
     define_members<Array<float>, Norm, MaybeNorm, MaybeNorm, Array<int64_t>>(
         features, {"features", "of_embedding", "when_taken", "of_made", "ids"},
         "Features before each token of a chain, (tokens, hidden_size); norms of embeddings, of features before layers "
@@ -323,7 +324,8 @@ void bind_decoder(nb::module_& module) {
              nb::arg("rotations"), nb::arg("temperatures"), nb::arg("sequence"), nb::arg("vocab_size"),
              nb::arg("limits"), nb::arg("features").none() = nb::none(),
              "Evaluate a chain of tokens, whose rows of an embedding are multiplied, and below them a tree of the "
-             "likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones. With "
+             "likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones. "
+             "With "
              "features rows begin as those, and embeddings are the inputs of the first layer.");
 }
 

@@ -104,8 +104,9 @@ void bind_parts(nb::module_& module) {
     nb::class_<Part>(module, "Part", "What a layer adds to its rows.");
     define<0>(module, "joined", &make_joined, {"addends"},
               "The sum of what several parts make of the same rows, each after a norm or none.");
-    define<0>(module, "pairs", &make_pairs, {"part", "norm", "layer_input"},
-              "A part over pairs: an embedding, of the layer's own inputs in the pass, and a row after a norm or none.");
+    define<0>(
+        module, "pairs", &make_pairs, {"part", "norm", "layer_input"},
+        "A part over pairs: an embedding, of the layer's own inputs in the pass, and a row after a norm or none.");
     nb::class_<Branch> branch(module, "Branch", "A part of a layer with its norms.");
     define_init(
         branch, &make_branch, {"part", "norm", "is_parallel", "sum_norm", "multiplier"},
