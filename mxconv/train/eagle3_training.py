@@ -52,13 +52,13 @@ class Eagle3Task(TrainingTask):
         self.config = Eagle3Config.from_dict(self.values)
         self.tokens = tokens
         self.block = block
-        target.known = torch.from_numpy(tokens).to(target.model.device)
+        self._known = torch.from_numpy(tokens).to(target.model.device)
 
     def model(self) -> "Eagle3Model":
         made = Eagle3Model(self.config)
         theirs = self.target.model
         head = theirs.get_output_embeddings().weight
-        made.load_head(theirs.model.norm.weight.cpu(), head[self.target.known].cpu())
+        made.load_head(theirs.model.norm.weight.cpu(), head[self._known].cpu())
         if hasattr(theirs.model, "layers"):
             made.load_layer({name: tensor.cpu() for name, tensor in theirs.model.layers[-1].named_parameters()})
         return made
@@ -70,7 +70,7 @@ class Eagle3Task(TrainingTask):
         and longer ones.
         """
         assert self.config.layer_ids is not None
-        states, theirs = self.target.layers(token_ids, (0, *self.config.layer_ids))  # 0 is the embedding
+        states, theirs = self.target.layers(token_ids, (0, *self.config.layer_ids), self._known)  # 0 is the embedding
         logits: list[Tensor] = model(states[1:], states[0], self.block)
         first = max(windows.num_prompt_tokens - 2, 0)  # row i follows token i + 1
         return torch.stack(

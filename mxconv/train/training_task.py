@@ -45,7 +45,7 @@ class FrozenTarget:
                 "Check the folder with mxconv inspect."
             ) from error
         self.model = model.to(device).eval().requires_grad_(False)
-        self.known: Tensor | None = None  # the ids of the tokens whose logits are computed, where not all are
+        self._known: Tensor | None = None  # the tokens whose logits are computed in a pass; None: all
         self._change_head()
 
     @property
@@ -59,11 +59,11 @@ class FrozenTarget:
 
         def forward(x: Tensor) -> Tensor:
             with torch.autocast(x.device.type, enabled=False):
-                if self.known is None:
+                if self._known is None:
                     made: Tensor = multiply(x.float())
                     return made
-                bias = None if getattr(head, "bias", None) is None else head.bias[self.known]
-                return functional.linear(x.float(), head.weight[self.known], bias)
+                bias = None if getattr(head, "bias", None) is None else head.bias[self._known]
+                return functional.linear(x.float(), head.weight[self._known], bias)
 
         head.forward = forward
 
@@ -80,12 +80,16 @@ class FrozenTarget:
         return found
 
     @torch.no_grad()
-    def layers(self, token_ids: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def layers(self, token_ids: Tensor, layers: Sequence[int], known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The inputs of some layers, (len(layers), batch, length, hidden_size), and the logits, of one pass.
 
-        Logits are (batch, length, vocab_size), or where `known` says which ones, (batch, length, len(known)).
+        Logits are (batch, length, vocab_size), or of `known` tokens alone, (batch, length, len(known)).
         """
-        made = self.model(input_ids=token_ids, use_cache=False, output_hidden_states=True)
+        self._known = known
+        try:
+            made = self.model(input_ids=token_ids, use_cache=False, output_hidden_states=True)
+        finally:
+            self._known = None
         return torch.stack([made.hidden_states[layer] for layer in layers]), made.logits
 
 
