@@ -7,6 +7,8 @@ GET  /v1/models             the one model
 GET  /v1/models/NAME        the same by its name
 POST /v1/completions        text in, text out
 POST /v1/chat/completions   messages in, a message out
+POST /tokenize              a text or messages in, tokens out
+POST /detokenize            and back
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from starlette.types import ASGIApp
 
 import mxconv
 from mxconv.serving.http.api_error import OTHERS, RESPONSES, SERVER, ApiError, not_validated
-from mxconv.serving.http.bodies import ChatBody, CompletionBody
+from mxconv.serving.http.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.guard import Guard
 from mxconv.serving.http.metrics import Metrics
@@ -95,6 +97,14 @@ def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopb
     @app.post("/v1/chat/completions", responses=RESPONSES)
     async def chat(body: ChatBody) -> Response:
         return reply(ChatShape, await asyncio.to_thread(served.chat_job, body))
+
+    @app.post("/tokenize", responses=RESPONSES)
+    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+        return await asyncio.to_thread(served.tokenize, body)
+
+    @app.post("/detokenize", responses=RESPONSES)
+    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+        return await asyncio.to_thread(served.detokenize, body)
 
     return Guard(app, options, is_loopback, metrics)
 

@@ -215,3 +215,30 @@ class ChatBody(DecodingBody):
     parallel_tool_calls: bool | None = None  # of no tools
     functions: Annotated[list[Any] | None, only([])] = None
     function_call: Annotated[str | None, only("none", "auto")] = None
+
+
+class TokenizeBody(Body):
+    """POST /tokenize, as vLLM (`prompt`, `messages`) and llama-server (`content`) have it."""
+
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = Field(None, description="Of texts: those that begin one; vLLM's default, true.")
+    add_special: bool | None = Field(None, description="The same for `content`; llama-server's default, false.")
+    add_generation_prompt: bool = Field(True, description="Of messages: end with what begins an answer.")
+    return_token_strs: bool = False
+    with_pieces: bool = False
+
+    @model_validator(mode="after")
+    def _has_one_text(self) -> Self:
+        if sum(given is not None for given in (self.prompt, self.content, self.messages)) != 1:
+            raise PydanticCustomError("value_error", "one of prompt, content and messages is required")
+        return self
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[Token]

@@ -19,7 +19,7 @@ from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.served import ServeOptions
 
 OPEN_PATHS = ("/", "/health", "/openapi.json")
-PATHS = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions")
+PATHS = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 

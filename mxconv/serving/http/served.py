@@ -11,7 +11,7 @@ from mxconv.decode import TextModel
 from mxconv.errors import ModelError, MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.serving.http.api_error import ApiError, invalid
-from mxconv.serving.http.bodies import ChatBody, CompletionBody, DecodingBody
+from mxconv.serving.http.bodies import ChatBody, CompletionBody, DecodingBody, DetokenizeBody, Message, TokenizeBody
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
@@ -158,16 +158,46 @@ class ServedModel:
         self.check_name(body.model)
         if body.top_logprobs is not None and not body.logprobs:
             raise invalid("top_logprobs", f'{body.top_logprobs} without logprobs; send "logprobs": true as well.')
-        if self._template is None:
-            raise invalid("messages", f"{self._no_chat} /v1/completions needs none.", "no_chat_template")
         wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        try:
-            text = self._template.render([message.plain for message in body.messages])
-            tokens = self.tokenizer.encode(text, add_special_tokens=False)
-        except MxconvError as error:
-            raise invalid("messages", str(error)) from error
+        tokens = self._chat_tokens(body.messages)
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return self._job(body, [JobPrompt(tokens)], "messages", wanted, num_logprobs)
+
+    def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
+        """The tokens of a text, or of messages; raises ApiError for a field that cannot be served."""
+        self.check_name(body.model)
+        if body.messages is not None:
+            tokens = self._chat_tokens(body.messages, body.add_generation_prompt)
+        else:
+            is_prompt = body.prompt is not None
+            text, special = (body.prompt, body.add_special_tokens) if is_prompt else (body.content, body.add_special)
+            try:
+                tokens = self.tokenizer.encode(text or "", is_prompt if special is None else special)
+            except MxconvError as error:
+                raise invalid("prompt" if is_prompt else "content", str(error)) from error
+        found: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": self.num_positions}
+        if body.return_token_strs:
+            found["token_strs"] = [self.tokenizer.name_of(token) for token in tokens]
+        if body.with_pieces:
+            found["tokens"] = [{"id": token, "piece": self.tokenizer.decode([token], False)} for token in tokens]
+        return found
+
+    def detokenize(self, body: DetokenizeBody) -> dict[str, str]:
+        """The text of tokens, special ones included; raises ApiError for ids that there are not."""
+        self.check_name(body.model)
+        if unknown := next((token for token in body.tokens if token >= self._vocab_size), None):
+            raise invalid("tokens", f"token id {unknown}; ids from 0 to {self._vocab_size - 1} are required.")
+        text = self.tokenizer.decode(body.tokens, skip_special_tokens=False)
+        return {"prompt": text, "content": text}
+
+    def _chat_tokens(self, messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
+        if self._template is None:
+            raise invalid("messages", f"{self._no_chat} /v1/completions needs none.", "no_chat_template")
+        try:
+            text = self._template.render([message.plain for message in messages], add_generation_prompt)
+            return self.tokenizer.encode(text, add_special_tokens=False)
+        except MxconvError as error:
+            raise invalid("messages", str(error)) from error
 
     def _prompt(self, prompt: str | list[int], echo: bool) -> JobPrompt:
         if isinstance(prompt, str):

@@ -38,6 +38,7 @@ def test_the_right_key_opens_and_the_page_and_health_need_none(guarded: Running)
     assert answer.choices[0].text
     assert guarded.get("/").status_code == guarded.get("/health").status_code == 200
     assert guarded.get("/v1/models").status_code == 401
+    assert guarded.post("/tokenize", {"prompt": "x"}).status_code == 401
 
 
 def test_a_short_key_is_none(package: Path) -> None:
