@@ -8,7 +8,7 @@ import numpy as np
 from mxconv.arrays import F32, Bool
 from mxconv.drafts.path_walk import PathWalk
 
-MOST_MASKS = 128  # that are kept, of paths
+MOST_MASKS = 64  # that are kept: those of a tree
 
 
 class Matcher(Protocol):
