@@ -74,6 +74,15 @@ class ResponseFormat(Body):
         return self
 
 
+class StructuredOutputs(Body):
+    """As vLLM groups them since 0.11; the fields are those of `guided_json` and its like."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Annotated[list[Choice], Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
+    grammar: str | None = None
+
+
 class MxconvOptions(Body):
     """Options that no other server has."""
 
@@ -108,6 +117,7 @@ class DecodingBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = Field(None, description="As vLLM names it: a JSON Schema.")
     guided_regex: str | None = Field(None, description="A regular expression that the whole answer matches.")
     guided_grammar: str | None = Field(None, description="A grammar in GBNF or Lark.")
@@ -138,17 +148,23 @@ class DecodingBody(Body):
             schema = wanted.json_schema
             text = "" if schema is None else json.dumps(schema.schema_)
             found["response_format"] = ("json_object" if schema is None else "json_schema", text)
-        for name in ("guided_json", "json_schema"):
-            if (given := getattr(self, name)) is not None:
-                found[name] = "json_schema", given if isinstance(given, str) else json.dumps(given)
-        if self.guided_regex is not None:
-            found["guided_regex"] = "regex", self.guided_regex
-        for name in ("guided_grammar", "grammar"):
-            if (given := getattr(self, name)) is not None:
-                found[name] = "grammar", given
-        if self.guided_choice is not None:
-            found["guided_choice"] = "choice", json.dumps(self.guided_choice)
-        return found
+        group = self.structured_outputs or StructuredOutputs()
+        given: list[tuple[str, Kind, Any]] = [
+            ("structured_outputs.json", "json_schema", group.json_),
+            ("structured_outputs.regex", "regex", group.regex),
+            ("structured_outputs.grammar", "grammar", group.grammar),
+            ("structured_outputs.choice", "choice", group.choice),
+            ("guided_json", "json_schema", self.guided_json),
+            ("json_schema", "json_schema", self.json_schema),
+            ("guided_regex", "regex", self.guided_regex),
+            ("guided_grammar", "grammar", self.guided_grammar),
+            ("grammar", "grammar", self.grammar),
+            ("guided_choice", "choice", self.guided_choice),
+        ]
+        asked = ((name, kind, value) for name, kind, value in given if value is not None)
+        return found | {
+            name: (kind, value if isinstance(value, str) else json.dumps(value)) for name, kind, value in asked
+        }
 
     @property
     def num_choices(self) -> int:

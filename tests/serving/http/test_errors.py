@@ -61,6 +61,7 @@ def told(response: httpx.Response) -> dict[str, Any]:
         (COMPLETIONS, {"prompt": "x", "json_schema": {"not": {}}}, "json_schema", None),
         (COMPLETIONS, {"prompt": "x", "guided_json": "[]"}, "guided_json", None),
         (COMPLETIONS, {"prompt": "x", "guided_choice": []}, "guided_choice", None),
+        (COMPLETIONS, {"prompt": "x", "structured_outputs": {"regex": "["}}, "structured_outputs.regex", None),
         (CHAT, {"messages": []}, "messages", None),
         (CHAT, {"messages": [{"role": "user"}]}, "messages", None),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", None),

@@ -24,6 +24,8 @@ ASKED: dict[str, tuple[dict[str, Any], Constraint]] = {
     "guided_json": ({"guided_json": SCHEMA}, Constraint("json_schema", json.dumps(SCHEMA))),
     "guided_json, a text": ({"guided_json": json.dumps(SCHEMA)}, Constraint("json_schema", json.dumps(SCHEMA))),
     "json_schema": ({"json_schema": SCHEMA}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "structured_outputs": ({"structured_outputs": {"json": SCHEMA}}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "structured_outputs, regex": ({"structured_outputs": {"regex": "[ab]{2}"}}, Constraint("regex", "[ab]{2}")),
     "guided_regex": ({"guided_regex": "[a-c]{3,5}!"}, Constraint("regex", "[a-c]{3,5}!")),
     "guided_grammar": ({"guided_grammar": 'start: "ab" | "cd"'}, Constraint("grammar", 'start: "ab" | "cd"')),
     "grammar": ({"grammar": 'root ::= "ab" | "cd"'}, Constraint("grammar", 'root ::= "ab" | "cd"')),
