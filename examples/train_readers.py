@@ -13,6 +13,7 @@ compared, token for token, with plain decoding. It can be killed and run again. 
 take about an hour on 2 CPU cores with AVX512-BF16, and better drafts want a hundred times as many steps.
 """
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +23,9 @@ from real_model import checkpoint_of, first_prompts, run
 from rich.console import Console
 from rich.table import Table
 
+MOST_TOKENS = 8192  # that an EAGLE-3 head knows
 OPTIONS: dict[str, list[object]] = {
-    "eagle3": ["--draft-vocab-size", 8192, "--block", 3, "--learning-rate", 3e-3],
+    "eagle3": ["--block", 3, "--learning-rate", 3e-3],
     "speculator": ["--heads", 3, "--scale-input", "--learning-rate", 3e-3],
 }
 
@@ -32,6 +34,9 @@ def trained(kind: str, steps: int, folder: Path, checkpoint: Path) -> tuple[Path
     """A draft in 4 bits, and the minutes that its training took."""
     draft, minutes = folder / f"{kind}-{steps}", folder / f"{kind}-{steps}.minutes"
     common = ["--target", checkpoint, "--batch-tokens", 1024, "--length", 256, "--mixed-precision", "bf16"]
+    if kind == "eagle3":
+        vocab_size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
+        common += ["--draft-vocab-size", min(vocab_size, MOST_TOKENS)]
     if not minutes.exists():
         made = run(
             "train", kind, folder / "own.jsonl", "-o", draft, *common, "--steps", steps, *OPTIONS[kind], "--force"
@@ -53,23 +58,13 @@ def main(
     num_texts: int = 1024,
     num_prompts: int = 8,
     max_new_tokens: int = 128,
+    plain: Annotated[bool, typer.Option("--plain", help="prompts as they are, without the chat template")] = False,
 ) -> None:
     checkpoint, own, package = checkpoint_of(folder, model), folder / "own.jsonl", folder / "package"
+    chat = [] if plain else ["--chat"]
     if not own.exists():
-        run(
-            "train",
-            "generate",
-            *prompts,
-            "--target",
-            checkpoint,
-            "-o",
-            own,
-            "--chat",
-            "--num-texts",
-            num_texts,
-            "--temperature",
-            0.6,
-        )
+        written = ["--num-texts", num_texts, "--temperature", 0.6, *(["--prompt-tokens", 4] if plain else chat)]
+        run("train", "generate", *prompts, "--target", checkpoint, "-o", own, *written)
     if not package.exists():
         run("quantize", checkpoint, "-o", package)
     asked = first_prompts(test, num_prompts, folder)
@@ -79,8 +74,8 @@ def main(
         curve = []
         for count in map(int, steps.split(",")):
             draft, minutes = trained(kind, count, folder, checkpoint)
-            bench = ["--levels", "target", "--draft", f"{kind}:{draft}", "--chat", "--max-new-tokens", max_new_tokens]
-            found = run("bench", "decode", package, "--prompts", asked, *bench)["results"]
+            words = ["--levels", "target", "--draft", f"{kind}:{draft}", *chat, "--max-new-tokens", max_new_tokens]
+            found = run("bench", "decode", package, "--prompts", asked, *words)["results"]
             assert all(result["identical_to_greedy"] for result in found), f"{kind}: other tokens"
             for result in found[1:]:
                 cells = f"{result['tokens_per_round']:.2f}", f"{result['speedup']:.2f}"

@@ -130,6 +130,16 @@ def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: P
         assert all(row["median"] > 0 for row in rows)
 
 
+def test_readers_are_trained_and_measured_step_by_step(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the extra train is not installed")
+    prompts = EXAMPLES / "prompts.jsonl"
+    words = ["--prompts", prompts, "--test", prompts, "--model", TARGET, "--plain", "--steps", "1,2"]
+    sizes = ["--num-texts", "8", "--num-prompts", "2", "--max-new-tokens", "8", "--kinds", "eagle3"]
+    table = run(EXAMPLES / "train_readers.py", tmp_path, *words, *sizes)  # it ends with an error where a text differs
+    assert table.count("eagle3") >= 6 and "(trees)" in table and "auto" in table
+    assert (tmp_path / "curve.svg").stat().st_size > 1000
+
+
 def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     for model in (TARGET, DRAFT):
