@@ -16,6 +16,7 @@ from http_servers import NAME, Running
 QUESTION = "Which module reads files?"
 MOST = 160  # tokens: more than a screen
 SECONDS = 60
+CERTAIN = "certain by the schema"
 
 
 class LiveBrowser:
@@ -153,7 +154,7 @@ def test_a_reply_appears_in_the_colours_of_its_guessers(
     assert len(guessers) == len(answer["mxconv"]["tokens"])  # who guessed them may differ, for drafts learn
     levels = [level.name for level in server.model.loaded.levels]
     counts = browser.value("[...document.querySelectorAll('#rows tr')].map((row) => Number(row.cells[1].textContent))")
-    assert counts == [guessers.count(name) for name in ("", *levels[1:])]
+    assert counts == [guessers.count(name) for name in ("", *levels[1:], CERTAIN)]
     assert browser.value("document.getElementById('min-p').placeholder") == "0.05"  # the server's default
     used = browser.value("document.getElementById('used-sampling').textContent")
     assert used == "temperature 0.5 (request)"  # what others would add is off
@@ -207,12 +208,12 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(server: Running, brows
     browser.open(server.url + "/")
     browser.value("document.querySelector('details').open = true")
     reached = []
-    for _ in range(25):
+    for _ in range(26):
         browser.press("Tab", 9)
         reached.append(browser.value("document.activeElement.id || document.activeElement.className"))
     order = [
         "send", "fresh", "marks", "system", "temperature", "top-k", "top-p", "min-p", "repetition-penalty",
-        "presence-penalty", "frequency-penalty", "most", "seed", "key", "skip", "talk", "question",
+        "presence-penalty", "frequency-penalty", "most", "schema", "seed", "key", "skip", "talk", "question",
     ]  # fmt: skip
     assert [name for name in reached if name in order][: len(order)] == order
     named = {"textbox", "button", "checkbox", "spinbutton", "link", "region", "table", "image"}
@@ -220,6 +221,26 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(server: Running, brows
     assert unnamed == []
     roles = [role for role, _ in browser.accessible_names()]
     assert {"main", "banner", "complementary", "status", "heading"} <= set(roles)
+
+
+def test_a_schema_shapes_the_reply_and_what_it_makes_certain_has_a_row(server: Running, browser: LiveBrowser) -> None:
+    browser.open(server.url + "/")
+    last = "document.querySelector('#rows tr:last-child')"
+    assert browser.value(f"{last}.hidden && {last}.cells[0].textContent === 'constraint'")
+    schema = {"type": "object", "properties": {"module": {"enum": ["os", "re"]}}, "required": ["module"]}
+    browser.value(
+        f"document.getElementById('schema').value = {json.dumps(json.dumps(schema | {'additionalProperties': False}))}"
+    )
+    ask(browser, 1)
+    assert json.loads(browser.value("document.querySelector('.reply .said').textContent"))["module"] in ("os", "re")
+    titles = browser.value("[...document.querySelectorAll('.token')].map((one) => one.title)")
+    assert titles.count(CERTAIN) == browser.value(f"Number({last}.cells[1].textContent)") > 1
+    assert not browser.value(f"{last}.hidden")
+    browser.value("document.getElementById('fresh').click()")
+    browser.value("document.getElementById('schema').value = '{'")
+    ask(browser, 1)
+    assert browser.value("document.querySelector('.problem').textContent").startswith("JSON Schema: ")
+    browser.value("document.getElementById('schema').value = ''")
 
 
 def test_stop_ends_a_reply_and_frees_its_sequence(server: Running, browser: LiveBrowser) -> None:

@@ -4,7 +4,9 @@ const about = JSON.parse(byId("about").textContent);
 const shares = byId("shares");
 const NUM_COLOURS = 6;
 const colour = (index) => (index ? "g" + ((index - 1) % NUM_COLOURS) : "own");
-const rows = about.levels.map((name, index) => {
+// the levels, and a constraint, which has a row as soon as it makes a token certain
+const guessers = [...about.levels, "constraint"];
+const rows = guessers.map((name, index) => {
   const row = byId("rows").insertRow();
   const head = document.createElement("th");
   head.scope = "row";
@@ -18,6 +20,7 @@ const rows = about.levels.map((name, index) => {
   share.className = colour(index);
   share.style.width = "0";
   shares.append(share);
+  row.hidden = index === about.levels.length;
   return row;
 });
 let messages = [];
@@ -58,7 +61,7 @@ function roundOf(tokens) {
     const index = guesserOf(token);
     const piece = document.createElement("span");
     piece.className = "token " + (index ? colour(index) : "");
-    piece.title = index ? "guessed by " + token.guessed_by : "the target itself";
+    piece.title = index === 0 ? "the target itself" : index < about.levels.length ? "guessed by " + token.guessed_by : "certain by the schema";
     piece.textContent = token.text;
     round.append(piece);
   }
@@ -82,12 +85,24 @@ function speaker() {
   };
 }
 
+// What the reply must look like, where somebody has typed a schema.
+function schemaAsked() {
+  const typed = byId("schema").value.trim();
+  if (!typed) return {};
+  try {
+    return { response_format: { type: "json_schema", json_schema: { schema: JSON.parse(typed) } } };
+  } catch (error) {
+    throw new Error("JSON Schema: " + error.message, { cause: error });
+  }
+}
+
 function bodyOf(question) {
   const body = {
     stream: true,
     mxconv: { trace: true },
     ...sampling.asked(),
     max_tokens: Number(byId("most").value),
+    ...schemaAsked(),
   };
   if (!about.can_chat) return { ...body, prompt: question };
   const system = byId("system").value.trim();

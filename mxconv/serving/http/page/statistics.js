@@ -1,11 +1,11 @@
-// The number of the level that guessed a token, 0 for the target itself.
+// The number of who guessed a token: 0 is the target itself, the one after all levels a constraint.
 function guesserOf(token) {
-  return token.guessed_by === null ? 0 : Math.max(0, about.levels.indexOf(token.guessed_by));
+  return token.guessed_by === null ? 0 : Math.max(0, guessers.indexOf(token.guessed_by));
 }
 
 // What is known of the reply that is written now, and how the panel shows it.
 function newStatistics() {
-  return { began: 0, last: 0, first: 0, numTokens: 0, numRounds: 0, guessed: about.levels.map(() => 0), levels: [] };
+  return { began: 0, last: 0, first: 0, numTokens: 0, numRounds: 0, guessed: guessers.map(() => 0), levels: [] };
 }
 
 function count(statistics, trace) {
@@ -30,8 +30,9 @@ function tokensASecond(statistics) {
 function showStatistics(statistics) {
   const total = Math.max(statistics.numTokens, 1);
   const said = [];
-  about.levels.forEach((name, index) => {
+  guessers.forEach((name, index) => {
     const guessed = statistics.guessed[index];
+    if (index === about.levels.length) rows[index].hidden = !guessed;
     const level = statistics.levels.find((one) => one.name === name);
     const cells = rows[index].cells;
     cells[1].textContent = guessed;
