@@ -98,6 +98,11 @@ class Tokenizer:
         encoding = self._backend.encode(text, add_special_tokens=False)
         return [token for token, (start, _) in zip(encoding.ids, encoding.offsets, strict=True) if start >= begin]
 
+    def special_token_id(self, name: str) -> int | None:
+        """The id of a special token, which `decode` leaves out; None where there is none of this name."""
+        token: int | None = self._backend.token_to_id(name)
+        return token if token in self.special_token_ids else None
+
     def is_silent(self, token: int) -> bool:
         """Whether `decode` leaves a token out: a special one, or none of this tokenizer."""
         return token in self.special_token_ids or self._backend.id_to_token(token) is None

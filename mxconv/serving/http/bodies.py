@@ -20,6 +20,7 @@ MOST_STOPS = 16
 LONGEST_STOP = 256  # characters
 MOST_LOGPROBS = 20
 MOST_BIASES = 1024
+MOST_TOOLS = 128
 MOST_ANSWERS, LONGEST_ANSWER = 1024, 1024  # to choose from, and characters of each
 
 StopText = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
@@ -201,20 +202,85 @@ class TextPart(Body):
     text: str
 
 
+class CalledFunction(Body):
+    name: str
+    arguments: str
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """With the object that arguments are, where they are one: templates write it in their own way."""
+        try:
+            value = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            value = None
+        return {"name": self.name, "arguments": value if isinstance(value, dict) else self.arguments}
+
+
+class WrittenCall(Body):
+    """A call in a message that an assistant wrote."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None  # of streams, which some clients send back
+
+
 class Message(Body):
     """A turn. `developer` is what templates call system."""
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None = None
     name: str | None = None
     refusal: None = None
-    tool_calls: Annotated[list[Any] | None, only([])] = None
+    tool_calls: list[WrittenCall] | None = None
+    tool_call_id: str | None = Field(None, description="Of the role tool: the call that this answers.")
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Self:
+        if self.content is None and not self.tool_calls:
+            raise PydanticCustomError("value_error", "content is required, but where there are tool_calls")
+        return self
 
     @property
-    def plain(self) -> dict[str, str]:
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        named = {} if self.name is None else {"name": self.name}
-        return {"role": "system" if self.role == "developer" else self.role, "content": text, **named}
+    def plain(self) -> dict[str, Any]:
+        given = self.content or ""
+        text = given if isinstance(given, str) else "".join(part.text for part in given)
+        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        for name in ("name", "tool_call_id"):
+            if (value := getattr(self, name)) is not None:
+                found[name] = value
+        if self.tool_calls:
+            found["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": call.function.plain} for call in self.tool_calls
+            ]
+        return found
+
+
+class Function(Body):
+    """A function that the model may call; `strict` changes nothing: where calls are demanded, schemas always hold."""
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"strict"}, exclude_none=True)
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: FunctionName
 
 
 class ChatBody(DecodingBody):
@@ -226,11 +292,25 @@ class ChatBody(DecodingBody):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="Needs logprobs.")
     modalities: Annotated[list[str] | None, only(["text"])] = None
-    tools: Annotated[list[Any] | None, only([])] = None
-    tool_choice: Annotated[str | None, only("none", "auto")] = None
-    parallel_tool_calls: bool | None = None  # of no tools
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = Field(
+        None, description="Whether demanded calls may be several; true by default."
+    )
     functions: Annotated[list[Any] | None, only([])] = None
     function_call: Annotated[str | None, only("none", "auto")] = None
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The functions that the model is told of."""
+        return [] if self.tool_choice == "none" else [tool.function.plain for tool in self.tools or ()]
+
+    @property
+    def demanded(self) -> list[dict[str, Any]]:
+        """Those of which it has to call one; none where it need not."""
+        if isinstance(self.tool_choice, NamedTool):
+            return [tool for tool in self.offered if tool["name"] == self.tool_choice.function.name]
+        return self.offered if self.tool_choice == "required" else []
 
 
 class TokenizeBody(Body):

@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInU
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
 from mxconv.text.chat import ChatTemplate
 from mxconv.text.constraint import Constraint, Grammar
+from mxconv.text.tool_calls import ToolForm, form_of, with_instructions
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
 SEED_LIMIT = 2**53  # seeds that are drawn here come back whole from any reader of JSON
@@ -98,6 +100,7 @@ class Job:
     stop_strings: list[str]
     num_logprobs: int | None = None
     scores_prompts: bool = False
+    tool_form: ToolForm | None = None  # how the model writes calls
 
     def selection_of(self, choice: int) -> Selection:
         """Choices of a prompt draw with the seeds `seed`, `seed + 1` and so on."""
@@ -159,7 +162,9 @@ class ServedModel:
         if body.top_logprobs is not None and not body.logprobs:
             raise invalid("top_logprobs", f'{body.top_logprobs} without logprobs; send "logprobs": true as well.')
         wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        tokens = self._chat_tokens(body.messages)
+        if body.tool_choice not in (None, "none", "auto") and not body.demanded:
+            raise invalid("tool_choice", "no such function among tools; one that is there is required. Add it.")
+        tokens = self._chat_tokens(body.messages, tools=body.offered)
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return self._job(body, [JobPrompt(tokens)], "messages", wanted, num_logprobs)
 
@@ -190,11 +195,18 @@ class ServedModel:
         text = self.tokenizer.decode(body.tokens, skip_special_tokens=False)
         return {"prompt": text, "content": text}
 
-    def _chat_tokens(self, messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
+    def _chat_tokens(
+        self, messages: list[Message], add_generation_prompt: bool = True, tools: Sequence[dict[str, Any]] = ()
+    ) -> list[int]:
+        """Tokens of a conversation; a template that knows no functions has them in a system message."""
         if self._template is None:
             raise invalid("messages", f"{self._no_chat} /v1/completions needs none.", "no_chat_template")
+        turns = [message.plain for message in messages]
+        if tools and "tools" not in self._template.source:
+            turns = with_instructions(turns, tools)
+        functions = [{"type": "function", "function": tool} for tool in tools] or None
         try:
-            text = self._template.render([message.plain for message in messages], add_generation_prompt)
+            text = self._template.render(turns, add_generation_prompt, tools=functions)
             return self.tokenizer.encode(text, add_special_tokens=False)
         except MxconvError as error:
             raise invalid("messages", str(error)) from error
@@ -234,12 +246,16 @@ class ServedModel:
         except MxconvError as error:
             raise invalid("logit_bias", str(error).removeprefix("logit_bias: ")) from error
         selection = replace(selection, constraint=self._grammar(body))
+        form = None if self._template is None else form_of(self._template.source)
         stops = [*self._recommended.stop_strings, *body.stop_strings]
-        return Job(body, prompts, wanted, selection, sampling, stops, num_logprobs)
+        return Job(body, prompts, wanted, selection, sampling, stops, num_logprobs, tool_form=form)
 
     def _grammar(self, body: DecodingBody) -> Grammar | None:
         """What answers must look like; raises ApiError where that cannot be followed, or is said twice."""
-        asked = body.constraints
+        asked = dict(body.constraints)
+        if isinstance(body, ChatBody) and body.demanded and self._template is not None:
+            form, several = form_of(self._template.source), body.parallel_tool_calls is not False
+            asked["tool_choice"] = "grammar", form.grammar(body.demanded, several, self.tokenizer)
         if not asked:
             return None
         name, (kind, text) = next(iter(asked.items()))

@@ -4,6 +4,7 @@ import time
 import uuid
 from typing import Any
 
+from mxconv.serving.http.bodies import ChatBody
 from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
 from mxconv.serving.http.served import ServedModel
 
@@ -38,7 +39,7 @@ class Shape:
     def chunk(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
         """The chunk of a step: what it added to a choice, its ending, and in the last chunk how it was sampled."""
         is_last = all(choice.finish_reason for choice in self._call.choices)
-        found = self._chunk(self._choice(choice, self._delta(added), added))
+        found = self._chunk(self._choice(choice, self._delta(choice, added), added))
         return found | (self._with_sampling if is_last else {})
 
     def last(self) -> dict[str, Any]:
@@ -59,7 +60,7 @@ class Shape:
 
     def _choice(self, choice: ReplyChoice, content: dict[str, Any], tokens: list[ReplyToken]) -> dict[str, Any]:
         """A choice, with the level that guessed each token and counts of all drafts since it began, if wanted."""
-        found = {"index": choice.index, **content, "finish_reason": choice.finish_reason}
+        found = {"index": choice.index, **content, "finish_reason": self._ending(choice)}
         if self._call.job.body.wants_trace:
             found["mxconv"] = {
                 "tokens": [{"id": one.id, "text": one.text, "guessed_by": one.guessed_by} for one in tokens],
@@ -73,9 +74,12 @@ class Shape:
         """Content and logprobs of a choice that is whole."""
         raise NotImplementedError
 
-    def _delta(self, added: list[ReplyToken]) -> dict[str, Any]:
+    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
         """Content and logprobs that a step added."""
         raise NotImplementedError
+
+    def _ending(self, choice: ReplyChoice) -> str | None:
+        return choice.finish_reason
 
 
 class CompletionShape(Shape):
@@ -98,7 +102,7 @@ class CompletionShape(Shape):
     def _message(self, choice: ReplyChoice) -> dict[str, Any]:
         return self._content(choice.text, [*choice.prompt_tokens, *choice.tokens])
 
-    def _delta(self, added: list[ReplyToken]) -> dict[str, Any]:
+    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
         return self._content("".join(token.text for token in added), added)
 
     def _content(self, text: str, tokens: list[ReplyToken]) -> dict[str, Any]:
@@ -129,6 +133,14 @@ class ChatShape(Shape):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
+    def __init__(self, served: ServedModel, call: Call) -> None:
+        super().__init__(served, call)
+        form, body = call.job.tool_form, call.job.body
+        names = [tool["name"] for tool in body.offered] if isinstance(body, ChatBody) else []
+        # one a choice, where there are functions to call; and how many of its calls were sent
+        self._readers = [form.reader(names) for _ in call.choices] if form is not None and names else []
+        self._ids: list[list[str]] = [[] for _ in call.choices]
+
     def opening(self) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
         return [
@@ -137,12 +149,36 @@ class ChatShape(Shape):
         ]
 
     def _message(self, choice: ReplyChoice) -> dict[str, Any]:
-        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        text, calls = self._taken_apart(choice, choice.text)
+        content = text if text or not calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            message["tool_calls"] = calls
         return {"message": message, "logprobs": self._logprobs(choice.tokens)}
 
-    def _delta(self, added: list[ReplyToken]) -> dict[str, Any]:
-        text = "".join(token.text for token in added)
-        return {"delta": {"content": text} if text else {}, "logprobs": self._logprobs(added)}
+    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
+        text, calls = self._taken_apart(choice, "".join(token.text for token in added))
+        delta: dict[str, Any] = {"content": text} if text else {}
+        if calls:
+            first = len(self._ids[choice.index]) - len(calls)
+            delta["tool_calls"] = [{"index": first + place, **call} for place, call in enumerate(calls)]
+        return {"delta": delta, "logprobs": self._logprobs(added)}
+
+    def _taken_apart(self, choice: ReplyChoice, text: str) -> tuple[str, list[dict[str, Any]]]:
+        """What of a further piece of a choice is text, and the calls that it completes."""
+        if not self._readers:
+            return text, []
+        reader, ids = self._readers[choice.index], self._ids[choice.index]
+        said = reader.feed(text) + (reader.finish() if choice.finish_reason is not None else "")
+        made = []
+        for call in reader.calls[len(ids) :]:
+            ids.append(f"call_{uuid.uuid4().hex[:24]}")
+            function = {"name": call.name, "arguments": call.arguments}
+            made.append({"id": ids[-1], "type": "function", "function": function})
+        return said, made
+
+    def _ending(self, choice: ReplyChoice) -> str | None:
+        return "tool_calls" if choice.finish_reason == "stop" and self._ids[choice.index] else choice.finish_reason
 
     def _logprobs(self, tokens: list[ReplyToken]) -> dict[str, Any] | None:
         wanted = self._call.job.num_logprobs is not None

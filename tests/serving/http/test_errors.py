@@ -66,7 +66,8 @@ def told(response: httpx.Response) -> dict[str, Any]:
         (CHAT, {"messages": [{"role": "user"}]}, "messages", None),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", None),
         (CHAT, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs", None),
-        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools", None),
+        (CHAT, {"messages": HELLO, "functions": [{"name": "x"}]}, "functions", "unsupported_parameter"),
         (CHAT, {"messages": [{"role": "user", "content": "x " * 600}]}, "messages", "context_length_exceeded"),
     ],
 )

@@ -1,0 +1,108 @@
+"""Functions that a model may call, through OpenAI's own client: demanded calls always parse and fit their schemas."""
+
+import json
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from http_servers import NAME, Running
+
+MESSAGES: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}]
+NUMBERS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": [1, 2, 3]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+EMPTY: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": NUMBERS, "strict": True}},
+    {"type": "function", "function": {"name": "get_time", "parameters": EMPTY}},
+]
+SCHEMAS = {"add": NUMBERS, "get_time": EMPTY}
+
+
+def check(calls: Any, finish_reason: str | None, most: int = 1) -> None:
+    assert finish_reason == "tool_calls" and 1 <= len(calls) <= most
+    assert len({call.id for call in calls}) == len(calls)
+    for call in calls:
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("choice", ["required", "add", "get_time"])
+def test_a_demanded_call_fits_its_schema(server: Running, choice: str, seed: int) -> None:
+    wanted: Any = choice if choice == "required" else {"type": "function", "function": {"name": choice}}
+    options: dict[str, Any] = {"model": NAME, "messages": MESSAGES, "tools": TOOLS, "tool_choice": wanted, "seed": seed}
+    whole = server.client().chat.completions.create(max_tokens=120, **options).choices[0]
+    assert whole.message.content is None
+    check(whole.message.tool_calls, whole.finish_reason)
+    assert choice == "required" or whole.message.tool_calls[0].function.name == choice  # type: ignore[index, union-attr]
+    with server.client().chat.completions.stream(max_tokens=120, **options) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    check(streamed.message.tool_calls, streamed.finish_reason)
+    named = [(call.function.name, json.loads(call.function.arguments)) for call in whole.message.tool_calls or []]  # type: ignore[union-attr]
+    assert named == [
+        (call.function.name, json.loads(call.function.arguments)) for call in streamed.message.tool_calls or []
+    ]
+
+
+def test_where_it_need_not_call_it_is_told_of_functions_and_writes_text(server: Running) -> None:
+    """The embedded model calls nothing by itself."""
+    options: dict[str, Any] = {"model": NAME, "messages": MESSAGES, "max_tokens": 24, "temperature": 0}
+    create = server.client().chat.completions.create
+    offered, alone, unasked = (
+        create(**options, **more) for more in ({"tools": TOOLS}, {}, {"tools": TOOLS, "tool_choice": "none"})
+    )
+    assert offered.choices[0].message.tool_calls is None and offered.choices[0].message.content
+    stream = create(tools=TOOLS, tool_choice="auto", stream=True, **options)
+    text = "".join(piece.choices[0].delta.content or "" for piece in stream)
+    assert text == offered.choices[0].message.content
+    assert unasked.choices[0].message == alone.choices[0].message
+    assert unasked.usage == alone.usage and offered.usage.prompt_tokens > alone.usage.prompt_tokens
+
+
+def test_a_conversation_goes_on_with_what_a_function_gave(server: Running) -> None:
+    client = server.client()
+    options: dict[str, Any] = {"model": NAME, "tools": TOOLS, "max_tokens": 120, "temperature": 0}
+    first = client.chat.completions.create(messages=MESSAGES, tool_choice="required", **options).choices[0].message
+    assert first.tool_calls is not None
+    given = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "3"}
+    messages = [*MESSAGES, first.model_dump(exclude_none=True), given]
+    usage = client.chat.completions.create(messages=messages, **options).usage
+    before = client.chat.completions.create(messages=MESSAGES, **options).usage
+    assert usage is not None and before is not None and usage.prompt_tokens > before.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice: no such function"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice: no such function"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "x\n\u0007"}}]}, "tools"),
+        ({"tools": [{"type": "code_interpreter"}]}, "tools"),
+        ({"tools": TOOLS * 100}, "tools"),
+        (
+            {"tool_choice": "required", "response_format": {"type": "json_object"}},
+            "response_format: beside tool_choice",
+        ),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "x", "parameters": {"type": "strin"}}}],
+                "tool_choice": "required",
+            },
+            "tool_choice: grammar: ",
+        ),
+        ({"messages": [{"role": "assistant"}]}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]}, "messages"),
+    ],
+)
+def test_what_cannot_be_called_is_said(server: Running, change: dict[str, Any], message: str) -> None:
+    body = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 8} | change
+    response = server.post("/v1/chat/completions", body)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(message)
+    with pytest.raises(openai.BadRequestError):
+        server.client().chat.completions.create(model=NAME, **body)
