@@ -9,9 +9,10 @@ Forms, by the marker that stands in the template:
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mxconv.text.constraint import JSON_STYLE
 from mxconv.text.tokenizer import Tokenizer
 
 MOST_CALLS = 64  # of an answer
@@ -54,16 +55,15 @@ class ToolForm:
         call: dict[str, Any] = {"anyOf": calls} if len(calls) > 1 else calls[0]
         if self.is_list:
             call = {"type": "array", "items": call, "minItems": 1, "maxItems": MOST_CALLS if may_be_several else 1}
-        begin, end = (self._marker(part, tokenizer) for part in (self.begin, self.end))
+        begin, end = (_marker(part, tokenizer) for part in (self.begin, self.end))
         several = ' ("\\n" call)*' if may_be_several and self.end else ""
-        return f"start: call{several}\ncall: {begin}json{end}\njson: %json {json.dumps(call | JSON_STYLE)}\n"
+        schema = json.dumps(call | {"x-guidance": JSON_STYLE})
+        return f"start: call{several}\ncall: {begin}json{end}\njson: %json {schema}\n"
 
-    def _marker(self, text: str, tokenizer: Tokenizer) -> str:
-        bare = text.strip("\n")
-        if not bare:
-            return ""
-        token = tokenizer.special_token_id(bare)
-        return f" {json.dumps(text)} " if token is None else f" <[{token}]> "
+    def as_decoded(self, tokenizer: Tokenizer) -> "ToolForm":
+        """The same as a client sees it: special tokens have no text."""
+        is_silent = tokenizer.special_token_id(self.begin.strip()) is not None
+        return replace(self, begin="", end="") if is_silent else self
 
     def reader(self, names: Sequence[str]) -> "CallReader":
         """A reader of one answer, which may call functions of these names."""
@@ -75,8 +75,16 @@ MISTRAL = ToolForm("[TOOL_CALLS]", "", "arguments", is_list=True)
 LLAMA = ToolForm("", "", "parameters")
 GENERIC = ToolForm("", "", "arguments")
 ANY_OBJECT = {"type": "object"}
-# what `Constraint` demands of JSON, said in the schema itself
-JSON_STYLE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+
+
+def _marker(text: str, tokenizer: Tokenizer) -> str:
+    """A marker in a grammar: its text, or its token and the line breaks beside it."""
+    bare = text.strip("\n")
+    token = tokenizer.special_token_id(bare) if bare else None
+    if token is None:
+        return f" {json.dumps(text)} " if text else ""
+    before, _, after = (json.dumps(part) if part else "" for part in text.partition(bare))
+    return f" {before} <[{token}]> {after} "
 
 
 def form_of(template: str) -> ToolForm:

@@ -1,6 +1,7 @@
 """Calls of functions: the forms that models write, read whole or piece by piece, and demanded."""
 
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -117,6 +118,24 @@ def test_what_is_demanded_can_be_read(form: ToolForm, may_be_several: bool) -> N
         for call in reader.calls:
             jsonschema.validate(json.loads(call.arguments), schema)
     assert counts == {1} or (may_be_several and form.end + str(form.is_list) != "False" and min(counts) == 1)
+
+
+def test_a_marker_that_is_a_special_token_is_demanded_as_one_and_not_read(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m", tmp_path / "model")
+    members = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    for number, content in enumerate(("<tool_call>", "</tool_call>"), 1024):
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        members["added_tokens"].append({"id": number, "content": content, "special": True, **flags})
+    (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(members))
+    tokenizer = Tokenizer.from_folder(tmp_path / "model")
+    assert tokenizer.special_token_id("<tool_call>") == 1024
+    text = HERMES.grammar([{"name": "add"}], False, tokenizer)
+    matcher = ConstraintVocabulary(tokenizer, 1026).compile(Constraint("grammar", text)).matcher()
+    assert matcher.mask(1026).nonzero()[0].tolist() == [1024]
+    ids = [1024, *tokenizer.encode('\n{"name": "add", "arguments": {}}\n', add_special_tokens=False), 1025]
+    assert all(matcher.consume(token) for token in ids)
+    reader = HERMES.as_decoded(tokenizer).reader(NAMES)
+    assert reader.feed(tokenizer.decode(ids)) + reader.finish() == "" and len(reader.calls) == 1
 
 
 def test_the_form_is_the_templates() -> None:

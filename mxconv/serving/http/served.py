@@ -246,7 +246,7 @@ class ServedModel:
         except MxconvError as error:
             raise invalid("logit_bias", str(error).removeprefix("logit_bias: ")) from error
         selection = replace(selection, constraint=self._grammar(body))
-        form = None if self._template is None else form_of(self._template.source)
+        form = None if self._template is None else form_of(self._template.source).as_decoded(self.tokenizer)
         stops = [*self._recommended.stop_strings, *body.stop_strings]
         return Job(body, prompts, wanted, selection, sampling, stops, num_logprobs, tool_form=form)
 
