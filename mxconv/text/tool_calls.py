@@ -151,10 +151,10 @@ class CallReader:
         while True:
             begin, end = self._form.begin.strip(), self._form.end.strip()
             at = self._held.find(begin)
-            if self.calls and not self._held.strip():  # between calls, or after the last one
-                return said
             if at < 0:
-                return said + self._release(len(self._held) - _overlap(self._held, begin))
+                certain = len(self._held) - _overlap(self._held, begin)
+                is_between = bool(self.calls) and not self._held[:certain].strip()  # or after the last one
+                return said if is_between else said + self._release(certain)
             between = self._release(at)
             said += between if between.strip() or not self.calls else ""
             stop = self._held.find(end)
