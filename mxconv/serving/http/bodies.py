@@ -208,7 +208,7 @@ class CalledFunction(Body):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """With the object that arguments are, where they are one: templates write it in their own way."""
+        """Name and arguments, as an object where they are one: templates write it in their own way."""
         try:
             value = json.loads(self.arguments)
         except (ValueError, RecursionError):
