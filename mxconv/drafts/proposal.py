@@ -68,7 +68,7 @@ class Proposal:
         return self.where([0 <= token < vocab_size for token in self.tokens])
 
     def where(self, kept: Sequence[bool]) -> "Proposal":
-        """Without nodes that are not kept, and those below them; a chain stays one."""
+        """The same without nodes that are not kept, and those below them; a chain stays one."""
         places: dict[int, int] = {-1: -1}
         for node, parent in enumerate(self.links):
             if kept[node] and parent in places:
@@ -83,7 +83,7 @@ class Proposal:
         )
 
     def after(self, tokens: list[int]) -> "Proposal":
-        """Below a chain of tokens that are certain."""
+        """The same below a chain of tokens that are certain."""
         count = len(tokens)
         return Proposal(
             [*tokens, *self.tokens],

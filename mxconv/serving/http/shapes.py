@@ -165,7 +165,7 @@ class ChatShape(Shape):
         return {"delta": delta, "logprobs": self._logprobs(added)}
 
     def _taken_apart(self, choice: ReplyChoice, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """What of a further piece of a choice is text, and the calls that it completes."""
+        """A further piece of a choice as text, and the calls that it completes."""
         if not self._readers:
             return text, []
         reader, ids = self._readers[choice.index], self._ids[choice.index]
