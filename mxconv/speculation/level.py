@@ -22,7 +22,7 @@ from mxconv.speculation.generation import Step
 from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
-MOST_FORCED = 15  # of these, what a constraint makes certain
+MOST_FORCED = 15  # of these, at most, what a constraint makes certain
 CONSTRAINT = "constraint"  # who guessed such tokens
 
 
@@ -61,7 +61,8 @@ class Level:
             return self._told(self._verify(context, whole)[0], whole, len(forced), None, [])
         choice = self.pace.choose(limit, load) if self.drafts and limit > 0 else PLAIN
         begin = meter()
-        proposal = self._proposal([*context, *forced], choice) if choice.num_tokens else Proposal([])
+        most_nodes = MOST_NODES - len(forced)
+        proposal = self._proposal([*context, *forced], choice, most_nodes) if choice.num_tokens else Proposal([])
         proposed = meter()
         whole = proposal.after(forced) if forced else proposal
         step, num_evaluated = self._verify(context, whole)
@@ -224,16 +225,16 @@ class Level:
             return []
         return [token for token in rules.forced(context, min(most, MOST_FORCED)) if token < self.vocab_size]
 
-    def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
+    def _proposal(self, context: Sequence[int], choice: Choice, most_nodes: int) -> Proposal:
         """What the chosen draft proposes, without what a constraint rules out."""
-        proposal, rules = self._guessed(context, choice), self.acceptance.rules
+        proposal, rules = self._guessed(context, choice, most_nodes), self.acceptance.rules
         return proposal if rules is None else rules.allowed(context, proposal)
 
-    def _guessed(self, context: Sequence[int], choice: Choice) -> Proposal:
+    def _guessed(self, context: Sequence[int], choice: Choice, most_nodes: int) -> Proposal:
         """What the chosen draft proposes, before the first token that this level's vocabulary does not have."""
         draft = self.drafts[choice.draft]
         if choice.floors and isinstance(draft, TreeDraft):
-            proposal = draft.grow(context, choice.num_tokens, choice.floors[: MOST_NODES - MOST_FORCED], choice.floor)
+            proposal = draft.grow(context, choice.num_tokens, choice.floors[:most_nodes], choice.floor)
             return proposal.with_tokens_below(self.vocab_size)
         proposal = draft.propose(context, choice.num_tokens, choice.floor)
         tokens = list(takewhile(lambda token: 0 <= token < self.vocab_size, proposal.tokens[: choice.num_tokens]))
