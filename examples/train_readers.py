@@ -10,7 +10,7 @@ What it makes in FOLDER
 
 A line of the table is one training from the beginning: the learning rate falls over all its steps. Every answer is
 compared, token for token, with plain decoding. It can be killed and run again. Needs the extra train; the defaults
-take about an hour on 2 CPU cores with AVX512-BF16, and better drafts want a hundred times as many steps.
+take about an hour on 2 CPU cores with AVX512-BF16, and more steps make better drafts.
 """
 
 import json

@@ -52,10 +52,8 @@ class Options(Asked, total=False):
 
 def selection_of(model: "TextModel", options: Options, sampling: SamplingInUse) -> Selection:
     """How tokens are chosen."""
-    selection, constraint = (
-        sampling.selection(options.get("seed", 0), options.get("accept", "coupled")),
-        options.get("constraint"),
-    )
+    selection = sampling.selection(options.get("seed", 0), options.get("accept", "coupled"))
+    constraint = options.get("constraint")
     return selection if constraint is None else replace(selection, constraint=model.vocabulary.compile(constraint))
 
 

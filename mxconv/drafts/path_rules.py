@@ -65,8 +65,11 @@ class PathRules:
         return self.mask.forced()[:most]
 
     def allowed(self, context: Sequence[int], proposal: Proposal) -> Proposal:
-        """A proposal without what the constraint rules out."""
-        if self.mask is None:
+        """A proposal without what the constraint rules out.
+
+        What was drawn at random stays: whether a token is judged must not depend on which one it is.
+        """
+        if self.mask is None or proposal.distributions:
             return proposal
         kept = []
         for node in range(len(proposal.tokens)):

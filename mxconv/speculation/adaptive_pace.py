@@ -33,7 +33,7 @@ SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain ro
 SHARE_OF_REST = 0.02  # what reading a prompt for a draft may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
-RESTING = Choice(0, 0)  # plain decoding, during a rest
+RESTING = Choice(0, 0)  # plain decoding, of which nothing is learned
 USUAL_SHARE = 0.35  # of a plain pass: the price of a draft token until it was measured, that of a 4-bit copy
 FIRST_NODES, FEW_MISSED = 7, 8  # nodes of a first tree; tokens that a draft can miss and be as fast as ever
 
@@ -174,8 +174,7 @@ class AdaptivePace:
     def choose(self, limit: int, load: Load = ALONE) -> Choice:
         if not (self._prices.knows(load.num_texts) and self._prices.knows(load.num_texts + load.other_rows)):
             return PLAIN
-        if self._rest and self._rests_at == load:
-            self._rest -= 1
+        if self.skip(1, load):
             return RESTING
         now = Prices(self._prices, load)
         options = [made for draft in range(len(self.drafts)) if (made := self._option(draft, limit, now)) is not None]
@@ -200,18 +199,14 @@ class AdaptivePace:
         return self._with_floors(chosen.choice, best.rate, now)
 
     def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
-        rests = num_rounds <= self._rest and self._rests_at == load
-        if rests:
-            self._rest -= num_rounds
-            self._let_pass(num_rounds, num_rounds, load)
-        return rests
-
-    def _let_pass(self, num_rounds: int, num_tokens: int, load: Load) -> None:
-        """Plain rounds, from which nothing is learned."""
+        if num_rounds > self._rest or self._rests_at != load:
+            return False
+        self._rest -= num_rounds
         self._book(num_rounds * SHARE, load)
         for draft, known in enumerate(self.drafts):
             known.num_idle += num_rounds
-            self._missed[draft] += num_tokens
+            self._missed[draft] += num_rounds
+        return True
 
     def _wait(self, draft: DraftEstimate, option: Option, best: Option, limit: int, now: Prices) -> float:
         """The rounds until a draft is tried that is not the best, or was never asked; at most 0 if it is now."""
@@ -287,7 +282,6 @@ class AdaptivePace:
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         if choice is RESTING:
-            self._let_pass(1, outcome.num_evaluated, outcome.load)
             return
         joint, now = outcome.joint, Prices(self._prices, outcome.load)
         is_first = choice.num_tokens > 0 and not self.drafts[choice.draft].num_rounds

@@ -223,7 +223,8 @@ class Level:
         rules = self.acceptance.rules
         if rules is None or isinstance(self.acceptance, RejectionAcceptance):
             return []
-        return [token for token in rules.forced(context, min(most, MOST_FORCED)) if token < self.vocab_size]
+        forced = rules.forced(context, min(most, MOST_FORCED))
+        return list(takewhile(lambda token: token < self.vocab_size, forced))
 
     def _proposal(self, context: Sequence[int], choice: Choice, most_nodes: int) -> Proposal:
         """What the chosen draft proposes, without what a constraint rules out."""

@@ -17,6 +17,7 @@ from trained_levels import PROMPTS, TRAINED, write_noisy
 
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.proposal import Proposal
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
@@ -236,6 +237,14 @@ def test_what_cannot_be_followed_is_refused_before_a_token(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         vocabulary(loaded).compile(Constraint(kind, text))
+
+
+def test_of_what_was_drawn_nothing_is_left_out(loaded: LoadedPackage) -> None:
+    """A verifier that drew anew where a drawn token is ruled out would draw from another distribution."""
+    rules = with_constraint(Selection(), loaded, Constraint("regex", "ab")).acceptance(1).rules
+    assert rules is not None
+    certain, drawn = Proposal([9, 9]), Proposal([9, 9], [np.ones(10) / 10] * 2)
+    assert rules.allowed([5], certain).tokens == [] and rules.allowed([5], drawn) is drawn
 
 
 def test_a_mask_is_none_after_the_text_or_outside_of_it(loaded: LoadedPackage) -> None:

@@ -1,7 +1,9 @@
 """EAGLE-3 heads in hierarchies: what they have read, their trees, packages, and the target's own tokens as ever."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -21,10 +23,11 @@ from mxconv.drafts.readers.feature_draft import FeatureDraft
 from mxconv.drafts.session import Session
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
-from mxconv.engine.tree import Tree
+from mxconv.engine.tree import GrownTree, Tree
 from mxconv.errors import ModelError, MxconvError
 from mxconv.kernels.rowwise import rms_norm
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 
@@ -79,6 +82,27 @@ def test_the_text_is_the_targets(package: Path, head: str, place: str) -> None:
         for selection in SELECTIONS.values():
             _, accepted = check_place(loaded.levels, tree, selection)
             assert tree == "auto" or head != "head" or accepted > 0
+
+
+def test_a_draft_whose_head_rests_grows_at_once_and_the_text_is_the_targets(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows in the target's cache have no states for the head, and are gone when the head reads again."""
+    grown: list[bool] = []
+    grow = Session.grow
+
+    def noted(self: Session, *arguments: Any) -> GrownTree | None:
+        found = grow(self, *arguments)
+        grown.append(found is not None and self.states.reads.num_states > 0)
+        return found
+
+    monkeypatch.setattr(Session, "grow", noted)
+    rests = cycle([True, True, False])
+    monkeypatch.setattr(FixedPace, "skip", lambda self, num_rounds, load=None: num_rounds > 1 and next(rests))
+    with LoadedPackage(package, ["target", "mxfp4"], drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
+        for tree in ("chain", 8):
+            check_all(loaded.levels, [3, 3], tree, GREEDY)
+    assert sum(grown) > 10
 
 
 def test_the_text_is_drawn_from_the_targets_distribution(package: Path) -> None:

@@ -24,7 +24,7 @@ MOST_TOOLS = 128
 MOST_ANSWERS, LONGEST_ANSWER = 1024, 1024  # to choose from, and characters of each
 
 StopText = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
-Choice = Annotated[str, Field(min_length=1, max_length=LONGEST_ANSWER)]
+AnswerText = Annotated[str, Field(min_length=1, max_length=LONGEST_ANSWER)]
 Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$"), AfterValidator(int)]  # a member's name: a token id
 Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
@@ -80,7 +80,7 @@ class StructuredOutputs(Body):
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
-    choice: Annotated[list[Choice], Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
+    choice: Annotated[list[AnswerText], Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
     grammar: str | None = None
 
 
@@ -122,7 +122,7 @@ class DecodingBody(Body):
     guided_json: dict[str, Any] | str | None = Field(None, description="As vLLM names it: a JSON Schema.")
     guided_regex: str | None = Field(None, description="A regular expression that the whole answer matches.")
     guided_grammar: str | None = Field(None, description="A grammar in GBNF or Lark.")
-    guided_choice: Annotated[list[Choice], Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
+    guided_choice: Annotated[list[AnswerText], Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
     json_schema: dict[str, Any] | None = Field(None, description="As llama-server names it.")
     grammar: str | None = Field(None, description="As llama-server names it: GBNF or Lark.")
     mxconv: MxconvOptions | None = None

@@ -12,7 +12,15 @@ from mxconv.decode import TextModel
 from mxconv.errors import ModelError, MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.serving.http.api_error import ApiError, invalid
-from mxconv.serving.http.bodies import ChatBody, CompletionBody, DecodingBody, DetokenizeBody, Message, TokenizeBody
+from mxconv.serving.http.bodies import (
+    ChatBody,
+    CompletionBody,
+    DecodingBody,
+    DetokenizeBody,
+    Message,
+    NamedTool,
+    TokenizeBody,
+)
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
@@ -163,7 +171,8 @@ class ServedModel:
             raise invalid("top_logprobs", f'{body.top_logprobs} without logprobs; send "logprobs": true as well.')
         wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         if body.tool_choice not in (None, "none", "auto") and not body.demanded:
-            raise invalid("tool_choice", "no such function among tools; one that is there is required. Add it.")
+            named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else "a function"
+            raise invalid("tool_choice", f"{named} is not among the {len(body.offered)} tools; it must be. Add it.")
         tokens = self._chat_tokens(body.messages, tools=body.offered)
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return self._job(body, [JobPrompt(tokens)], "messages", wanted, num_logprobs)

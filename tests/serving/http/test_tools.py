@@ -78,8 +78,8 @@ def test_a_conversation_goes_on_with_what_a_function_gave(server: Running) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice: no such function"),
-        ({"tools": [], "tool_choice": "required"}, "tool_choice: no such function"),
+        ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice: other is not among the 2"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice: a function is not among the 0 tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "x\n\u0007"}}]}, "tools"),
         ({"tools": [{"type": "code_interpreter"}]}, "tools"),
