@@ -1,7 +1,8 @@
 """Tokens and their text: a transcript that follows them, a stream of text that is certain, labels of single tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from mxconv.errors import ModelError
 from mxconv.text.tokenizer import Tokenizer
@@ -19,15 +20,17 @@ class Mark:
 
 
 class Transcript:
-    """Tokens and their text, decoded as they come, special tokens left out.
+    """Tokens and their text, decoded as they come, special tokens left out but for those that are `shown`.
 
-    `text` is what `tokenizer.decode(tokens)` gives; its first `num_certain` characters stay, whatever follows. Decoding
-    all tokens for each new one would take quadratic time. Only the last few are decoded, from a place where the text
-    before can no longer change, and together with some before it, since decoders treat the first word specially.
+    `text` is what `tokenizer.decode(tokens)` gives where none is shown; its first `num_certain` characters stay,
+    whatever follows. Decoding all tokens for each new one would take quadratic time. Only the last few are decoded,
+    from a place where the text before can no longer change, and together with some before it, since decoders treat the
+    first word specially.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
+        self._shown = frozenset(shown)
         self._marks = [Mark(0, 0, 0)]
         self.tokens: list[int] = []
         self.text = ""
@@ -73,14 +76,15 @@ class Transcript:
             self.extend(tokens[num_common:])
 
     def _decode(self, begin: int, end: int) -> str:
-        return self._tokenizer.decode(self.tokens[begin:end]) if begin < end else ""
+        runs = groupby(self.tokens[begin:end], self._shown.__contains__)
+        return "".join(self._tokenizer.decode(list(run), skip_special_tokens=not shown) for shown, run in runs)
 
     def _ends_certainly(self) -> bool:
         """Whether no next token could complete a character, or spoil one that consists of byte tokens."""
         if self.text.endswith(REPLACEMENT):
             return False
-        audible = (token for token in reversed(self.tokens) if not self._tokenizer.is_silent(token))
-        last = next(audible, None)
+        silent = self._tokenizer.is_silent
+        last = next((token for token in reversed(self.tokens) if token in self._shown or not silent(token)), None)
         return last is not None and not self._tokenizer.is_byte(last)
 
 
@@ -103,16 +107,23 @@ class TextStream:
         stop_strings: texts that end the generation.
         context: tokens before those that are fed: their text is not shown, but without them many tokenizers would drop
             the space that the first new word begins with.
+        shown: special tokens whose names are part of the text.
 
     Raises:
         ModelError: a stop string is empty.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str] = (), context: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop_strings: Sequence[str] = (),
+        context: Sequence[int] = (),
+        shown: Iterable[int] = (),
+    ) -> None:
         if "" in stop_strings:
             raise ModelError("stop strings: one is empty; some text is required in each. Leave it out.")
         self._stop_strings = tuple(stop_strings)
-        self._transcript = Transcript(tokenizer)
+        self._transcript = Transcript(tokenizer, shown)
         if context:
             self._transcript.extend(context)
         self._num_shown = self._transcript.num_certain  # characters

@@ -1,16 +1,13 @@
 """Calls of functions in a model's text: the form that its chat template teaches it, read and demanded.
 
-Forms, by the marker that stands in the template:
-    <tool_call>      an object with `name` and `arguments` between tags, any number of them (Hermes, Qwen)
-    [TOOL_CALLS]     a list of such objects (Mistral)
-    <|python_tag|>   an object with `name` and `parameters`, alone (Llama 3)
-    none             an object with `name` and `arguments`, alone
+This file has the forms whose calls are JSON objects with a name and arguments; `tool_forms.py` has the others.
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from mxconv.text.constraint import JSON_STYLE
 from mxconv.text.tokenizer import Tokenizer
@@ -26,14 +23,49 @@ class ToolCall:
     arguments: str  # a JSON object
 
 
+class AnswerReader(Protocol):
+    """Takes an answer apart, piece by piece, into text, calls and what the model thought.
+
+    Attributes:
+        calls: so far.
+        reasoning: so far.
+    """
+
+    calls: list[ToolCall]
+    reasoning: str
+
+    def feed(self, text: str) -> str:
+        """Go on with a piece; returns what is text for certain."""
+
+    def finish(self) -> str:
+        """Return the rest of the text, where the answer has ended."""
+
+
 @dataclass(frozen=True)
 class ToolForm:
-    """How a model writes calls."""
+    """How a model writes calls: here as JSON objects.
 
-    begin: str  # before each call, or before a list of them; empty for nothing
-    end: str  # after each
-    arguments: str  # the key of a call's arguments
+    Args:
+        begin: before each call, or before a list of them; empty for nothing.
+        end: after each.
+        arguments: the key of a call's arguments.
+        is_list: whether one list holds all calls.
+    """
+
+    begin: str
+    end: str
+    arguments: str = "arguments"
     is_list: bool = False
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Names of the special tokens that readers need to see, where a tokenizer has such."""
+        return self.begin.strip(), self.end.strip()
+
+    @property
+    def always_reads(self) -> bool:
+        """Whether answers have to be taken apart where there are no functions to call, too."""
+        return False
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], may_be_several: bool, tokenizer: Tokenizer) -> str:
         """A grammar in Lark of an answer that calls some functions, by their JSON Schemas, and says nothing else.
@@ -41,7 +73,7 @@ class ToolForm:
         Args:
             tools: `name` and perhaps `parameters`, a JSON Schema, of each.
             may_be_several: whether there may be more than one call.
-            tokenizer: of the model, some of whose markers are tokens without a text.
+            tokenizer: of the model, some of whose markers are special tokens.
         """
         calls = [
             {
@@ -55,29 +87,57 @@ class ToolForm:
         call: dict[str, Any] = {"anyOf": calls} if len(calls) > 1 else calls[0]
         if self.is_list:
             call = {"type": "array", "items": call, "minItems": 1, "maxItems": MOST_CALLS if may_be_several else 1}
-        begin, end = (_marker(part, tokenizer) for part in (self.begin, self.end))
+        begin, end = (marker_in_grammar(part, tokenizer) for part in (self.begin, self.end))
         several = ' ("\\n" call)*' if may_be_several and self.end else ""
-        schema = json.dumps(call | {"x-guidance": JSON_STYLE})
-        return f"start: call{several}\ncall: {begin}json{end}\njson: %json {schema}\n"
+        return f"start: call{several}\ncall: {begin}json{end}\njson: {json_in_grammar(call)}\n"
 
-    def as_decoded(self, tokenizer: Tokenizer) -> "ToolForm":
-        """The same as a client sees it: special tokens have no text."""
-        is_silent = tokenizer.special_token_id(self.begin.strip()) is not None
-        return replace(self, begin="", end="") if is_silent else self
+    def read(self, text: str, tools: Mapping[str, Mapping[str, Any]]) -> list[ToolCall]:
+        """The calls in what is between the markers; none where it is not made of calls of these functions alone."""
+        value = parsed(text)
+        given = value if isinstance(value, list) else [value]
+        known = [call for one in given if (call := self._call(one, tools)) is not None]
+        return known if len(known) == len(given) else []
 
-    def reader(self, names: Sequence[str]) -> "CallReader":
-        """A reader of one answer, which may call functions of these names."""
-        return CallReader(self, frozenset(names))
+    def reader(self, tools: Sequence[Mapping[str, Any]]) -> AnswerReader:
+        """A reader of one answer, which may call these functions."""
+        return CallReader(self, {tool["name"]: tool for tool in tools})
+
+    def _call(self, value: Any, tools: Mapping[str, Any]) -> ToolCall | None:
+        if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or name not in tools:
+            return None
+        arguments = value.get(self.arguments, value.get("arguments", value.get("parameters", {})))
+        return ToolCall(name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
 
 
-HERMES = ToolForm("<tool_call>\n", "\n</tool_call>", "arguments")
-MISTRAL = ToolForm("[TOOL_CALLS]", "", "arguments", is_list=True)
+def parsed(text: str) -> Any:
+    """The value of a text in JSON, whose numbers are finite; None where it is none."""
+    try:
+        return json.loads(text, parse_float=_finite, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _finite(text: str) -> float:
+    return max(-sys.float_info.max, min(float(text), sys.float_info.max))
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+HERMES = ToolForm("<tool_call>\n", "\n</tool_call>")
+MISTRAL = ToolForm("[TOOL_CALLS]", "", is_list=True)
 LLAMA = ToolForm("", "", "parameters")
-GENERIC = ToolForm("", "", "arguments")
+GENERIC = ToolForm("", "")
 ANY_OBJECT = {"type": "object"}
 
 
-def _marker(text: str, tokenizer: Tokenizer) -> str:
+def json_in_grammar(schema: Mapping[str, Any]) -> str:
+    """A JSON Schema as the right side of a rule in Lark."""
+    return "%json " + json.dumps({**schema, "x-guidance": JSON_STYLE})
+
+
+def marker_in_grammar(text: str, tokenizer: Tokenizer) -> str:
     """A marker in a grammar: its text, or its token and the line breaks beside it."""
     bare = text.strip("\n")
     token = tokenizer.special_token_id(bare) if bare else None
@@ -85,15 +145,6 @@ def _marker(text: str, tokenizer: Tokenizer) -> str:
         return f" {json.dumps(text)} " if text else ""
     before, _, after = (json.dumps(part) if part else "" for part in text.partition(bare))
     return f" {before} <[{token}]> {after} "
-
-
-def form_of(template: str) -> ToolForm:
-    """The form that a chat template, the source of it, teaches."""
-    if "<tool_call>" in template:
-        return HERMES
-    if "[TOOL_CALLS]" in template:
-        return MISTRAL
-    return LLAMA if "<|python_tag|>" in template or '"parameters"' in template else GENERIC
 
 
 def with_instructions(
@@ -130,73 +181,59 @@ def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 class CallReader:
-    """Takes an answer apart, piece by piece, into text and calls.
+    """An `AnswerReader` of calls between markers, or that are the whole answer.
 
     What cannot yet be told apart is held back; what turns out to be no call of a known function is text.
     """
 
-    def __init__(self, form: ToolForm, names: frozenset[str]) -> None:
+    def __init__(self, form: ToolForm, tools: Mapping[str, Mapping[str, Any]]) -> None:
         self._form = form
-        self._names = names
+        self._tools = tools
+        self._begin, self._end = form.begin.strip(), form.end.strip()
         self._held = ""
         self.calls: list[ToolCall] = []
+        self.reasoning = ""
 
     def feed(self, text: str) -> str:
-        """Go on with a piece; returns what is text for certain."""
         self._held += text
-        if not self._form.end:  # calls are the whole answer
-            start = self._held.lstrip().removeprefix(self._form.begin).lstrip()[:1]
-            return "" if not start or start in "{[" else self._release(len(self._held))
+        if not self._end:  # calls are the whole answer
+            rest, size = self._held.lstrip(), len(self._begin)
+            is_open = (
+                rest.startswith(("{", "[")) or not rest or bool(self._begin and self._begin.startswith(rest[:size]))
+            )
+            return "" if is_open else self._release(len(self._held))
         said = ""
         while True:
-            begin, end = self._form.begin.strip(), self._form.end.strip()
-            at = self._held.find(begin)
+            at = self._held.find(self._begin)
             if at < 0:
-                certain = len(self._held) - _overlap(self._held, begin)
+                certain = len(self._held) - overlap(self._held, self._begin)
                 is_between = bool(self.calls) and not self._held[:certain].strip()  # or after the last one
                 return said if is_between else said + self._release(certain)
             between = self._release(at)
             said += between if between.strip() or not self.calls else ""
-            stop = self._held.find(end)
+            stop = self._held.find(self._end)
             if stop < 0:
                 return said
-            found = self._parsed(self._held[len(begin) : stop])
-            if found:
-                self.calls += found
-                self._held = self._held[stop + len(end) :]
-            else:
-                said += self._release(stop + len(end))
+            found = self._read(self._held[len(self._begin) : stop])
+            self.calls += found
+            text = self._release(stop + len(self._end))
+            said += "" if found else text
 
     def finish(self) -> str:
-        """The answer has ended: what is left is text, or a call."""
-        if not self._form.end:
-            self.calls += self._parsed(self._held.strip().removeprefix(self._form.begin))
-        is_over = bool(self.calls) and (not self._form.end or not self._held.strip())
+        if not self._end:
+            self.calls += self._read(self._held.strip().removeprefix(self._begin))
+        is_over = bool(self.calls) and (not self._end or not self._held.strip())
         return self._release(0 if is_over else len(self._held))
 
     def _release(self, count: int) -> str:
         said, self._held = self._held[:count], self._held[count:]
         return said
 
-    def _parsed(self, text: str) -> list[ToolCall]:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return []
-        given = value if isinstance(value, list) else [value]
-        calls = [self._call(one) for one in given[: MOST_CALLS - len(self.calls)]]
-        known = [call for call in calls if call is not None]
-        return known if known and len(known) == len(given) else []
-
-    def _call(self, value: Any) -> ToolCall | None:
-        if not isinstance(value, dict) or value.get("name") not in self._names:
-            return None
-        arguments = value.get(self._form.arguments, value.get("arguments", value.get("parameters", {})))
-        return (
-            ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
-        )
+    def _read(self, text: str) -> list[ToolCall]:
+        found = self._form.read(text, self._tools)
+        return found if len(self.calls) + len(found) <= MOST_CALLS else []
 
 
-def _overlap(text: str, marker: str) -> int:
+def overlap(text: str, marker: str) -> int:
     """Characters at the end of a text with which a marker begins."""
     return next((size for size in range(min(len(text), len(marker) - 1), 0, -1) if text.endswith(marker[:size])), 0)

@@ -11,20 +11,15 @@ from hypothesis import strategies as st
 
 from mxconv.text.chat import ChatTemplate
 from mxconv.text.constraint import Constraint, ConstraintVocabulary
+from mxconv.text.harmony import HARMONY
+from mxconv.text.text_stream import TextStream
 from mxconv.text.tokenizer import Tokenizer
-from mxconv.text.tool_calls import (
-    GENERIC,
-    HERMES,
-    LLAMA,
-    MISTRAL,
-    MOST_CALLS,
-    ToolCall,
-    ToolForm,
-    form_of,
-    with_instructions,
-)
+from mxconv.text.tool_calls import GENERIC, HERMES, LLAMA, MISTRAL, MOST_CALLS, ToolCall, ToolForm, with_instructions
+from mxconv.text.tool_forms import FORMS, FUNCTION_GEMMA, GEMMA, MISTRAL_NAMED, QWEN_CODER, form_of
 
-NAMES = ["add", "get_time"]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m"
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
+TOOLS = [{"name": "add", "parameters": PARAMETERS}, {"name": "get_time"}]
 ADD, NOW = ToolCall("add", '{"a": 1, "b": "é"}'), ToolCall("get_time", "{}")
 # of each form: an answer, the text of it, its calls
 ANSWERS: list[tuple[ToolForm, str, str, list[ToolCall]]] = [
@@ -57,7 +52,50 @@ ANSWERS: list[tuple[ToolForm, str, str, list[ToolCall]]] = [
     (GENERIC, '{"a": 1}', '{"a": 1}', []),
     (GENERIC, "[" * 5000, None, []),  # type: ignore[list-item]
     (GENERIC, "", "", []),
+    (
+        QWEN_CODER,
+        "So:\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\né\n</parameter>\n</function>\n"
+        "</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n</tool_call>",
+        "So:\n",
+        [ADD, NOW],
+    ),
+    (QWEN_CODER, "<tool_call>\n<function=rm>\n</function>\n</tool_call>", None, []),
+    (
+        MISTRAL_NAMED,
+        '[TOOL_CALLS]add[ARGS]{"a": 1, "b": "é"}[TOOL_CALLS]get_time[ARGS]{}',
+        "",
+        [ADD, NOW],
+    ),
+    (MISTRAL_NAMED, '[TOOL_CALLS]add[ARGS]{"a": 1', None, []),
+    (MISTRAL_NAMED, "[TOOL_CALLS]add[ARGS]1", None, []),
+    (MISTRAL_NAMED, "No call.", "No call.", []),
+    (
+        GEMMA,
+        '<|tool_call>call:add{a:1,b:<|"|>é<|"|>}<tool_call|><|tool_call>call:get_time{}<tool_call|>',
+        "",
+        [ADD, NOW],
+    ),
+    (GEMMA, "<|tool_call>call:add{a:}<tool_call|>", None, []),
+    (FUNCTION_GEMMA, "<start_function_call>call:add{a:1,b:<escape>é<escape>}<end_function_call>", "", [ADD]),
+    (
+        FUNCTION_GEMMA,
+        "<start_function_call>call:add{a:[{c:true,d:<escape>{e:1}<escape>}]}<end_function_call>",
+        "",
+        [ToolCall("add", '{"a": [{"c": true, "d": "{e:1}"}]}')],
+    ),
+    (
+        HARMONY,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I add.<|end|>"
+        '<|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a":1,"b":"é"}<|call|>',
+        "I add.",
+        [ADD],
+    ),
+    (HARMONY, "<|start|>assistant to=functions.get_time<|channel|>commentary json<|message|>{}<|call|>", "", [NOW]),
+    (HARMONY, "<|channel|>final<|message|>2 < 3<|return|>", "2 < 3", []),
+    (HARMONY, '{"a": "<|"}', '{"a": "<|"}', []),
+    (HARMONY, "<|channel|>commentary to=functions.rm<|message|>{}<|call|>", "{}", []),
 ]
+REASONING = "Hm."
 
 
 @given(st.sampled_from(ANSWERS), st.data())
@@ -66,76 +104,98 @@ def test_an_answer_is_taken_apart_however_it_comes(
 ) -> None:
     form, written, text, calls = answer
     cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=8)))
-    reader, said = form.reader(NAMES), []
+    reader, said = form.reader(TOOLS), []
     for begin, end in zip([0, *cuts], [*cuts, len(written)], strict=True):
         said.append(reader.feed(written[begin:end]))
         assert not any("</tool_call>" in piece for piece in said) or not calls
     said.append(reader.finish())
     assert "".join(said) == (written if text is None else text)
     assert reader.calls == calls
+    assert reader.reasoning == (REASONING if REASONING in written else "")
 
 
 def test_text_before_a_call_comes_at_once() -> None:
-    reader = HERMES.reader(NAMES)
+    reader = HERMES.reader(TOOLS)
     assert reader.feed("I add <") == "I add "
     assert reader.feed("b> and ") == "<b> and "
     assert reader.feed("<tool_call>") == "" and reader.calls == []
-    assert GENERIC.reader(NAMES).feed("It is") == "It is"
+    assert GENERIC.reader(TOOLS).feed("It is") == "It is"
 
 
 def test_no_more_calls_than_a_limit() -> None:
-    reader = HERMES.reader(NAMES)
+    reader = HERMES.reader(TOOLS)
     reader.feed('<tool_call>{"name": "add", "arguments": {}}</tool_call>' * (MOST_CALLS + 9))
     assert len(reader.calls) == MOST_CALLS
 
 
-@pytest.mark.parametrize("form", [HERMES, MISTRAL, LLAMA, GENERIC], ids=["hermes", "mistral", "llama", "generic"])
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"enum": [1, 2]},
+        "word": {"type": "string", "enum": ["x", "y z"]},
+        "text": {"type": "string", "maxLength": 9},
+        "on": {"type": "boolean"},
+        "list": {"type": "array", "items": {"type": "object", "properties": {"i": {"type": "integer"}}}},
+    },
+    "required": ["n", "on"],
+    "additionalProperties": False,
+}
+SPECIAL = sorted({marker for form in {*FORMS.values(), GENERIC} for marker in form.markers if marker})
+
+
+@pytest.fixture(scope="module")
+def with_markers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer of 1,024 tokens and all markers, which are special tokens."""
+    folder = shutil.copytree(EXAMPLE, tmp_path_factory.mktemp("markers") / "model")
+    members = json.loads((folder / "tokenizer.json").read_text())
+    for number, content in enumerate(SPECIAL, 1024):
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        members["added_tokens"].append({"id": number, "content": content, "special": True, **flags})
+    (folder / "tokenizer.json").write_text(json.dumps(members))
+    return Tokenizer.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "form", [*dict.fromkeys(FORMS.values()), GENERIC], ids=lambda form: form.begin or type(form).__name__
+)
+@pytest.mark.parametrize("are_special", [False, True])
 @pytest.mark.parametrize("may_be_several", [False, True])
-def test_what_is_demanded_can_be_read(form: ToolForm, may_be_several: bool) -> None:
+def test_what_is_demanded_can_be_read(
+    form: ToolForm, are_special: bool, may_be_several: bool, with_markers: Tokenizer
+) -> None:
     """Answers that follow the grammar, written token by token at random, are calls that fit their schemas."""
     import numpy as np
 
-    tokenizer = Tokenizer.from_folder(Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m")
-    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
-    tools = [{"name": "add", "parameters": schema}, {"name": "get_time", "parameters": schema}]
-    grammar = ConstraintVocabulary(tokenizer, 1024).compile(
+    tokenizer = with_markers if are_special else Tokenizer.from_folder(EXAMPLE)
+    tools = [{"name": "add", "parameters": SCHEMA}, {"name": "get_time"}]
+    vocab_size = 1024 + len(SPECIAL)
+    grammar = ConstraintVocabulary(tokenizer, vocab_size).compile(
         Constraint("grammar", form.grammar(tools, may_be_several, tokenizer))
     )
-    counts = set()
-    for seed in range(30):
-        matcher, random, ids = grammar.matcher(), np.random.default_rng(seed), []
-        for _ in range(400):
-            token = int(random.choice(np.flatnonzero(matcher.mask(1024))))
+    shown = [token for name in form.markers if (token := tokenizer.special_token_id(name)) is not None]
+    assert bool(shown) == (are_special and any(form.markers))
+    counts, names = set(), set()
+    for seed in range(40):
+        matcher, random, stream, reader = grammar.matcher(), np.random.default_rng(seed), None, form.reader(tools)
+        stream, said = TextStream(tokenizer, shown=shown), ""
+        for _ in range(300):
+            allowed = np.flatnonzero(matcher.mask(vocab_size))
+            ends = [token for token in allowed if token in tokenizer.eos_token_ids]
+            token = int(random.choice(ends if ends and random.random() < 0.5 else allowed))
             if token in tokenizer.eos_token_ids:
                 break
-            ids.append(token)
             assert matcher.consume(token)
+            said += reader.feed(stream.feed(token))
         else:
             continue
-        reader = form.reader(NAMES)
-        assert reader.feed(tokenizer.decode(ids)) + reader.finish() == ""
+        assert said + reader.feed(stream.finish()) + reader.finish() == ""
         counts.add(len(reader.calls))
         for call in reader.calls:
-            jsonschema.validate(json.loads(call.arguments), schema)
-    assert counts == {1} or (may_be_several and form.end + str(form.is_list) != "False" and min(counts) == 1)
-
-
-def test_a_marker_that_is_a_special_token_is_demanded_as_one_and_not_read(tmp_path: Path) -> None:
-    shutil.copytree(Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m", tmp_path / "model")
-    members = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
-    for number, content in enumerate(("<tool_call>", "</tool_call>"), 1024):
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        members["added_tokens"].append({"id": number, "content": content, "special": True, **flags})
-    (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(members))
-    tokenizer = Tokenizer.from_folder(tmp_path / "model")
-    assert tokenizer.special_token_id("<tool_call>") == 1024
-    text = HERMES.grammar([{"name": "add"}], False, tokenizer)
-    matcher = ConstraintVocabulary(tokenizer, 1026).compile(Constraint("grammar", text)).matcher()
-    assert matcher.mask(1026).nonzero()[0].tolist() == [1024]
-    ids = [1024, *tokenizer.encode('\n{"name": "add", "arguments": {}}\n', add_special_tokens=False), 1025]
-    assert all(matcher.consume(token) for token in ids)
-    reader = HERMES.as_decoded(tokenizer).reader(NAMES)
-    assert reader.feed(tokenizer.decode(ids)) + reader.finish() == "" and len(reader.calls) == 1
+            names.add(call.name)
+            jsonschema.validate(json.loads(call.arguments), SCHEMA if call.name == "add" else {"type": "object"})
+    assert names == {"add", "get_time"}
+    can_repeat = may_be_several and form not in (LLAMA, GENERIC, HARMONY)
+    assert min(counts) == 1 and (max(counts) > 1) == can_repeat
 
 
 def test_the_form_is_the_templates() -> None:
@@ -143,6 +203,9 @@ def test_the_form_is_the_templates() -> None:
     assert form_of("{{ '[TOOL_CALLS]' }}") is MISTRAL
     assert form_of('{"name": function name, "parameters": ...} <|python_tag|>') is LLAMA
     assert form_of("{{ messages }}") is GENERIC
+    assert form_of("<tool_call>\n<function=example>") is QWEN_CODER
+    assert form_of("{{ '<|tool_call>call:' }}") is GEMMA and form_of("<|start|>assistant<|channel|>") is HARMONY
+    assert form_of("[TOOL_CALLS]name[ARGS]") is MISTRAL_NAMED and form_of("<start_function_call>") is FUNCTION_GEMMA
 
 
 def test_a_template_that_knows_no_functions_is_told_of_them() -> None:

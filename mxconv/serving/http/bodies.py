@@ -232,6 +232,7 @@ class Message(Body):
     content: str | list[TextPart] | None = None
     name: str | None = None
     refusal: None = None
+    reasoning_content: str | None = Field(None, description="What an assistant thought, where its template knows it.")
     tool_calls: list[WrittenCall] | None = None
     tool_call_id: str | None = Field(None, description="Of the role tool: the call that this answers.")
 
@@ -246,7 +247,7 @@ class Message(Body):
         given = self.content or ""
         text = given if isinstance(given, str) else "".join(part.text for part in given)
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
-        for name in ("name", "tool_call_id"):
+        for name in ("name", "tool_call_id", "reasoning_content"):
             if (value := getattr(self, name)) is not None:
                 found[name] = value
         if self.tool_calls:

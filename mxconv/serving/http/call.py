@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,12 +50,14 @@ class ReplyChoice:
         prompt: what it answers; its text comes first where a client wants it echoed.
         tokenizer: the target's.
         stop_strings: that end it; they are no part of the text.
+        shown: special tokens whose names are part of the text.
     """
 
     index: int
     prompt: JobPrompt
     tokenizer: Tokenizer
     stop_strings: list[str]
+    shown: Collection[int] = ()
     num_rounds: int = 0  # updates with tokens
     finish_reason: str | None = None
     error: ApiError | None = None
@@ -68,7 +70,7 @@ class ReplyChoice:
         # new text is decoded after the last tokens, if they have any text; long prompts take long
         end = self.prompt.token_ids[-NUM_CONTEXT:]
         context = end if self.tokenizer.decode(end) else self.prompt.token_ids
-        self._stream = TextStream(self.tokenizer, self.stop_strings, context)
+        self._stream = TextStream(self.tokenizer, self.stop_strings, context, self.shown)
 
     def take(self, update: Update) -> list[ReplyToken]:
         """Append what a step decided, and return it; tokens after a stop string are dropped."""
@@ -129,9 +131,11 @@ class Call:
             self._scores.append(scores)
             self._unscored.append(Unscored(prompt.token_ids, job.num_logprobs or 0, partial(_settle, scores)))
             thread.score(self._unscored[-1])
+        markers = () if job.tool_form is None else job.tool_form.markers
+        shown = [token for name in markers if (token := tokenizer.special_token_id(name)) is not None]
         for prompt in job.prompts:
             for number in range(job.body.num_choices):
-                self.choices.append(ReplyChoice(len(self.choices), prompt, tokenizer, job.stop_strings))
+                self.choices.append(ReplyChoice(len(self.choices), prompt, tokenizer, job.stop_strings, shown))
                 self._submit(self.choices[-1], job.selection_of(number))
 
     def _submit(self, choice: ReplyChoice, selection: Selection) -> None:

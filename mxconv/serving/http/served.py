@@ -26,7 +26,8 @@ from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInU
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
 from mxconv.text.chat import ChatTemplate
 from mxconv.text.constraint import Constraint, Grammar
-from mxconv.text.tool_calls import ToolForm, form_of, with_instructions
+from mxconv.text.tool_calls import ToolForm, with_instructions
+from mxconv.text.tool_forms import form_of
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
 SEED_LIMIT = 2**53  # seeds that are drawn here come back whole from any reader of JSON
@@ -108,7 +109,7 @@ class Job:
     stop_strings: list[str]
     num_logprobs: int | None = None
     scores_prompts: bool = False
-    tool_form: ToolForm | None = None  # how the model writes calls
+    tool_form: ToolForm | None = None  # how answers are taken apart; None leaves them whole
 
     def selection_of(self, choice: int) -> Selection:
         """Choices of a prompt draw with the seeds `seed`, `seed + 1` and so on."""
@@ -255,9 +256,16 @@ class ServedModel:
         except MxconvError as error:
             raise invalid("logit_bias", str(error).removeprefix("logit_bias: ")) from error
         selection = replace(selection, constraint=self._grammar(body))
-        form = None if self._template is None else form_of(self._template.source).as_decoded(self.tokenizer)
         stops = [*self._recommended.stop_strings, *body.stop_strings]
+        form = self._form(body)
         return Job(body, prompts, wanted, selection, sampling, stops, num_logprobs, tool_form=form)
+
+    def _form(self, body: DecodingBody) -> ToolForm | None:
+        """How calls are read in the answers to a request; None where they are text alone."""
+        if self._template is None or not isinstance(body, ChatBody):
+            return None
+        form = form_of(self._template.source)
+        return form if body.offered or form.always_reads else None
 
     def _grammar(self, body: DecodingBody) -> Grammar | None:
         """What answers must look like; raises ApiError where that cannot be followed, or is said twice."""

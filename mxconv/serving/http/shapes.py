@@ -136,10 +136,10 @@ class ChatShape(Shape):
     def __init__(self, served: ServedModel, call: Call) -> None:
         super().__init__(served, call)
         form, body = call.job.tool_form, call.job.body
-        names = [tool["name"] for tool in body.offered] if isinstance(body, ChatBody) else []
-        # one a choice, where there are functions to call; and how many of its calls were sent
-        self._readers = [form.reader(names) for _ in call.choices] if form is not None and names else []
-        self._ids: list[list[str]] = [[] for _ in call.choices]
+        tools = body.offered if isinstance(body, ChatBody) else []
+        self._readers = [] if form is None else [form.reader(tools) for _ in call.choices]
+        self._ids: list[list[str]] = [[] for _ in call.choices]  # of the calls that were sent
+        self._num_thought = [0] * len(call.choices)  # characters of the reasoning that were sent
 
     def opening(self) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
@@ -154,6 +154,7 @@ class ChatShape(Shape):
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message["tool_calls"] = calls
+        message |= self._new_reasoning(choice)
         return {"message": message, "logprobs": self._logprobs(choice.tokens)}
 
     def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
@@ -162,6 +163,7 @@ class ChatShape(Shape):
         if calls:
             first = len(self._ids[choice.index]) - len(calls)
             delta["tool_calls"] = [{"index": first + place, **call} for place, call in enumerate(calls)]
+        delta |= self._new_reasoning(choice)
         return {"delta": delta, "logprobs": self._logprobs(added)}
 
     def _taken_apart(self, choice: ReplyChoice, text: str) -> tuple[str, list[dict[str, Any]]]:
@@ -176,6 +178,13 @@ class ChatShape(Shape):
             function = {"name": call.name, "arguments": call.arguments}
             made.append({"id": ids[-1], "type": "function", "function": function})
         return said, made
+
+    def _new_reasoning(self, choice: ReplyChoice) -> dict[str, Any]:
+        """Further reasoning of a choice, as vLLM and llama-server name it."""
+        reasoning = self._readers[choice.index].reasoning if self._readers else ""
+        new = reasoning[self._num_thought[choice.index] :]
+        self._num_thought[choice.index] = len(reasoning)
+        return {"reasoning_content": new} if new else {}
 
     def _ending(self, choice: ReplyChoice) -> str | None:
         return "tool_calls" if choice.finish_reason == "stop" and self._ids[choice.index] else choice.finish_reason

@@ -1,12 +1,20 @@
 """Functions that a model may call, through OpenAI's own client: demanded calls always parse and fit their schemas."""
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import openai
 import pytest
-from http_servers import NAME, Running
+from http_servers import NAME, TEMPLATE, Running, running
+from packages import quantize
+from trained_levels import TRAINED
+
+from mxconv.text.harmony import HARMONY
+from mxconv.text.tool_calls import ToolForm
+from mxconv.text.tool_forms import FORMS, GEMMA
 
 MESSAGES: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}]
 NUMBERS = {
@@ -106,3 +114,50 @@ def test_what_cannot_be_called_is_said(server: Running, change: dict[str, Any], 
     assert response.json()["error"]["message"].startswith(message)
     with pytest.raises(openai.BadRequestError):
         server.client().chat.completions.create(model=NAME, **body)
+
+
+def package_with_markers(folder: Path, form: ToolForm) -> tuple[Path, dict[str, int]]:
+    """A package whose template teaches a form, and whose last tokens are its markers: their names and ids."""
+    shutil.copytree(TRAINED, folder / "source")
+    marker = next(marker for marker, each in FORMS.items() if each is form)
+    (folder / "source" / "chat_template.jinja").write_text(f"{{# {marker} tools #}}{TEMPLATE}")
+    path = folder / "source" / "tokenizer.json"
+    members = json.loads(path.read_text())
+    vocabulary, count = members["model"]["vocab"], len(form.markers)
+    ids = dict(zip(form.markers, range(len(vocabulary) - count, len(vocabulary)), strict=True))
+    members["model"]["vocab"] = {text: token for text, token in vocabulary.items() if token < min(ids.values())}
+    members["model"]["merges"] = members["model"]["merges"][:-count]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    members["added_tokens"] += [{"id": token, "content": name, "special": True, **flags} for name, token in ids.items()]
+    path.write_text(json.dumps(members))
+    quantize(folder / "source", folder / NAME)
+    return folder / NAME, ids
+
+
+@pytest.mark.parametrize("form", [HARMONY, GEMMA], ids=["harmony", "gemma"])
+def test_markers_that_are_special_tokens_are_demanded_and_read(form: ToolForm, tmp_path: Path) -> None:
+    package, ids = package_with_markers(tmp_path, form)
+    options: dict[str, Any] = {"model": NAME, "messages": MESSAGES, "max_tokens": 120, "temperature": 1}
+    demanded: dict[str, Any] = options | {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    with running(package) as server:
+        create = server.client().chat.completions.create
+        for seed in range(4):
+            whole = create(seed=seed, **demanded).choices[0]
+            assert whole.message.content is None
+            check(whole.message.tool_calls, whole.finish_reason)
+            with server.client().chat.completions.stream(seed=seed, **demanded) as stream:
+                streamed = stream.get_final_completion().choices[0]
+            check(streamed.message.tool_calls, streamed.finish_reason)
+        if form is HARMONY:
+            start, channel, message, end = (
+                f"<[{ids[f'<|{each}|>']}]>" for each in ("start", "channel", "message", "end")
+            )
+            thought = f'{channel} "analysis" {message} "hm" {end} {start} "assistant" {channel} "final" {message} "ok"'
+            asked: dict[str, Any] = {**options, "extra_body": {"guided_grammar": f"start: {thought}"}}
+            answer = create(**asked).choices[0]
+            assert answer.message.content == "ok" and answer.message.reasoning_content == "hm"  # type: ignore[attr-defined]
+            deltas = [piece.choices[0].delta for piece in create(stream=True, **asked)]
+            assert "".join(delta.content or "" for delta in deltas) == "ok"
+            assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "hm"
+            back = {"role": "assistant", "content": "ok", "reasoning_content": "hm"}
+            assert create(**{**options, "messages": [*MESSAGES, back, *MESSAGES]}).choices[0].finish_reason
