@@ -4,9 +4,10 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def chat_package(folder: Path, generation_config: dict[str, Any] | None = None) 
 
 @dataclass
 class Running:
-    """A server, its model, and how many steps its engine may take: `gate` stops it between two."""
+    """A server, its first model, and how many steps its engines may take: `gate` stops them between two."""
 
     url: str
     model: TextModel
@@ -80,18 +81,23 @@ def running(
     package: Path,
     levels: Sequence[str] | None = None,
     kv_dtype: KvDtype = "fp32",
+    others: Mapping[str, Path] | None = None,
     **options: Any,
 ) -> Iterator[Running]:
-    """A server in this process, on a port of its own."""
+    """A server in this process, on a port of its own; `others` are further packages by their names."""
     listens = threading.Event()
-    with load(package, num_threads=1, levels=levels, kv_dtype=kv_dtype) as model:
-        serving = Serving(model, {}, NAME, ServeOptions(port=0, **options), lambda _: listens.set())
+    with ExitStack() as stack:
+        models = {
+            name: stack.enter_context(load(path, num_threads=1, levels=levels, kv_dtype=kv_dtype))
+            for name, path in {NAME: package, **(others or {})}.items()
+        }
+        serving = Serving(models, {}, ServeOptions(port=0, **options), lambda _: listens.set())
         gate = _gated(serving)
         thread = threading.Thread(target=serving.run)
         thread.start()
         try:
             assert listens.wait(SECONDS)
-            found = Running(serving.url, model, serving, gate, thread)
+            found = Running(serving.url, models[NAME], serving, gate, thread)
             yield found
             for client in found.clients:
                 client.close()
@@ -103,14 +109,14 @@ def running(
 
 
 def _gated(serving: Serving) -> threading.Event:
-    engine, gate = serving.desk.thread.engine, threading.Event()
-    step = engine.step
+    gate = threading.Event()
 
-    def step_through_gate() -> Any:
+    def step_through_gate(step: Any) -> Any:
         assert gate.wait(SECONDS)
         return step()
 
-    engine.step = step_through_gate  # type: ignore[method-assign]
+    for engine in serving.desk.thread.engines:
+        engine.step = partial(step_through_gate, engine.step)  # type: ignore[method-assign]
     gate.set()
     return gate
 

@@ -1,12 +1,13 @@
-"""`mxconv serve`: a package through OpenAI's HTTP interface."""
+"""`mxconv serve`: packages through OpenAI's HTTP interface."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mxconv.cli.common_options import Json, KvBytes, MaxSequences, Package, grouped
+from mxconv.cli.common_options import Json, MaxSequences, grouped
 from mxconv.cli.decode_options import Drafting, Runtime
 from mxconv.cli.output import Output
 
@@ -15,17 +16,22 @@ MOST_KEY_BYTES = 4096
 
 @grouped
 def serve(
-    package: Package,
+    packages: Annotated[list[str], typer.Argument(help="Folders, Hub ids or URLs; the first model is the default.")],
     *,
     host: Annotated[str, typer.Option(help="The address to listen on; by default this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
-    model_name: Annotated[str | None, typer.Option(help="What clients call the model; the package's name.")] = None,
+    model_name: Annotated[
+        list[str] | None, typer.Option(help="What clients call a model; the package's name. One a package, in order.")
+    ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(help="A file with the key that clients must have; or MXCONV_API_KEY.")
     ] = None,
     max_sequences: MaxSequences = 16,
     max_queue: Annotated[int, typer.Option(min=0, help="Sequences that wait; more are refused for the moment.")] = 64,
-    kv_bytes: KvBytes = None,
+    kv_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Bytes of keys and values of all models, divided so that all hold as many tokens."),
+    ] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of a prompt; all positions.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer; all positions.")] = None,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Of a request.")] = 4_000_000,
@@ -36,8 +42,11 @@ def serve(
 ) -> None:
     """Serve OpenAI's HTTP interface, and a page to chat on.
 
+    Several models share the processor in turns; requests choose by `model`. Options of drafts hold for each.
     Ctrl-C or SIGTERM ends it; running requests have some seconds to finish.
     """
+    names = model_name or [Path(package).resolve().name for package in packages]
+    _check_names(names, len(packages))
     from mxconv.errors import ModelError
 
     try:
@@ -64,16 +73,31 @@ def serve(
         max_body_bytes=max_body_bytes,
         request_seconds=timeout,
     )
-    name = model_name or Path(package).resolve().name
 
     def announce(url: str) -> None:
-        Output(json_output).json({"url": url, "model": name})
+        several = {"models": names} if len(names) > 1 else {}
+        Output(json_output).json({"url": url, "model": names[0], **several})
         if not json_output:
-            print(f"{name} is served at {url}", flush=True)
+            print(f"{', '.join(names)} {'are' if several else 'is'} served at {url}", flush=True)
 
-    with runtime.load(package, drafting) as model:
-        if not Serving(model, drafting.options, name, options, announce).run():
+    with ExitStack() as stack:
+        models = [stack.enter_context(runtime.load(package, drafting)) for package in packages]
+        if not Serving(dict(zip(names, models, strict=True)), drafting.options, options, announce).run():
             os._exit(0)  # nobody waits for the step that runs; unmapping the weights under it would end in a crash
+
+
+def _check_names(names: list[str], num_packages: int) -> None:
+    """Refuse names that requests could not choose by."""
+    if len(names) != num_packages:
+        raise typer.BadParameter(
+            f"--model-name: {len(names)} for {num_packages} packages; one each is required. Give all of them, or none."
+        )
+    if not all(names):
+        raise typer.BadParameter("--model-name: an empty name; a text is required. Give one for each package.")
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise typer.BadParameter(
+            f"--model-name: {repeated[0]!r} twice; names that differ are required. Give one for each package."
+        )
 
 
 def _api_key(path: Path | None) -> str | None:

@@ -1,6 +1,6 @@
 """The pages that running sequences may take, of all levels, and whether more would fit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 
 from mxconv.engine.cache import KVCache
@@ -9,6 +9,8 @@ from mxconv.engine.kv_pages import PAGE
 from mxconv.engine.kv_pool import KVPool
 from mxconv.engine.state_cache import most_bytes
 from mxconv.engine.tree import MOST_ROWS
+from mxconv.errors import ModelError
+from mxconv.speculation.hierarchy import Hierarchy
 
 
 class KvBudget:
@@ -53,6 +55,25 @@ class KvBudget:
             return True
         saved = 0 if self._has_others else min((pool.num_saved for pool in self._pools.values()), default=0)
         return sum(map(self.bytes_of, lengths)) - (saved + num_shared) * self._page_bytes <= self.num_bytes
+
+
+def divided(num_bytes: int, hierarchies: Mapping[str, Hierarchy]) -> dict[str, int]:
+    """Shares of one limit by models' names, in proportion to the shortest sequence of each: all hold as many tokens.
+
+    Raises:
+        ModelError: a share does not hold one sequence.
+    """
+    budgets = {name: KvBudget(each.cached_decoders(), each.reader_caches(), None) for name, each in hierarchies.items()}
+    least = {name: budget.bytes_of(1) for name, budget in budgets.items()}
+    total = sum(least.values())
+    shares = {name: num_bytes * need // total for name, need in least.items()}
+    for name, share in shares.items():
+        if share < least[name]:
+            raise ModelError(
+                f"--kv-bytes {num_bytes}: {share:,} bytes for {name!r}; a sequence takes at least {least[name]:,}. "
+                f"Give at least {total:,}."
+            )
+    return shares
 
 
 def _state_bytes(decoder: Decoder) -> int:

@@ -3,8 +3,8 @@
 GET  /                      the page
 GET  /health                200 while it decodes, 503 before it ends
 GET  /metrics               for Prometheus
-GET  /v1/models             the one model
-GET  /v1/models/NAME        the same by its name
+GET  /v1/models             the models
+GET  /v1/models/NAME        one of them
 POST /v1/completions        text in, text out
 POST /v1/chat/completions   messages in, a message out
 POST /tokenize              a text or messages in, tokens out
@@ -35,13 +35,14 @@ from mxconv.serving.http.call import Desk
 from mxconv.serving.http.guard import Guard
 from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.replying import Reply
-from mxconv.serving.http.served import ServedModel, ServeOptions
+from mxconv.serving.http.served import ServeOptions
+from mxconv.serving.http.served_models import ServedModels
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
 
 SCRIPTS = ("events.js", "statistics.js", "sampling.js", "page.js")
 
 
-def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopback: bool) -> ASGIApp:
+def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loopback: bool) -> ASGIApp:
     """The application that a server runs; `is_loopback` says that only this machine can reach it."""
 
     @asynccontextmanager
@@ -59,9 +60,7 @@ def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopb
         responses=OTHERS,
     )
     metrics, page = Metrics(desk), _page(served)
-    reply = partial(Reply, desk, served, metrics, options.request_seconds)
-    entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}
-    entry["mxconv"] = served.about
+    reply = partial(Reply, desk, metrics, options.request_seconds)
     _handle_errors(app)
 
     @app.get("/", include_in_schema=False)
@@ -82,44 +81,44 @@ def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopb
 
     @app.get("/v1/models", responses={401: RESPONSES[401]})
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [entry]}
+        return {"object": "list", "data": [model.entry for model in served]}
 
     @app.get("/v1/models/{name:path}", responses={401: RESPONSES[401], 404: RESPONSES[404]})
     async def model(name: str) -> dict[str, Any]:
-        served.check_name(name)
-        return entry
+        return served.of(name).entry
 
     @app.post("/v1/completions", responses=RESPONSES)
     async def completions(body: CompletionBody) -> Response:
         # long prompts take a while to encode
-        return reply(CompletionShape, await asyncio.to_thread(served.completion_job, body))
+        return reply(CompletionShape, await asyncio.to_thread(served.of(body.model).completion_job, body))
 
     @app.post("/v1/chat/completions", responses=RESPONSES)
     async def chat(body: ChatBody) -> Response:
-        return reply(ChatShape, await asyncio.to_thread(served.chat_job, body))
+        return reply(ChatShape, await asyncio.to_thread(served.of(body.model).chat_job, body))
 
     @app.post("/tokenize", responses=RESPONSES)
     async def tokenize(body: TokenizeBody) -> dict[str, Any]:
-        return await asyncio.to_thread(served.tokenize, body)
+        return await asyncio.to_thread(served.of(body.model).tokenize, body)
 
     @app.post("/detokenize", responses=RESPONSES)
     async def detokenize(body: DetokenizeBody) -> dict[str, str]:
-        return await asyncio.to_thread(served.detokenize, body)
+        return await asyncio.to_thread(served.of(body.model).detokenize, body)
 
     return Guard(app, options, is_loopback, metrics)
 
 
-def _page(served: ServedModel) -> Response:
+def _page(served: ServedModels) -> Response:
     """The page at /: one file without anything from elsewhere, under a policy that forbids what it does not need."""
     folder = files("mxconv.serving.http").joinpath("page")
     html, style, *scripts = (folder.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", *SCRIPTS))
     script = "".join(scripts)
-    about = json.dumps({"model": served.name, **served.about}).replace("<", "\\u003c")  # cannot end the script element
+    models = json.dumps([{"model": model.name, **model.about} for model in served])
+    models = models.replace("<", "\\u003c")  # cannot end the script element
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    html = html.replace("/*style*/", style).replace("/*script*/", script).replace("/*about*/", about)
+    html = html.replace("/*style*/", style).replace("/*script*/", script).replace("/*models*/", models)
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 

@@ -93,7 +93,7 @@ class MxconvOptions(Body):
 class DecodingBody(Body):
     """Fields of both endpoints."""
 
-    model: str | None = Field(None, description="The name that /v1/models lists; the only one where it is left out.")
+    model: str | None = Field(None, description="A name that /v1/models lists; the first where it is left out.")
     n: int | None = Field(
         None, ge=1, le=MOST_CHOICES, description="Choices a prompt; number i has the seed `seed + i`."
     )

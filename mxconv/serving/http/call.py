@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 from mxconv.serving.http.api_error import OVERLOADED, SERVER, ApiError
 from mxconv.serving.http.engine_thread import EngineThread, Scores, Unscored, Update, Watcher
 from mxconv.serving.http.logprobs import TokenLogprobs, logprob_entry
-from mxconv.serving.http.served import Job, JobPrompt
+from mxconv.serving.http.served import Job, JobPrompt, ServedModel
 from mxconv.serving.sequence import Request
 from mxconv.speculation.selection import Selection
 from mxconv.text.text_stream import TextStream
@@ -115,13 +116,13 @@ def scored_prompt(prompt: JobPrompt, scores: list[TokenLogprobs], tokenizer: Tok
 class Call:
     """The sequences of one request, submitted when it is made."""
 
-    def __init__(self, thread: EngineThread, tokenizer: Tokenizer, job: Job) -> None:
+    def __init__(self, thread: EngineThread, job: Job) -> None:
         self.job = job
         self.began = time.perf_counter()
         self.first_token: float | None = None  # seconds after it began
         self.choices: list[ReplyChoice] = []
         self._thread = thread
-        self._tokenizer = tokenizer
+        self._tokenizer = tokenizer = job.served.tokenizer
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()  # of choices, by their index
         self._watchers: list[Watcher] = []
         self._scores: list[asyncio.Future[Scores]] = []  # of prompts, where they are wanted
@@ -129,7 +130,8 @@ class Call:
         for prompt in job.prompts if job.scores_prompts else ():
             scores: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
             self._scores.append(scores)
-            self._unscored.append(Unscored(prompt.token_ids, job.num_logprobs or 0, partial(_settle, scores)))
+            hear = partial(_settle, scores)
+            self._unscored.append(Unscored(prompt.token_ids, job.num_logprobs or 0, hear, job.served.decoder))
             thread.score(self._unscored[-1])
         markers = () if job.tool_form is None else job.tool_form.markers
         shown = [token for name in markers if (token := tokenizer.special_token_id(name)) is not None]
@@ -146,7 +148,7 @@ class Call:
         if job.max_new_tokens == 0:
             hear(Update(ending="length"))
             return
-        self._watchers.append(Watcher(hear, job.num_logprobs, job.body.wants_trace))
+        self._watchers.append(Watcher(hear, job.served.engine, job.num_logprobs, job.body.wants_trace))
         stops = self._tokenizer.eos_token_ids
         request = Request(choice.prompt.token_ids, job.max_new_tokens, stops, selection)
         self._thread.submit(request, self._watchers[-1])
@@ -209,17 +211,26 @@ def _settle(scores: "asyncio.Future[Scores]", told: Scores) -> None:
 
 
 class Desk:
-    """Admits calls; used in the event loop alone."""
+    """Admits calls; used in the event loop alone.
 
-    def __init__(self, thread: EngineThread, tokenizer: Tokenizer, max_sequences: int, max_queue: int) -> None:
+    Args:
+        thread: what decodes.
+        max_sequences: of each model, decoded at a time.
+        max_queue: sequences that wait, of all models together.
+    """
+
+    def __init__(self, thread: EngineThread, max_sequences: int, max_queue: int) -> None:
         self.thread = thread
-        self.capacity = max_sequences + max_queue
-        self.num_open = 0  # sequences
         self.closes = False
-        self._tokenizer = tokenizer
-        self._max_sequences = max_sequences
+        self._max_sequences, self._max_queue = max_sequences, max_queue
+        self._open: Counter[ServedModel] = Counter()  # sequences
         self._calls: set[Call] = set()
         self._seconds = 1.0  # a sequence takes, smoothed
+
+    @property
+    def num_open(self) -> int:
+        """Sequences that are decoded or wait."""
+        return self._open.total()
 
     @contextmanager
     def admit(self, job: Job) -> Iterator[Call]:
@@ -233,28 +244,30 @@ class Desk:
             raise _shutting_down()
         if self.thread.failure is not None:
             raise self.thread.failed
-        if count > self.capacity:
-            message = f"{count} sequences (n times the prompts); at most {self.capacity} fit in this server."
+        most, queue = self._max_sequences, self._max_queue
+        if count > most + queue:
+            message = f"{count} sequences (n times the prompts); at most {most + queue} fit in this server."
             raise ApiError(400, f"n: {message} Send several requests.", param="n")
-        if self.num_open + count > self.capacity:
-            turns = math.ceil(count / self._max_sequences)
+        if sum(max(num - most, 0) for num in (self._open + Counter({job.served: count})).values()) > queue:
+            turns = math.ceil(count / most)
             seconds = max(1, min(LONGEST_RETRY, math.ceil(turns * self._seconds)))
             raise ApiError(
                 429,
-                f"{self.num_open} sequences are decoded or wait; {self.capacity} are the most. Ask again later.",
+                f"{self.num_open} sequences are decoded or wait; {most} of a model and {queue} that wait are the most. "
+                "Ask again later.",
                 OVERLOADED,
                 code="queue_full",
                 headers={"Retry-After": str(seconds)},
             )
-        call = Call(self.thread, self._tokenizer, job)
+        call = Call(self.thread, job)
         self._calls.add(call)
-        self.num_open += count
+        self._open[job.served] += count
         try:
             yield call
         finally:
             call.end()
             self._calls.discard(call)
-            self.num_open -= count
+            self._open[job.served] -= count
             self._seconds += (time.perf_counter() - call.began - self._seconds) / 8
 
     def close(self) -> None:

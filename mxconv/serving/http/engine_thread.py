@@ -1,10 +1,10 @@
-"""The thread that owns the engine: the event loop submits and drops sequences, and gets updates of every step."""
+"""The thread that owns the engines: the event loop submits and drops sequences, and gets updates of every step."""
 
 import asyncio
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -52,6 +52,7 @@ class Watcher:
     """A receiver of a sequence's updates. `hear` is called in the event loop."""
 
     hear: Callable[[Update], None]
+    engine: Engine  # of the model that is asked
     num_logprobs: int | None = None
     wants_trace: bool = False
     sequence: Sequence | None = None  # set and read by the engine's thread alone
@@ -67,22 +68,21 @@ class Unscored:
     tokens: list[int]
     num_top: int
     hear: Callable[[Scores], None]
+    decoder: Decoder  # of the target
     scores: list[TokenLogprobs] = field(default_factory=list)  # so far
     pieces: Iterator[list[TokenLogprobs]] | None = None  # that compute the others
 
 
 class EngineThread:
-    """Steps an engine while it has work, and sleeps while it has none; scores prompts between steps, one at a time.
+    """Steps engines that have work in turns, and sleeps while none has; scores prompts between steps, one at a time.
 
     Args:
-        engine: used by this thread alone from now on.
-        decoder: the target's, likewise.
+        engines: used by this thread alone from now on, like the decoders of prompts.
     """
 
-    def __init__(self, engine: Engine, decoder: Decoder) -> None:
-        self.engine = engine
+    def __init__(self, engines: Iterable[Engine]) -> None:
+        self.engines = list(engines)  # the one whose last step is the longest ago comes first
         self.failure: str | None = None  # why it will never step again
-        self._decoder = decoder
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._watchers: dict[Sequence, Watcher] = {}
         self._unscored: list[Unscored] = []
@@ -102,7 +102,7 @@ class EngineThread:
                 self._tell(watcher.hear, Update(error=self.failed))
                 return
             try:
-                watcher.sequence = self.engine.submit(request)
+                watcher.sequence = watcher.engine.submit(request)
             except MxconvError as error:
                 self._tell(watcher.hear, Update(error=ApiError(400, str(error))))
             else:
@@ -129,7 +129,7 @@ class EngineThread:
                 self._unscored = [prompt for prompt in self._unscored if prompt is not watched]
             elif watched.sequence in self._watchers:
                 del self._watchers[watched.sequence]
-                self.engine.cancel(watched.sequence)
+                watched.engine.cancel(watched.sequence)
 
         self._inbox.put(forget_here)
 
@@ -141,7 +141,7 @@ class EngineThread:
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do."""
-        return self.engine.is_idle and not self._unscored
+        return all(engine.is_idle for engine in self.engines) and not self._unscored
 
     @property
     def is_alive(self) -> bool:
@@ -163,8 +163,9 @@ class EngineThread:
             while not self._stops:
                 while not self._stops and (self.is_idle or not self._inbox.empty()):
                     self._inbox.get()()
-                if not (self._stops or self.engine.is_idle):
-                    self._step()
+                engine = next((engine for engine in self.engines if not engine.is_idle), None)
+                if engine is not None and not self._stops:
+                    self._step(engine)
                 if self._unscored and not self._stops:
                     self._score(self._unscored[0])
         except BaseException as error:  # a defect: every request that waits, and every later one, gets an error
@@ -180,9 +181,10 @@ class EngineThread:
             while not self._stops:
                 self._inbox.get()()
 
-    def _step(self) -> None:
+    def _step(self, engine: Engine) -> None:
+        self.engines = [*(other for other in self.engines if other is not engine), engine]
         new: dict[Sequence, list[NewToken]] = {}
-        for each in self.engine.step():
+        for each in engine.step():
             if watcher := self._watchers.get(each.sequence):
                 count = watcher.num_logprobs
                 logprobs = None if count is None else token_logprobs(each.logits, each.token, count)
@@ -198,7 +200,7 @@ class EngineThread:
         told: Scores = prompt.scores
         try:
             if prompt.pieces is None:
-                prompt.pieces = prompt_logprobs(self._decoder, prompt.tokens, prompt.num_top)
+                prompt.pieces = prompt_logprobs(prompt.decoder, prompt.tokens, prompt.num_top)
             if (piece := next(prompt.pieces, None)) is not None:
                 prompt.scores += piece
                 return

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.call import Call, Desk
 from mxconv.serving.http.metrics import Metrics
-from mxconv.serving.http.served import Job, ServedModel
+from mxconv.serving.http.served import Job
 from mxconv.serving.http.shapes import Shape
 
 LAST_SECONDS = 2.0  # for the last words of a stream that took too long
@@ -25,11 +25,9 @@ STREAM_HEADERS = [
 class Reply(Response):
     """Admits a job when it is sent, so that nothing is held for a client that left before."""
 
-    def __init__(
-        self, desk: Desk, served: ServedModel, metrics: Metrics, seconds: float, shape: type[Shape], job: Job
-    ) -> None:
+    def __init__(self, desk: Desk, metrics: Metrics, seconds: float, shape: type[Shape], job: Job) -> None:
         super().__init__()
-        self._desk, self._served, self._metrics, self._seconds = desk, served, metrics, seconds
+        self._desk, self._metrics, self._seconds = desk, metrics, seconds
         self._shape, self._job = shape, job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +46,7 @@ class Reply(Response):
                 self._metrics.count(call)
 
     async def _send(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
-        shape, stream = self._shape(self._served, call), _EventStream(send)
+        shape, stream = self._shape(self._job.served, call), _EventStream(send)
         try:
             async with asyncio.timeout(self._seconds):
                 if self._job.body.stream:

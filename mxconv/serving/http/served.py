@@ -1,4 +1,4 @@
-"""A server's limits, the model that it serves, and from bodies of requests to jobs: token ids, and how to decode."""
+"""A server's limits, a model that it serves, and from bodies of requests to jobs: token ids, and how to decode."""
 
 import hashlib
 import secrets
@@ -11,7 +11,7 @@ import mxconv
 from mxconv.decode import TextModel
 from mxconv.errors import ModelError, MxconvError
 from mxconv.kernels.engine import NUMPY
-from mxconv.serving.http.api_error import ApiError, invalid
+from mxconv.serving.http.api_error import invalid
 from mxconv.serving.http.bodies import (
     ChatBody,
     CompletionBody,
@@ -21,6 +21,7 @@ from mxconv.serving.http.bodies import (
     NamedTool,
     TokenizeBody,
 )
+from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
@@ -44,9 +45,9 @@ class ServeOptions:
         host: the address to listen on.
         port: 0 for any free one.
         api_key: that clients must have; None lets everyone in.
-        max_sequences: decoded at a time.
-        kv_bytes: for keys and values; None leaves it to the engine.
-        max_queue: sequences that may wait while others are decoded.
+        max_sequences: decoded at a time, of each model.
+        kv_bytes: for keys and values, of all models together; None is no limit.
+        max_queue: sequences that may wait while others are decoded, of all models together.
         max_prompt_tokens: of a prompt; None: as many as the target has positions.
         max_new_tokens: of a choice; None: likewise.
         max_body_bytes: of a request.
@@ -91,6 +92,7 @@ class Job:
     """A request as it is decoded.
 
     Args:
+        served: the model that answers.
         body: of the request.
         prompts: one of a chat, one or more of completions.
         max_new_tokens: of each choice; 0 where prompts alone are wanted.
@@ -101,6 +103,7 @@ class Job:
         scores_prompts: whether the tokens of prompts have logprobs too.
     """
 
+    served: "ServedModel"
     body: DecodingBody
     prompts: list[JobPrompt]
     max_new_tokens: int
@@ -117,10 +120,14 @@ class Job:
 
 
 class ServedModel:
-    """A text model under the name that clients call it, with limits of prompts and answers."""
+    """A text model under the name that clients call it, with its engine, and limits of prompts and answers."""
 
-    def __init__(self, model: TextModel, name: str, options: ServeOptions) -> None:
+    def __init__(self, model: TextModel, name: str, engine: Engine, options: ServeOptions) -> None:
         self.name = name
+        self.engine = engine
+        target = model.loaded.levels[0].decoder
+        assert target is not None
+        self.decoder = target
         self.created = int(time.time())
         self.tokenizer = model.loaded.tokenizer
         self.level_names = [level.name for level in model.loaded.levels]
@@ -138,6 +145,12 @@ class ServedModel:
             self._template, self._no_chat = None, str(error)
 
     @property
+    def entry(self) -> dict[str, Any]:
+        """The model as /v1/models lists it."""
+        entry = {"id": self.name, "object": "model", "created": self.created, "owned_by": "mxconv"}
+        return {**entry, "max_model_len": self.num_positions, "mxconv": self.about}
+
+    @property
     def about(self) -> dict[str, Any]:
         """The field `mxconv` of /v1/models."""
         return {
@@ -148,16 +161,8 @@ class ServedModel:
             "plain_tokens_per_second": self.plain_tokens_per_second,
         }
 
-    def check_name(self, name: str | None) -> None:
-        """Raise ApiError where a request is meant for another model."""
-        if name is not None and name != self.name:
-            raise ApiError(
-                404, f"model: {name!r} is not here; {self.name!r} is.", param="model", code="model_not_found"
-            )
-
     def completion_job(self, body: CompletionBody) -> Job:
         """The job of a request; raises ApiError for a field that cannot be served."""
-        self.check_name(body.model)
         if body.max_tokens == 0 and not body.echo:
             raise invalid("max_tokens", "0 without echo; at least 1 is required. Ask for more, or for the prompt.")
         wanted = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
@@ -167,7 +172,6 @@ class ServedModel:
 
     def chat_job(self, body: ChatBody) -> Job:
         """The job of a request; raises ApiError for a field that cannot be served."""
-        self.check_name(body.model)
         if body.top_logprobs is not None and not body.logprobs:
             raise invalid("top_logprobs", f'{body.top_logprobs} without logprobs; send "logprobs": true as well.')
         wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -180,7 +184,6 @@ class ServedModel:
 
     def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
         """The tokens of a text, or of messages; raises ApiError for a field that cannot be served."""
-        self.check_name(body.model)
         if body.messages is not None:
             tokens = self._chat_tokens(body.messages, body.add_generation_prompt)
         else:
@@ -199,7 +202,6 @@ class ServedModel:
 
     def detokenize(self, body: DetokenizeBody) -> dict[str, str]:
         """The text of tokens, special ones included; raises ApiError for ids that there are not."""
-        self.check_name(body.model)
         if unknown := next((token for token in body.tokens if token >= self._vocab_size), None):
             raise invalid("tokens", f"token id {unknown}; ids from 0 to {self._vocab_size - 1} are required.")
         text = self.tokenizer.decode(body.tokens, skip_special_tokens=False)
@@ -258,7 +260,7 @@ class ServedModel:
         selection = replace(selection, constraint=self._grammar(body))
         stops = [*self._recommended.stop_strings, *body.stop_strings]
         form = self._form(body)
-        return Job(body, prompts, wanted, selection, sampling, stops, num_logprobs, tool_form=form)
+        return Job(self, body, prompts, wanted, selection, sampling, stops, num_logprobs, tool_form=form)
 
     def _form(self, body: DecodingBody) -> ToolForm | None:
         """How calls are read in the answers to a request; None where they are text alone."""

@@ -1,4 +1,4 @@
-"""From a package to a server: text model -> engine in a thread -> desk -> application -> socket, and to its end.
+"""From packages to a server: text models -> engines in a thread -> desk -> application -> socket, and to its end.
 
 Nobody is left without an answer at the end: running requests have some seconds to finish, and the rest get an error.
 """
@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -24,8 +24,8 @@ from mxconv.serving.http.app import application
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.guard import is_loopback
-from mxconv.serving.http.served import ServedModel, ServeOptions
-from mxconv.serving.llm_engine import Engine
+from mxconv.serving.http.served import ServeOptions
+from mxconv.serving.http.served_models import ServedModels
 
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2  # for answers that were broken off to leave
@@ -36,25 +36,25 @@ class Serving:
     """A server that listens already; `run` answers.
 
     Args:
-        model: what it serves; the caller closes it afterwards.
-        decoding: which levels take part, and how.
-        name: what clients call the model.
+        models: what it serves, by the names that clients use; the caller closes them afterwards.
+        decoding: which levels of each take part, and how.
         options: where and how.
         announce: called with the URL once requests are answered.
 
     Raises:
-        ModelError: the address is taken.
+        ModelError: the address is taken, or as `ServedModels` says.
     """
 
     def __init__(
-        self, model: TextModel, decoding: Options, name: str, options: ServeOptions, announce: Callable[[str], None]
+        self,
+        models: Mapping[str, TextModel],
+        decoding: Options,
+        options: ServeOptions,
+        announce: Callable[[str], None],
     ) -> None:
-        engine = Engine(model.hierarchy(decoding), options.max_sequences, options.kv_bytes)
-        served = ServedModel(model, name, options)
-        target = model.loaded.levels[0].decoder
-        assert target is not None
-        thread = EngineThread(engine, target)
-        self.desk = desk = Desk(thread, model.loaded.tokenizer, options.max_sequences, options.max_queue)
+        served = ServedModels(models, decoding, options)
+        thread = EngineThread(model.engine for model in served)
+        self.desk = desk = Desk(thread, options.max_sequences, options.max_queue)
         self.listener: socket.socket = listen(options.host, options.port)
         self.url = url_of(self.listener)
         app = application(served, desk, options, is_loopback(self.listener.getsockname()[0]))
@@ -64,7 +64,7 @@ class Serving:
         """Answer until a signal, or `server.stop()` from another thread.
 
         Returns:
-            Whether the engine has ended. Where it has not, a long step is still reading the model: do not close it.
+            Whether the engine has ended. Where it has not, a long step is still reading its model: close none.
         """
         self.server.run(sockets=[self.listener])
         return not self.desk.thread.is_alive

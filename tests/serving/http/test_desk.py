@@ -72,7 +72,7 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_those_who_come(packa
         def fail() -> Any:
             raise ArithmeticError("the weights melted")
 
-        server.serving.desk.thread.engine.step = fail  # type: ignore[method-assign]
+        server.serving.desk.thread.engines[0].step = fail  # type: ignore[method-assign]
         for status in (500, 503):
             response = server.post(PATH, LONG | {"stream": stream})
             assert response.status_code == status
@@ -124,7 +124,7 @@ def test_answers_do_not_depend_on_the_load(server: Running) -> None:
 
 def _slow_down(server: Running) -> None:
     """A tenth of a second a step."""
-    engine, waits = server.serving.desk.thread.engine, threading.Event()
+    (engine,), waits = server.serving.desk.thread.engines, threading.Event()
     step = engine.step
 
     def slowly() -> Any:

@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import FLAGS, NAMES
-from http_servers import NAME, Running
+from http_servers import NAME, Running, running
 
 QUESTION = "Which module reads files?"
 MOST = 160  # tokens: more than a screen
@@ -241,6 +242,37 @@ def test_a_schema_shapes_the_reply_and_what_it_makes_certain_has_a_row(server: R
     ask(browser, 1)
     assert browser.value("document.querySelector('.problem').textContent").startswith("JSON Schema: ")
     browser.value("document.getElementById('schema').value = ''")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_model_is_chosen_by_keys(
+    server: Running, package: Path, plain_package: Path, browser: LiveBrowser, width: int, scheme: str
+) -> None:
+    browser.open(server.url + "/")
+    assert browser.value("document.getElementById('models').hidden")  # there is nothing to choose
+    long = "larger-" * 12
+    with running(package, others={long: plain_package}) as several:
+        browser.console.clear()
+        browser.open(several.url + "/", width, 520, scheme)
+        assert ("combobox", "Model") in browser.accessible_names()
+        assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+        browser.value("document.getElementById('min-p').value = '0.1'")
+        while browser.value("document.activeElement.id") != "models":
+            browser.press("Tab", 9)
+        browser.press("ArrowDown", 40)
+        browser.wait(f"document.title === '{long} · mxconv'")
+        rows = "[...document.querySelectorAll('#rows tr')].map((row) => row.cells[0].textContent)"
+        levels = ["target", "mxfp4", "prompt-lookup"]
+        assert browser.value(rows) == ["target itself", *levels[1:], "constraint"]
+        assert browser.value("document.getElementById('levels').textContent") == " ← ".join(levels)
+        assert browser.value("document.getElementById('question-label').textContent") == "Text to go on with"
+        assert browser.value("document.getElementById('min-p').value") == "0.1"  # what was typed stays
+        browser.value("document.getElementById('min-p').value = ''; document.getElementById('question').focus()")
+        ask(browser, 5, most=12)
+        body = {"model": long, "prompt": QUESTION, "seed": 5, "temperature": 0.5, "max_tokens": 12}
+        (choice,) = several.post("/v1/completions", body).json()["choices"]
+        assert browser.value("document.querySelector('.reply .said').textContent") == choice["text"]
+        assert browser.console == []
 
 
 def test_stop_ends_a_reply_and_frees_its_sequence(server: Running, browser: LiveBrowser) -> None:

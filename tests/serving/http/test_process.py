@@ -53,6 +53,18 @@ def test_one_line_says_where_it_listens(package: Path, tmp_path: Path) -> None:
         assert process.communicate() == ("", "")
 
 
+def test_several_packages_have_one_address(package: Path, plain_package: Path) -> None:
+    with serve(package, str(plain_package), "--json") as (process, line):
+        found = json.loads(line)
+        assert found["model"] == package.name and found["models"] == [package.name, plain_package.name]
+        for name in found["models"]:
+            body = {"model": name, "prompt": "import os\n", "max_tokens": 2}
+            assert httpx.post(found["url"] + PATH, json=body, timeout=SECONDS).json()["model"] == name
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+        assert process.communicate() == ("", "")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to send")
 def test_sigterm_leaves_nobody_without_an_end_and_waits_for_nobody_that_hangs(package: Path) -> None:
     body = {"prompt": "import os\n", "max_tokens": 480, "n": 2, "temperature": 1.5, "stream": True}

@@ -1,12 +1,15 @@
 const byId = (id) => document.getElementById(id);
 const put = (id, text) => { byId(id).textContent = text; };
-const about = JSON.parse(byId("about").textContent);
+const models = JSON.parse(byId("served").textContent);
 const shares = byId("shares");
 const NUM_COLOURS = 6;
 const colour = (index) => (index ? "g" + ((index - 1) % NUM_COLOURS) : "own");
-// the levels, and a constraint, which has a row as soon as it makes a token certain
-const guessers = [...about.levels, "constraint"];
-const rows = guessers.map((name, index) => {
+let about, guessers, rows; // of the model that is chosen
+let messages = [];
+let running = null;
+
+// A level's row of counts, and its share of the bar.
+function rowOf(name, index) {
   const row = byId("rows").insertRow();
   const head = document.createElement("th");
   head.scope = "row";
@@ -22,9 +25,7 @@ const rows = guessers.map((name, index) => {
   shares.append(share);
   row.hidden = index === about.levels.length;
   return row;
-});
-let messages = [];
-let running = null;
+}
 
 function turn(kind, title) {
   const element = document.createElement("article");
@@ -98,6 +99,7 @@ function schemaAsked() {
 
 function bodyOf(question) {
   const body = {
+    model: about.model,
     stream: true,
     mxconv: { trace: true },
     ...sampling.asked(),
@@ -162,7 +164,7 @@ async function ask(question) {
 function setBusy(busy) {
   byId("send").disabled = busy;
   byId("stop").disabled = !busy;
-  byId("fresh").disabled = busy;
+  byId("fresh").disabled = byId("models").disabled = busy;
   if (!busy) running = null;
 }
 
@@ -189,14 +191,32 @@ byId("fresh").addEventListener("click", () => {
 });
 byId("marks").addEventListener("change", (event) => { byId("turns").classList.toggle("marked", event.target.checked); });
 
-document.title = about.model + " · mxconv";
-put("model", about.model);
-put("levels", about.levels.join(" ← "));
-put("plain", about.plain_tokens_per_second ? about.plain_tokens_per_second.toFixed(about.plain_tokens_per_second < 10 ? 2 : 0) : "–");
-put("hint", about.can_chat
-  ? "Ask something. Every token has the colour of the level that guessed it; those without one the target wrote itself."
-  : "This model has no chat template: it goes on with the text that you give. Every token has the colour of the level that guessed it; those without one the target wrote itself.");
-sampling.show(about.sampling);
-put("question-label", about.can_chat ? "Message" : "Text to go on with");
-byId("system").hidden = byId("system-label").hidden = !about.can_chat;
+byId("models").addEventListener("change", (event) => {
+  choose(models[event.target.selectedIndex]);
+  showStatistics(newStatistics());
+});
+
+// Shows a model, whose answers come from now on; what was said stays.
+function choose(model) {
+  about = model;
+  // the levels, and a constraint, which has a row as soon as it makes a token certain
+  guessers = [...about.levels, "constraint"];
+  byId("rows").replaceChildren();
+  shares.replaceChildren();
+  rows = guessers.map(rowOf);
+  document.title = about.model + " · mxconv";
+  put("model", models.length > 1 ? "" : about.model);
+  put("levels", about.levels.join(" ← "));
+  put("plain", about.plain_tokens_per_second ? about.plain_tokens_per_second.toFixed(about.plain_tokens_per_second < 10 ? 2 : 0) : "–");
+  put("hint", about.can_chat
+    ? "Ask something. Every token has the colour of the level that guessed it; those without one the target wrote itself."
+    : "This model has no chat template: it goes on with the text that you give. Every token has the colour of the level that guessed it; those without one the target wrote itself.");
+  sampling.show(about.sampling);
+  put("question-label", about.can_chat ? "Message" : "Text to go on with");
+  byId("system").hidden = byId("system-label").hidden = !about.can_chat;
+}
+
+byId("models").append(...models.map((model) => new Option(model.model)));
+byId("models").hidden = models.length < 2;
+choose(models[0]);
 byId("question").focus();

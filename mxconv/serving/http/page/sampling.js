@@ -12,6 +12,7 @@ const sampling = (() => {
     // The server's defaults, beside where each comes from.
     show(defaults) {
       for (const name of names) {
+        field(name).placeholder = field(name).title = "";
         if (!(name in defaults)) continue; // of no meaning where the likeliest token is taken
         field(name).placeholder = String(defaults[name]);
         field(name).title = "by default " + defaults[name] + ", from " + (defaults.from[name] === "default" ? "mxconv" : defaults.from[name]);
