@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 from packages import quantize
@@ -45,7 +46,7 @@ class Running:
     serving: Serving
     gate: threading.Event
     thread: threading.Thread
-    clients: list[openai.OpenAI] = field(default_factory=list)  # closed when the server ends
+    clients: list[Any] = field(default_factory=list)  # closed when the server ends
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=SECONDS, **options)
@@ -55,7 +56,11 @@ class Running:
 
     def client(self, api_key: str = "none") -> openai.OpenAI:
         self.clients.append(openai.OpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, timeout=SECONDS))
-        return self.clients[-1]
+        return self.clients[-1]  # type: ignore[no-any-return]
+
+    def anthropic(self, api_key: str = "none") -> anthropic.Anthropic:
+        self.clients.append(anthropic.Anthropic(base_url=self.url, api_key=api_key, max_retries=0, timeout=SECONDS))
+        return self.clients[-1]  # type: ignore[no-any-return]
 
     def connect(self) -> socket.socket:
         host, _, port = self.url.removeprefix("http://").partition(":")

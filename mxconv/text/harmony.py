@@ -125,7 +125,7 @@ class HarmonyReader:
         arguments = parsed(body)
         if name not in self._names or not isinstance(arguments, dict) or len(self.calls) == MOST_CALLS:
             return body
-        self.calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
+        self.calls.append(ToolCall.of(name, arguments))
         return ""
 
 

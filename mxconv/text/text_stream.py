@@ -128,6 +128,7 @@ class TextStream:
             self._transcript.extend(context)
         self._num_shown = self._transcript.num_certain  # characters
         self.stopped = False
+        self.stop_string: str | None = None  # that ended it
 
     def feed(self, token: int) -> str:
         """Append a token, and return the text that became certain, often none.
@@ -159,11 +160,12 @@ class TextStream:
         return piece
 
     def _find_stop(self, end: int) -> int | None:
-        """The beginning of the stop string that is complete first in the text up to `end`; the longest of several."""
+        """The beginning of the `stop_string` that is complete first in the text up to `end`; the longest of several."""
         text, shown = self._transcript.text, self._num_shown
         found = [(text.find(stop, shown, end), stop) for stop in self._stop_strings]
-        places = [(begin + len(stop), begin) for begin, stop in found if begin >= 0]
-        return min(places)[1] if places else None
+        places = [(begin + len(stop), begin, stop) for begin, stop in found if begin >= 0]
+        _, begin, self.stop_string = min(places, default=(None, None, None))
+        return begin
 
     def _num_held(self, end: int) -> int:
         """Characters at the end of the certain text that may begin a stop string."""

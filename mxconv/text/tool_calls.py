@@ -22,6 +22,11 @@ class ToolCall:
     name: str
     arguments: str  # a JSON object
 
+    @classmethod
+    def of(cls, name: str, arguments: dict[str, Any]) -> "ToolCall":
+        """A call with these arguments; halves of characters in them become question marks."""
+        return cls(name, json.dumps(arguments, ensure_ascii=False).encode(errors="replace").decode())
+
 
 class AnswerReader(Protocol):
     """Takes an answer apart, piece by piece, into text, calls and what the model thought.
@@ -106,7 +111,7 @@ class ToolForm:
         if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or name not in tools:
             return None
         arguments = value.get(self.arguments, value.get("arguments", value.get("parameters", {})))
-        return ToolCall(name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+        return ToolCall.of(name, arguments) if isinstance(arguments, dict) else None
 
 
 def parsed(text: str) -> Any:

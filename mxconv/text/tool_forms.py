@@ -122,7 +122,7 @@ class TaggedForm(ToolForm):
             is_text = _type(schemas.get(key, ({}, False))[0]) == "string"
             value = None if is_text else parsed(written)
             arguments[key] = written if value is None and (is_text or written != "null") else value
-        return [ToolCall(found[1], json.dumps(arguments, ensure_ascii=False))]
+        return [ToolCall.of(found[1], arguments)]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class NamedForm(ToolForm):
             value = parsed(arguments)
             if name.strip() not in tools or not isinstance(value, dict):
                 return []
-            calls.append(ToolCall(name.strip(), json.dumps(value, ensure_ascii=False)))
+            calls.append(ToolCall.of(name.strip(), value))
         return calls
 
 
@@ -230,7 +230,7 @@ class BracedForm(ToolForm):
             json.dumps(piece) if place % 2 else BARE_KEY.sub(r'"\1":', piece) for place, piece in enumerate(pieces)
         )
         arguments = parsed("".join(spelled))
-        return [] if arguments is None else [ToolCall(found[1], json.dumps(arguments, ensure_ascii=False))]
+        return [] if arguments is None else [ToolCall.of(found[1], arguments)]
 
 
 def _is_texts(values: Any) -> bool:

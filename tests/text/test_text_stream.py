@@ -87,8 +87,9 @@ def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none() -> None:
     stream = TextStream(one, ["stop", "ton"])
     pieces = [stream.feed(token) for token in one.encode("a sto sto", add_special_tokens=False)]
     assert pieces == ["", "a", " ", "", "", "", "sto ", "", "", ""]
+    assert stream.stop_string is None
     assert stream.feed(one.encode("n", add_special_tokens=False)[-1]) == "s"
-    assert stream.stopped
+    assert stream.stopped and stream.stop_string == "ton"
     assert stream.finish() == ""
 
 

@@ -7,6 +7,8 @@ GET  /v1/models             the models
 GET  /v1/models/NAME        one of them
 POST /v1/completions        text in, text out
 POST /v1/chat/completions   messages in, a message out
+POST /v1/responses          the same in OpenAI's newer form
+POST /v1/messages           the same in Anthropic's form, and how many tokens it reads: /v1/messages/count_tokens
 POST /tokenize              a text or messages in, tokens out
 POST /detokenize            and back
 """
@@ -29,11 +31,13 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 import mxconv
-from mxconv.serving.http.api_error import OTHERS, RESPONSES, SERVER, ApiError, not_validated
+from mxconv.serving.http.anthropic_messages import CountBody, MessagesBody, MessagesShape
+from mxconv.serving.http.api_error import ANTHROPIC_RESPONSES, OTHERS, RESPONSES, SERVER, ApiError, not_validated
 from mxconv.serving.http.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.guard import Guard
 from mxconv.serving.http.metrics import Metrics
+from mxconv.serving.http.openai_responses import ResponsesBody, ResponsesShape
 from mxconv.serving.http.replying import Reply
 from mxconv.serving.http.served import ServeOptions
 from mxconv.serving.http.served_models import ServedModels
@@ -96,6 +100,19 @@ def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loop
     async def chat(body: ChatBody) -> Response:
         return reply(ChatShape, await asyncio.to_thread(served.of(body.model).chat_job, body))
 
+    @app.post("/v1/responses", responses=RESPONSES)
+    async def responses(body: ResponsesBody) -> Response:
+        return reply(partial(ResponsesShape, body), await asyncio.to_thread(body.job, served.of(body.model)))
+
+    @app.post("/v1/messages", responses=ANTHROPIC_RESPONSES)
+    async def messages(body: MessagesBody) -> Response:
+        return reply(partial(MessagesShape, body), await asyncio.to_thread(body.job, served.of(body.model)))
+
+    @app.post("/v1/messages/count_tokens", responses=ANTHROPIC_RESPONSES)
+    async def count_tokens(body: CountBody) -> dict[str, int]:
+        job = await asyncio.to_thread(body.job, served.of(body.model))
+        return {"input_tokens": len(job.prompts[0].token_ids)}
+
     @app.post("/tokenize", responses=RESPONSES)
     async def tokenize(body: TokenizeBody) -> dict[str, Any]:
         return await asyncio.to_thread(served.of(body.model).tokenize, body)
@@ -127,21 +144,22 @@ def _hash(text: str) -> str:
 
 
 def _handle_errors(app: FastAPI) -> None:
-    """Respond to every error in OpenAI's shape."""
+    """Respond to every error in the shape of the path's dialect."""
 
     @app.exception_handler(ApiError)
-    async def told(_: Request, error: ApiError) -> Response:
-        return error.response()
+    async def told(request: Request, error: ApiError) -> Response:
+        return error.response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> Response:
-        return not_validated(error.errors()).response()
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        return not_validated(error.errors()).response(request.url.path)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path}: {error.detail}."
-        return ApiError(error.status_code, message, headers=error.headers).response()
+        return ApiError(error.status_code, message, headers=error.headers).response(request.url.path)
 
     @app.exception_handler(Exception)
-    async def defect(_: Request, error: Exception) -> Response:
-        return ApiError(500, f"A defect of the server: {type(error).__name__}.", SERVER).response()
+    async def defect(request: Request, error: Exception) -> Response:
+        told = ApiError(500, f"A defect of the server: {type(error).__name__}.", SERVER)
+        return told.response(request.url.path)

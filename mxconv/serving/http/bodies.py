@@ -260,7 +260,7 @@ class Message(Body):
 class Function(Body):
     """A function that the model may call; `strict` changes nothing: where calls are demanded, schemas always hold."""
 
-    name: Annotated[str, Field(pattern="^[A-Za-z0-9_.-]{1,64}$")]
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9_.-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

@@ -73,6 +73,11 @@ class ReplyChoice:
         context = end if self.tokenizer.decode(end) else self.prompt.token_ids
         self._stream = TextStream(self.tokenizer, self.stop_strings, context, self.shown)
 
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended it, if one did."""
+        return self._stream.stop_string
+
     def take(self, update: Update) -> list[ReplyToken]:
         """Append what a step decided, and return it; tokens after a stop string are dropped."""
         begin = len(self.tokens)

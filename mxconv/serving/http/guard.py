@@ -8,6 +8,7 @@ otherwise a site could have its name resolve to 127.0.0.1 and be this server's o
 import asyncio
 import hmac
 import ipaddress
+import json
 from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,7 +20,10 @@ from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.served import ServeOptions
 
 OPEN_PATHS = ("/", "/health", "/openapi.json")
-PATHS = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
+PATHS = (
+    *(*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize"),
+)
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
@@ -52,7 +56,7 @@ class Guard:
             self._check(scope["path"], headers)
             receive = await self._with_body(headers, scope, receive)
         except ApiError as error:
-            await error.response()(scope, receive, send_on)
+            await error.response(scope["path"])(scope, receive, send_on)
             return
         except ClientDisconnect:
             return
@@ -69,11 +73,12 @@ class Guard:
             )
         if self._key is not None and path not in OPEN_PATHS:
             scheme, _, given = headers.get("authorization", "").partition(" ")
-            is_right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key)
-            if scheme.lower() != "bearer" or not is_right:
+            keys = [given.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+            are_right = [hmac.compare_digest(key.encode("utf-8", "replace"), self._key) for key in keys]
+            if not any(are_right):
                 raise ApiError(
                     401,
-                    "Authorization: this server's API key is required, as `Bearer KEY`.",
+                    "Authorization: this server's API key is required, as `Bearer KEY`, or alone in x-api-key.",
                     code="invalid_api_key",
                     headers={"WWW-Authenticate": "Bearer"},
                 )
@@ -94,12 +99,26 @@ class Guard:
         except TimeoutError:
             message = f"The body was not complete after {seconds:g} seconds."
             raise ApiError(408, message, code="slow_body", headers={"Connection": "close"}) from None
+        _check_json(body)
         whole = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def receive_again() -> Message:
             return whole.pop() if whole else await receive()
 
         return receive_again
+
+
+def _check_json(body: bytearray) -> None:
+    """Raise ApiError where JSON says what no answer could repeat; what is no JSON is left to the application."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        message = "body: NaN, an infinity, half a character, or too deep; JSON in UTF-8 is required. Repair it."
+        raise ApiError(400, message, code="invalid_json") from None
 
 
 def _too_large(most: int) -> ApiError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.call import Call, Desk
+from mxconv.serving.http.item_shape import ItemShape
 from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.served import Job
 from mxconv.serving.http.shapes import Shape
@@ -20,15 +22,17 @@ STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would collect a stream before it passes it on
 ]
+AnswerShape = Shape | ItemShape  # an answer in one piece, or as events
+ShapeOf = Callable[[ServedModel, Call], AnswerShape]
 
 
 class Reply(Response):
     """Admits a job when it is sent, so that nothing is held for a client that left before."""
 
-    def __init__(self, desk: Desk, metrics: Metrics, seconds: float, shape: type[Shape], job: Job) -> None:
+    def __init__(self, desk: Desk, metrics: Metrics, seconds: float, shape_of: ShapeOf, job: Job) -> None:
         super().__init__()
         self._desk, self._metrics, self._seconds = desk, metrics, seconds
-        self._shape, self._job = shape, job
+        self._shape_of, self._job = shape_of, job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer; raises ApiError where nothing has been sent yet."""
@@ -46,11 +50,12 @@ class Reply(Response):
                 self._metrics.count(call)
 
     async def _send(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
-        shape, stream = self._shape(self._job.served, call), _EventStream(send)
+        shape = self._shape_of(self._job.served, call)
+        stream = _EventStream(shape, send)
         try:
             async with asyncio.timeout(self._seconds):
                 if self._job.body.stream:
-                    await self._send_chunks(call, shape, stream)
+                    await self._send_events(call, shape, stream)
                     return
                 async for _ in call.parts():
                     pass
@@ -63,40 +68,42 @@ class Reply(Response):
         except ApiError as error:
             await stream.fail(error)
 
-    async def _send_chunks(self, call: Call, shape: Shape, stream: "_EventStream") -> None:
-        usage: dict[str, Any] = {"usage": None} if self._job.body.includes_usage else {}
+    async def _send_events(self, call: Call, shape: AnswerShape, stream: "_EventStream") -> None:
         async for choice, added in call.parts():
             if not stream.has_begun:  # after the first part, since an error before it has a status of its own
-                for opening in shape.opening():
-                    await stream.send(opening | usage)
-            await stream.send(shape.chunk(choice, added) | usage)
-        if usage:
-            await stream.send(shape.last())
-        await stream.write("[DONE]", is_last=True)
+                await stream.send(shape.opening())
+            await stream.send(shape.step(choice, added))
+        await stream.send(shape.closing())
+        await stream.end()
 
 
 class _EventStream:
     """Server-sent events over ASGI; the response begins with the first."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, shape: AnswerShape, send: Send) -> None:
+        self._shape = shape
         self._asgi_send = send
         self.has_begun = False
 
-    async def send(self, members: dict[str, Any]) -> None:
-        await self.write(json.dumps(members, ensure_ascii=False))
+    async def send(self, events: Iterable[dict[str, Any] | str]) -> None:
+        for event in events:
+            name = f"event: {event['type']}\n" if self._shape.names_events and not isinstance(event, str) else ""
+            text = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
+            if not self.has_begun:
+                self.has_begun = True
+                await self._asgi_send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+            raw = f"{name}data: {text}\n\n".encode()
+            await self._asgi_send({"type": "http.response.body", "body": raw, "more_body": True})
+
+    async def end(self) -> None:
+        await self._asgi_send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
         """Send an error as the last event, or raise it for the application where nothing was sent."""
         if not self.has_begun:
             raise error
-        await self.write(json.dumps(error.body), is_last=True)
-
-    async def write(self, text: str, is_last: bool = False) -> None:
-        if not self.has_begun:
-            self.has_begun = True
-            await self._asgi_send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-        raw = f"data: {text}\n\n".encode()
-        await self._asgi_send({"type": "http.response.body", "body": raw, "more_body": not is_last})
+        await self.send([self._shape.failure(error)])
+        await self.end()
 
 
 async def _left(receive: Receive) -> None:

@@ -2,11 +2,14 @@
 
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
+from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.bodies import ChatBody
 from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
-from mxconv.serving.http.served import ServedModel
+from mxconv.serving.http.served import Job, ServedModel
+from mxconv.text.tool_calls import AnswerReader
 
 
 class Shape:
@@ -15,6 +18,7 @@ class Shape:
     prefix: str
     whole_object: str
     chunk_object: str
+    names_events = False
 
     def __init__(self, served: ServedModel, call: Call) -> None:
         self._call = call
@@ -36,15 +40,21 @@ class Shape:
         """Chunks before the first token."""
         raise NotImplementedError
 
-    def chunk(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
+    def step(self, choice: ReplyChoice, added: list[ReplyToken]) -> Iterator[dict[str, Any]]:
         """The chunk of a step: what it added to a choice, its ending, and in the last chunk how it was sampled."""
         is_last = all(choice.finish_reason for choice in self._call.choices)
         found = self._chunk(self._choice(choice, self._delta(choice, added), added))
-        return found | (self._with_sampling if is_last else {})
+        yield found | (self._with_sampling if is_last else {})
 
-    def last(self) -> dict[str, Any]:
-        """The chunk of `stream_options.include_usage`."""
-        return self._chunk() | {"usage": self.usage()}
+    def closing(self) -> Iterator[dict[str, Any] | str]:
+        """The chunk of `stream_options.include_usage` where it is wanted, and OpenAI's last words."""
+        if self._call.job.body.includes_usage:
+            yield self._chunk() | {"usage": self.usage()}
+        yield "[DONE]"
+
+    def failure(self, error: ApiError) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return error.body
 
     def usage(self) -> dict[str, int]:
         """Tokens that were read and written; a stop token counts."""
@@ -56,7 +66,8 @@ class Shape:
         return {"mxconv": {**self._head["mxconv"], "sampling": self._call.job.sampling.members}}
 
     def _chunk(self, *choices: dict[str, Any]) -> dict[str, Any]:
-        return {"object": self.chunk_object, **self._head, "choices": choices}
+        usage = {"usage": None} if self._call.job.body.includes_usage else {}
+        return {"object": self.chunk_object, **self._head, "choices": choices, **usage}
 
     def _choice(self, choice: ReplyChoice, content: dict[str, Any], tokens: list[ReplyToken]) -> dict[str, Any]:
         """A choice, with the level that guessed each token and counts of all drafts since it began, if wanted."""
@@ -135,9 +146,7 @@ class ChatShape(Shape):
 
     def __init__(self, served: ServedModel, call: Call) -> None:
         super().__init__(served, call)
-        form, body = call.job.tool_form, call.job.body
-        tools = body.offered if isinstance(body, ChatBody) else []
-        self._readers = [] if form is None else [form.reader(tools) for _ in call.choices]
+        self._readers = [reader for _ in call.choices if (reader := answer_reader(call.job)) is not None]
         self._ids: list[list[str]] = [[] for _ in call.choices]  # of the calls that were sent
         self._num_thought = [0] * len(call.choices)  # characters of the reasoning that were sent
 
@@ -174,7 +183,7 @@ class ChatShape(Shape):
         said = reader.feed(text) + (reader.finish() if choice.finish_reason is not None else "")
         made = []
         for call in reader.calls[len(ids) :]:
-            ids.append(f"call_{uuid.uuid4().hex[:24]}")
+            ids.append(new_id("call"))
             function = {"name": call.name, "arguments": call.arguments}
             made.append({"id": ids[-1], "type": "function", "function": function})
         return said, made
@@ -192,3 +201,14 @@ class ChatShape(Shape):
     def _logprobs(self, tokens: list[ReplyToken]) -> dict[str, Any] | None:
         wanted = self._call.job.num_logprobs is not None
         return {"content": [token.logprobs for token in tokens], "refusal": None} if wanted else None
+
+
+def answer_reader(job: Job) -> AnswerReader | None:
+    """A reader that takes a choice apart; None where it is text alone."""
+    tools = job.body.offered if isinstance(job.body, ChatBody) else []
+    return None if job.tool_form is None else job.tool_form.reader(tools)
+
+
+def new_id(prefix: str) -> str:
+    """A random name of something in an answer."""
+    return f"{prefix}_{uuid.uuid4().hex[:24]}"

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from commands import run_forked
 
+from mxconv.serving.http.anthropic_messages import MessagesBody
 from mxconv.serving.http.api_error import RESPONSES
 from mxconv.serving.http.bodies import ChatBody, CompletionBody
 from mxconv.serving.http.guard import PATHS
+from mxconv.serving.http.openai_responses import ResponsesBody
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "serving.md").read_text()
@@ -18,7 +20,8 @@ SOURCES = "".join(path.read_text() for path in (ROOT / "mxconv" / "serving" / "h
 
 
 def test_fields_and_endpoints() -> None:
-    for name in {*CompletionBody.model_fields, *ChatBody.model_fields} - {"stream_options"}:
+    bodies = (CompletionBody, ChatBody, ResponsesBody, MessagesBody)
+    for name in {name for body in bodies for name in body.model_fields} - {"stream_options"}:
         assert f"`{name}`" in PAGE, name
     assert "`stream_options.include_usage`" in PAGE
     assert all(f" {path}`" in PAGE for path in PATHS)

@@ -149,6 +149,9 @@ def test_whatever_a_field_holds_the_server_does_not_fail(
         told(response)
 
 
+MOST = {"/v1/responses": {"max_output_tokens": 2}, "/v1/messages/count_tokens": {}}
+
+
 @pytest.fixture(scope="module")
 def schema(server: Running) -> Any:
     return schemathesis.openapi.from_url(server.url + "/openapi.json")
@@ -162,7 +165,7 @@ def test_no_request_that_the_description_allows_makes_it_fail(schema: Any) -> No
         operation = data.draw(st.sampled_from(operations))
         case = data.draw(operation.as_strategy())
         if isinstance(case.body, dict):
-            case.body = case.body | {"max_tokens": 2}
+            case.body = case.body | MOST.get(operation.path, {"max_tokens": 2})
         response = case.call()
         assert response.status_code < 500 and response.status_code != 422
 

@@ -1,0 +1,260 @@
+"""/v1/responses through OpenAI's own client: what a chat says, as a list of items."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from http_servers import NAME, Running, running
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai.types.responses import Response
+
+PATH = "/v1/responses"
+ASKED = "Which module?"
+MESSAGES = [{"role": "user", "content": ASKED}]
+SEED = {"seed": 9}
+OPTIONS: dict[str, Any] = {"model": NAME, "max_output_tokens": 24, "extra_body": SEED}
+NUMBERS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": [1, 2, 3]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+EMPTY: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS: list[Any] = [
+    {"type": "function", "name": "add", "description": "Adds.", "parameters": NUMBERS, "strict": True},
+    {"type": "function", "name": "get_time", "parameters": EMPTY, "strict": None},
+]
+OF_CHATS = [
+    {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": NUMBERS}},
+    {"type": "function", "function": {"name": "get_time", "parameters": EMPTY}},
+]
+JSON: Any = {"format": {"type": "json_schema", "name": "numbers", "schema": NUMBERS, "strict": True}}
+
+
+def chat(server: Running, **body: Any) -> Any:
+    """What the same request gets at /v1/chat/completions."""
+    return server.post("/v1/chat/completions", {"max_tokens": 24} | SEED | body).json()["choices"][0]
+
+
+def without_names(response: Any) -> Any:
+    """All but the random ids and the time."""
+    found = json.loads(response.model_dump_json(exclude={"id", "created_at"}))
+    for item in found["output"]:
+        del item["id"]
+        item.pop("call_id", None)
+    return found
+
+
+def test_a_response_is_what_a_chat_says(server: Running) -> None:
+    client = server.client()
+    response = client.responses.create(input=ASKED, instructions="Be brief.", metadata={"a": "b"}, **OPTIONS)
+    system = {"role": "system", "content": "Be brief."}
+    assert response.output_text == chat(server, messages=[system, *MESSAGES])["message"]["content"]
+    Response.model_validate(response.model_dump(), strict=False)  # the client itself does not
+    assert response.id.startswith("resp_") and response.object == "response" and response.model == NAME
+    assert response.status == "incomplete" and response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens" and response.output[0].status == "incomplete"  # type: ignore[union-attr]
+    assert response.instructions == "Be brief." and response.metadata == {"a": "b"}
+    assert response.to_dict()["store"] is False
+    usage = response.usage
+    assert usage is not None and usage.output_tokens == 24
+    assert usage.input_tokens == len(server.model.encode([system, *MESSAGES]))
+    assert usage.total_tokens == usage.input_tokens + 24
+
+
+def test_items_are_the_messages_of_a_chat(server: Running) -> None:
+    first = server.client().responses.create(input=ASKED, **OPTIONS)
+    items: list[Any] = [{"role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]}]
+    items += [{"role": "user", "content": ASKED}, *first.output, {"type": "message", "role": "user", "content": "So?"}]
+    response = server.client().responses.create(input=items, store=False, truncation="disabled", **OPTIONS)
+    same = [
+        {"role": "system", "content": "Be brief."},
+        *MESSAGES,
+        {"role": "assistant", "content": first.output_text},
+        {"role": "user", "content": "So?"},
+    ]
+    assert response.output_text == chat(server, messages=same)["message"]["content"]
+
+
+def test_a_stream_adds_up_to_the_response(server: Running) -> None:
+    options = {**OPTIONS, "max_output_tokens": 80, "text": JSON, "input": ASKED}
+    whole = server.client().responses.create(**options)
+    assert whole.status == "completed" and whole.incomplete_details is None
+    jsonschema.validate(json.loads(whole.output_text), NUMBERS)
+    with server.client().responses.stream(**options) as stream:
+        deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        streamed = stream.get_final_response()
+    assert deltas == streamed.output_text == whole.output_text
+    given = json.loads(streamed.model_dump_json(exclude={"id", "created_at"}))
+    for item in given["output"]:
+        del item["id"]
+        item["content"][0].pop("parsed")
+    assert given == without_names(whole)
+
+
+def test_the_events_of_a_stream_are_numbered_and_in_order(server: Running) -> None:
+    stream = server.client().responses.create(input=ASKED, stream=True, **OPTIONS)
+    events = list(stream)
+    assert [event.sequence_number for event in events] == list(range(len(events)))  # type: ignore[union-attr]
+    names = [event.type.removeprefix("response.") for event in events]
+    assert names[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert set(names[4:-4]) == {"output_text.delta"}
+    assert names[-4:] == ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
+    whole = server.client().responses.create(input=ASKED, **OPTIONS)
+    assert without_names(events[-1].response) == without_names(whole)  # type: ignore[union-attr]
+
+
+def test_logprobs_are_those_of_a_chat(server: Running) -> None:
+    include: Any = ["message.output_text.logprobs"]
+    options: dict[str, Any] = {"input": ASKED, "include": include, "top_logprobs": 2, **OPTIONS}
+    part = server.client().responses.create(**options).to_dict()["output"][0]["content"][0]  # type: ignore[index]
+    expected = chat(server, messages=MESSAGES, logprobs=True, top_logprobs=2)["logprobs"]["content"]
+    assert part["logprobs"] == expected
+    deltas = server.client().responses.create(stream=True, **options)
+    sent = [one for event in deltas if event.type == "response.output_text.delta" for one in event.logprobs]
+    assert [one.to_dict() for one in sent] == expected
+
+
+def test_logprobs_of_tokens_that_are_a_part_of_a_character_come_with_it(server: Running) -> None:
+    text: Any = {"format": {"type": "json_schema", "name": "x", "schema": {"const": "né👧é"}}}
+    options: dict[str, Any] = {"input": ASKED, "text": text, "top_logprobs": 1, **OPTIONS, "max_output_tokens": 60}
+    whole = server.client().responses.create(**options).to_dict()["output"][0]["content"][0]  # type: ignore[index]
+    assert json.loads(whole["text"]) == "né👧é"  # type: ignore[index]
+    stream = server.client().responses.create(stream=True, **options)
+    deltas = [event for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(event.delta for event in deltas) == whole["text"]  # type: ignore[index]
+    sent = [one.to_dict() for event in deltas for one in event.logprobs]
+    assert sent == whole["logprobs"] and len(sent) > len(deltas)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "add"}])
+def test_a_demanded_call_is_made_and_a_conversation_goes_on_with_its_result(server: Running, choice: Any) -> None:
+    client = server.client()
+    options: dict[str, Any] = OPTIONS | {"max_output_tokens": 120, "tools": TOOLS}
+    first = client.responses.create(input=ASKED, tool_choice=choice, parallel_tool_calls=False, **options)
+    (call,) = first.output
+    assert call.type == "function_call" and call.call_id.startswith("call_") and call.status == "completed"
+    jsonschema.validate(json.loads(call.arguments), {"add": NUMBERS, "get_time": EMPTY}[call.name])
+    assert choice == "required" or call.name == "add"
+    of_chat = choice if choice == "required" else {"type": "function", "function": {"name": "add"}}
+    (same,) = chat(server, messages=MESSAGES, tools=OF_CHATS, tool_choice=of_chat, max_tokens=120)["message"][
+        "tool_calls"
+    ]
+    assert same["function"] == {"name": call.name, "arguments": call.arguments}
+    with client.responses.stream(input=ASKED, tool_choice=choice, parallel_tool_calls=False, **options) as stream:
+        (streamed,) = stream.get_final_response().output
+    assert streamed.type == "function_call" and (streamed.name, streamed.arguments) == (call.name, call.arguments)
+    items: list[Any] = [{"role": "user", "content": ASKED}, call]
+    items += [{"type": "function_call_output", "call_id": call.call_id, "output": "3"}]
+    answer = client.responses.create(input=items, **options | {"max_output_tokens": 24})
+    written = {"id": call.call_id, "function": {"name": call.name, "arguments": call.arguments}}
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "tool_calls": [written]},
+        {"role": "tool", "tool_call_id": call.call_id, "content": "3"},
+    ]
+    assert answer.output_text == chat(server, messages=messages, tools=OF_CHATS)["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "code"),
+    [
+        ({"input": None}, "input", None),
+        ({"input": []}, "input", None),
+        ({"input": "x " * 600}, "input", "context_length_exceeded"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input", None),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input", None),
+        ({"input": [{"role": "user"}]}, "input", None),
+        ({"input": [{"type": "function_call", "name": "x"}]}, "input", None),
+        ({"max_output_tokens": 0}, "max_output_tokens", None),
+        ({"max_output_tokens": 10_000}, "max_output_tokens", None),
+        ({"temperature": -1}, "temperature", None),
+        ({"seed": 2**64}, "seed", None),
+        ({"top_logprobs": 21}, "top_logprobs", None),
+        ({"include": ["file_search_call.results"]}, "include", None),
+        ({"tools": [{"type": "web_search"}]}, "tools", None),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools", None),
+        ({"tool_choice": "required"}, "tool_choice", None),
+        ({"tool_choice": {"type": "function", "name": "other"}}, "tool_choice", None),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", None),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "x"}}}}, "text.format", None),
+        ({"text": {"format": {"type": "grammar"}}}, "text", None),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
+        ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
+        ({"background": True}, "background", "unsupported_parameter"),
+        ({"reasoning": {"effort": "high"}}, "reasoning", "unsupported_parameter"),
+        ({"messages": MESSAGES}, "messages", "unknown_parameter"),
+    ],
+)
+def test_a_field_that_cannot_be_served_is_named(
+    server: Running, change: dict[str, Any], param: str, code: str | None
+) -> None:
+    response = server.post(PATH, {"input": "x", "max_output_tokens": 2} | change)
+    error = response.json()["error"]
+    assert response.status_code == 400 and set(error) == {"message", "type", "param", "code"}
+    assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request_error")
+    assert error["message"].startswith(param)
+
+
+def test_the_client_raises_its_own_errors(server: Running) -> None:
+    with pytest.raises(openai.BadRequestError, match="max_output_tokens: 10000"):
+        server.client().responses.create(model=NAME, input="x", max_output_tokens=10_000)
+    with pytest.raises(openai.NotFoundError, match="'gpt-9' is not here"):
+        server.client().responses.create(model="gpt-9", input="x")
+    with pytest.raises(openai.NotFoundError):
+        server.client().responses.retrieve("resp_1")
+
+
+def test_fields_that_ask_for_nothing_are_taken(server: Running) -> None:
+    neutral = {
+        "store": True, "user": "me", "metadata": {"a": "b"}, "truncation": "disabled", "previous_response_id": None,
+        "reasoning": {}, "text": {"verbosity": "low"}, "service_tier": "auto", "include": [], "background": False,
+        "stream_options": {"include_obfuscation": False}, "prompt_cache_key": "x", "parallel_tool_calls": None,
+    }  # fmt: skip
+    response = server.post(PATH, {"input": "x", "max_output_tokens": 2, **neutral})
+    assert response.status_code == 200 and response.json()["store"] is False
+
+
+def test_bodies_that_no_answer_could_repeat_are_refused(server: Running) -> None:
+    for raw in (b'{"input": "x", "metadata": {"a": "\\ud800"}}', b'{"input": "x", "text": {"verbosity": NaN}}'):
+        response = httpx.post(server.url + PATH, content=raw, headers={"Content-Type": "application/json"})
+        assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_json"
+
+
+def test_an_error_inside_a_stream_is_its_last_event(package: Path) -> None:
+    with running(package) as server:
+        stream = server.client().responses.create(model=NAME, input="x", stream=True)
+        assert next(stream).type == "response.created"
+        server.gate.clear()
+        server.serving.desk.break_off()
+        with pytest.raises(openai.APIError, match="shutting down"):
+            list(stream)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+MEMBERS = ("role", "content", "call_id", "name", "arguments", "output", "id", "status")
+item = st.fixed_dictionaries(
+    {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning"])},
+    optional=dict.fromkeys(MEMBERS, st.text(max_size=5) | json_values) | {"role": st.sampled_from(["user", "system"])},
+)
+FIELDS = ("instructions", "model", "seed", "temperature", "top_p", "stream", "tools", "tool_choice", "text", "metadata",
+          "include", "top_logprobs", "reasoning", "max_output_tokens", "parallel_tool_calls", "store")  # fmt: skip
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    items=st.lists(item, max_size=3) | st.text(max_size=5),
+    fields=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3),
+)
+def test_whatever_a_field_holds_the_server_does_not_fail(server: Running, items: Any, fields: dict[str, Any]) -> None:
+    response = server.post(PATH, {"input": items, "max_output_tokens": 2} | fields)
+    assert response.status_code in (200, 400, 404), response.text
