@@ -117,7 +117,7 @@ class ToolChoice(Body):
 
 
 class OutputConfig(Body):
-    format: TextFormat = TextFormat()
+    format: TextFormat | None = None
     effort: str | None = None  # of thinking
 
 
@@ -136,20 +136,20 @@ class CountBody(CacheableBody):
     tools: list[ClientTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Annotated[dict[str, Any] | None, only({"type": "disabled"})] = None
-    output_config: OutputConfig = OutputConfig()
+    output_config: OutputConfig | None = None
 
     @property
     def chat(self) -> dict[str, Any]:
         """Members of the same request as a chat."""
         system = [] if self.system is None else [{"role": "system", "content": _joined(self.system)}]
-        choice = self.tool_choice
+        choice, form = self.tool_choice, self.output_config and self.output_config.format
         return {
             "model": self.model,
             "messages": [*system, *(message for turn in self.messages for message in turn.messages)],
             "tools": [tool.plain for tool in self.tools or ()],
             "tool_choice": choice and choice.plain,
             "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
-            "response_format": self.output_config.format.plain,
+            "response_format": form and form.plain,
         }
 
     def job(self, served: ServedModel) -> Job:

@@ -183,6 +183,15 @@ def test_a_field_that_cannot_be_served_is_named(server: Running, change: dict[st
     assert error["type"] == "invalid_request_error" and error["message"].startswith(message)
 
 
+def test_fields_that_ask_for_nothing_are_taken(server: Running) -> None:
+    neutral = {
+        "thinking": {"type": "disabled"}, "service_tier": "auto", "metadata": {"user_id": None}, "stop_sequences": [],
+        "output_config": {"effort": "high", "format": None}, "cache_control": {"type": "ephemeral"}, "tools": [],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}, "system": [], "stream": False,
+    }  # fmt: skip
+    assert server.post(PATH, BODY | neutral, headers={"anthropic-version": "2023-06-01"}).status_code == 200
+
+
 def test_the_client_raises_its_own_errors(server: Running) -> None:
     with pytest.raises(anthropic.BadRequestError, match="max_tokens: 10000"):
         server.anthropic().messages.create(model=NAME, messages=ASKED, max_tokens=10_000)

@@ -129,7 +129,12 @@ def test_logprobs_of_tokens_that_are_a_part_of_a_character_come_with_it(server: 
     deltas = [event for event in stream if event.type == "response.output_text.delta"]
     assert "".join(event.delta for event in deltas) == whole["text"]  # type: ignore[index]
     sent = [one.to_dict() for event in deltas for one in event.logprobs]
-    assert sent == whole["logprobs"] and len(sent) > len(deltas)  # type: ignore[index]
+    assert sent == whole["logprobs"]  # type: ignore[index]
+    of_chat = {"type": "json_schema", "json_schema": {"schema": {"const": "né👧é"}}}
+    entries = chat(server, messages=MESSAGES, response_format=of_chat, logprobs=True, max_tokens=60)["logprobs"]
+    *expected, end = [entry["token"] for entry in entries["content"]]
+    assert [one["token"] for one in sent] == expected and end not in whole["text"]  # type: ignore[index]
+    assert len(expected) > len(whole["text"])  # type: ignore[index]
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "add"}])
