@@ -13,7 +13,7 @@ from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.call import Call, Desk
 from mxconv.serving.http.item_shape import ItemShape
 from mxconv.serving.http.metrics import Metrics
-from mxconv.serving.http.served import Job
+from mxconv.serving.http.served import Job, ServedModel
 from mxconv.serving.http.shapes import Shape
 
 LAST_SECONDS = 2.0  # for the last words of a stream that took too long
