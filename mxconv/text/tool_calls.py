@@ -157,7 +157,7 @@ def with_instructions(
 ) -> list[dict[str, Any]]:
     """Messages for a chat template that knows of no functions.
 
-    A system message says what there is, calls are the text that they were, and what functions gave is a user's.
+    A system message names the functions, if any, calls are the text that they were, and results are a user's messages.
     """
     turns: list[dict[str, Any]] = []
     for message in messages:
@@ -168,6 +168,8 @@ def with_instructions(
         if turn["role"] == "tool":
             turn |= {"role": "user", "content": f"The function gave: {turn['content']}"}
         turns.append(turn)
+    if not tools:
+        return turns
     told = instructions(tools)
     if turns[0]["role"] == "system":
         turns[0]["content"] += "\n\n" + told

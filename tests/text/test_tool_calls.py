@@ -224,7 +224,9 @@ def test_a_template_that_knows_no_functions_is_told_of_them() -> None:
     assert [turn["role"] for turn in told] == ["system", "user", "assistant", "user"]
     assert '{"type": "function", "function": {"name": "add"}}' in told[0]["content"]
     assert told[2]["content"] == '{"name": "add", "arguments": {"a": 1}}' and "2" in told[3]["content"]
-    again = with_instructions([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}], [])
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}]
+    again = with_instructions(turns, [{"name": "add"}])
     assert again[0]["content"].startswith("Be brief.\n\n") and len(again) == 2
+    assert with_instructions(turns, []) == turns
     template = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", "test")
     assert template.render(told).startswith("<system>You can call")

@@ -214,7 +214,7 @@ class ServedModel:
         if self._template is None:
             raise invalid("messages", f"{self._no_chat} /v1/completions needs none.", "no_chat_template")
         turns = [message.plain for message in messages]
-        if tools and "tools" not in self._template.source:
+        if "tools" not in self._template.source:
             turns = with_instructions(turns, tools)
         functions = [{"type": "function", "function": tool} for tool in tools] or None
         try:
