@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.api_error import ApiError
-from mxconv.serving.http.bodies import Body, only
+from mxconv.serving.http.bodies import Body
 from mxconv.serving.http.call import Call, ReplyToken
 from mxconv.serving.http.item_shape import Events, ItemShape, TextFormat, job_of
 from mxconv.serving.http.served import Job, ServedModel
@@ -135,7 +135,8 @@ class CountBody(CacheableBody):
     system: str | list[TextBlock] | None = None
     tools: list[ClientTool] | None = None
     tool_choice: ToolChoice | None = None
-    thinking: Annotated[dict[str, Any] | None, only({"type": "disabled"})] = None
+    thinking: dict[str, Any] | None = Field(None, description="Changes nothing: a model thinks as it was trained to.")
+    context_management: dict[str, Any] | None = Field(None, description="Changes nothing.")
     output_config: OutputConfig | None = None
 
     @property

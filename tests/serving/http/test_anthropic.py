@@ -166,7 +166,6 @@ def test_tokens_are_counted_as_they_are_read(server: Running, change: dict[str, 
         ({"seed": 2**64}, "seed: "),
         ({"stop_sequences": [""]}, "stop_sequences[0]: "),
         ({"stop_sequences": ["x"] * 17}, "stop_sequences: "),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking: not supported"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].function.name: "),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type: "),
         ({"tool_choice": {"type": "tool", "name": "other"}}, "tool_choice: other is not among the 0"),
@@ -185,7 +184,7 @@ def test_a_field_that_cannot_be_served_is_named(server: Running, change: dict[st
 
 def test_fields_that_ask_for_nothing_are_taken(server: Running) -> None:
     neutral = {
-        "thinking": {"type": "disabled"}, "service_tier": "auto", "metadata": {"user_id": None}, "stop_sequences": [],
+        "thinking": {"type": "enabled", "budget_tokens": 1024}, "service_tier": "auto", "metadata": {"user_id": None}, "stop_sequences": [],
         "output_config": {"effort": "high", "format": None}, "cache_control": {"type": "ephemeral"}, "tools": [],
         "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}, "system": [], "stream": False,
     }  # fmt: skip
