@@ -25,6 +25,7 @@ from mxconv.serving.http.server import Serving
 TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "
 NAME = "pylib"
 SECONDS = 60.0
+LAST_SECONDS = 30.0
 
 
 def chat_package(folder: Path, generation_config: dict[str, Any] | None = None) -> Path:
@@ -139,3 +140,15 @@ def post_head(path: str, num_bytes: int | None, key: str = "none") -> bytes:
     length = "Transfer-Encoding: chunked" if num_bytes is None else f"Content-Length: {num_bytes}"
     lines = (f"POST {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {key}", length)
     return "".join(f"{line}\r\n" for line in (*lines, "Content-Type: application/json")).encode() + b"\r\n"
+
+
+def rest_of(peer: socket.socket) -> bytes:
+    """What the server still sends until it closes."""
+    peer.settimeout(LAST_SECONDS)
+    answer = b""
+    try:
+        while more := peer.recv(1 << 16):
+            answer += more
+    except ConnectionError:
+        pass
+    return answer

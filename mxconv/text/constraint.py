@@ -4,8 +4,10 @@ Masks come from llguidance, which knows how the bytes of a tokenizer's tokens ru
 """
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,16 +16,41 @@ import numpy as np
 from mxconv.arrays import Bool
 from mxconv.checkpoint.regular_file import open_file
 from mxconv.errors import ModelError, MxconvError
+from mxconv.text.json_schema import strict_schema
 from mxconv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MOST_BYTES = 1 << 16  # of a constraint's text
+# Of a grammar and of a mask, about a fifth of the library's own: a fraction of a second each at the most.
+LIMITS: Any = {"initial_lexer_fuel": 500_000, "step_lexer_fuel": 100_000, "step_max_items": 20_000,
+               "max_lexer_states": 50_000, "max_grammar_size": 100_000}  # fmt: skip
+SECONDS = 3.0  # to compile what a stranger sent
+# Compiles a grammar, over bytes, for nothing but the time and the memory that it takes.
+TRIAL = r"""
+import os, re, sys
+if os.name == "posix":
+    import resource
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+from llguidance import LLMatcher, LLTokenizer
+LLMatcher(LLTokenizer("byte"), re.sub(r"<\[.*?\]>", "<[0]>", sys.stdin.buffer.read().decode()), log_level=0)
+"""
 Kind = Literal["json_schema", "json_object", "regex", "grammar", "choice"]
 
 # One way to write each value, that of Python's json.dumps: so most of what is between values is certain.
-JSON_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# No \\u escapes: under them llguidance misses that a name is one of `properties`.
+JSON_STYLE: Any = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "json_allowed_escapes": 'nrbtf\\"',
+}
+
+
+class ConstraintError(ModelError):
+    """A constraint turns out, in the middle of an answer, to be one that cannot be followed."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +92,29 @@ class Constraint:
             return LLMatcher.grammar_from_lark(f"start: {' | '.join(answers)}")
         if self.kind == "grammar":
             return LLMatcher.grammar_from_lark(_lark(self.text))
-        schema = self.text if self.kind == "json_schema" else '{"type": "object"}'
         try:
-            return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)
-        except ValueError as error:
+            schema = strict_schema(json.loads(self.text)) if self.kind == "json_schema" else {"type": "object"}
+            return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_STYLE)
+        except ModelError as error:
+            raise ModelError(f"{self.kind}: {error}") from error
+        except (ValueError, RecursionError) as error:
             raise ModelError(f"{self.kind}: {error}; a schema that is nested less is required. Change it.") from error
+
+
+@lru_cache(maxsize=256)
+def check_cost(constraint: Constraint) -> None:
+    """Try in another process whether a constraint compiles in time, which a thread could not give up.
+
+    Raises:
+        ModelError: it does not, or what `Constraint.grammar` raises.
+    """
+    words = [sys.executable, "-P", "-c", TRIAL]
+    try:
+        subprocess.run(words, input=constraint.grammar().encode(), check=True, capture_output=True, timeout=SECONDS)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        took = f"{SECONDS:g} seconds" if isinstance(error, subprocess.TimeoutExpired) else "2 GiB of memory"
+        message = f"{constraint.kind}: more than {took} to compile; less is required. Simplify it."
+        raise ModelError(message) from None
 
 
 def _reason(message: str) -> str:
@@ -144,14 +189,13 @@ class ConstraintVocabulary:
             MxconvError: llguidance is not installed.
         """
         guide = self._guide  # raises where the library is missing
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        grammar = constraint.grammar()
-        is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar, guide)
-        if is_error or messages:
+        matcher = LLMatcher(guide, constraint.grammar(), log_level=0, limits=LLParserLimits(**LIMITS))
+        if messages := [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings():
             reason = _reason(" ".join(messages))
             raise ModelError(f"{constraint.kind}: {reason}; what llguidance supports is required. Change it.")
-        made = Grammar(constraint, guide, grammar, self.tokenizer.eos_token_ids, self.tokenizer.name)
+        made = Grammar(constraint, guide, matcher, self.tokenizer.eos_token_ids, self.tokenizer.name)
         made.matcher().mask(self.vocab_size)  # raises where there is no beginning
         return made
 
@@ -179,15 +223,13 @@ class Grammar:
 
     constraint: Constraint
     guide: "LLTokenizer"
-    text: str  # as llguidance reads it
+    beginning: "LLMatcher"  # compiled once, copied for every answer
     ends: frozenset[int]  # tokens that end an answer
     name: str  # of the tokenizer, for messages
 
     def matcher(self) -> "GrammarMatcher":
         """At the beginning of an answer."""
-        from llguidance import LLMatcher
-
-        return GrammarMatcher(LLMatcher(self.guide, self.text, log_level=0), self)
+        return GrammarMatcher(self.beginning.deep_copy(), self)
 
 
 class GrammarMatcher:
@@ -217,7 +259,7 @@ class GrammarMatcher:
         allowed[:count] = bits[:count]
         only = np.flatnonzero(allowed)[:2].tolist()
         if len(only) < 2 and not self._grammar.ends.issuperset(only) and not self._matcher.validate_tokens(only):
-            raise ModelError(
+            raise ConstraintError(
                 f"{self._grammar.constraint.kind}: {self._matcher.compute_ff_bytes()!r} must come next, for which "
                 f"{self._grammar.name} has no tokens; tokens for all of it are required. Change the constraint."
             )
@@ -232,7 +274,7 @@ class GrammarMatcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = _reason(self._matcher.get_error())
-            raise ModelError(
+            raise ConstraintError(
                 f"{self._grammar.constraint.kind}: {reason}; a constraint that can be followed within llguidance's "
                 "limits is required. Simplify it."
             )

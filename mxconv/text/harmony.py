@@ -15,13 +15,13 @@ from typing import Any
 
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.text.tool_calls import (
-    ANY_OBJECT,
     MOST_CALLS,
     AnswerReader,
     ToolCall,
     ToolForm,
     json_in_grammar,
     marker_in_grammar,
+    parameters_of,
     parsed,
 )
 
@@ -52,7 +52,7 @@ class HarmonyForm(ToolForm):
         for number, tool in enumerate(tools):
             head = json.dumps(f"commentary to=functions.{tool['name']} ")
             lines.append(f'call{number}: {channel} {head} {constrain} "json" {message} json{number}')
-            lines.append(f"json{number}: {json_in_grammar(tool.get('parameters') or ANY_OBJECT)}")
+            lines.append(f"json{number}: {json_in_grammar(parameters_of(tool))}")
         return "\n".join([*lines, ""])
 
     def reader(self, tools: Sequence[Mapping[str, Any]]) -> AnswerReader:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mxconv.errors import ModelError
 from mxconv.text.constraint import JSON_STYLE
+from mxconv.text.json_schema import strict_schema
 from mxconv.text.tokenizer import Tokenizer
 
 MOST_CALLS = 64  # of an answer
@@ -79,11 +81,14 @@ class ToolForm:
             tools: `name` and perhaps `parameters`, a JSON Schema, of each.
             may_be_several: whether there may be more than one call.
             tokenizer: of the model, some of whose markers are special tokens.
+
+        Raises:
+            ModelError: a schema has a keyword that would be held in part.
         """
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": tool["name"]}, self.arguments: tool.get("parameters") or ANY_OBJECT},
+                "properties": {"name": {"const": tool["name"]}, self.arguments: parameters_of(tool)},
                 "required": ["name", self.arguments],
                 "additionalProperties": False,
             }
@@ -135,6 +140,14 @@ MISTRAL = ToolForm("[TOOL_CALLS]", "", is_list=True)
 LLAMA = ToolForm("", "", "parameters")
 GENERIC = ToolForm("", "")
 ANY_OBJECT = {"type": "object"}
+
+
+def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a function's arguments, strict; raises ModelError where a keyword would be held in part."""
+    try:
+        return strict_schema(tool.get("parameters") or ANY_OBJECT, f"{tool['name']}: #")
+    except RecursionError as error:
+        raise ModelError(f"{tool['name']}: nested too deep; a flatter schema is required. Change it.") from error
 
 
 def json_in_grammar(schema: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from mxconv.text.tool_calls import (
     ToolForm,
     json_in_grammar,
     marker_in_grammar,
+    parameters_of,
     parsed,
 )
 
@@ -47,9 +48,8 @@ def form_of(template: str) -> ToolForm:
     return next((form for marker, form in FORMS.items() if marker in template), GENERIC)
 
 
-def _properties(tool: Mapping[str, Any]) -> dict[str, tuple[Any, bool]]:
-    """Schema of each parameter, and whether it is required; required ones first."""
-    schema = tool.get("parameters") or ANY_OBJECT
+def _properties(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool]]:
+    """Schema of each member of an object, and whether it is required; required ones first."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, Mapping):
         return {}
@@ -99,7 +99,7 @@ class TaggedForm(ToolForm):
             parts = [
                 rules.add(f'{json.dumps(f"<parameter={key}>")} "\\n" {self._value(rules, schema)} "\\n"')
                 + ("" if is_required else "?")
-                for key, (schema, is_required) in _properties(tool).items()
+                for key, (schema, is_required) in _properties(parameters_of(tool)).items()
             ]
             head = json.dumps(f"<function={tool['name']}>\n")
             calls.append(rules.add(f'{begin} {head} {" ".join(parts)} "</function>" {end}'))
@@ -116,7 +116,7 @@ class TaggedForm(ToolForm):
         found = TAGGED_CALL.fullmatch(text)
         if found is None or found[1] not in tools:
             return []
-        schemas = _properties(tools[found[1]])
+        schemas = _properties(tools[found[1]].get("parameters") or ANY_OBJECT)
         arguments = {}
         for key, written in TAGGED_VALUE.findall(found[2]):
             is_text = _type(schemas.get(key, ({}, False))[0]) == "string"
@@ -133,10 +133,7 @@ class NamedForm(ToolForm):
         rules = _Rules(tokenizer)
         begin, middle = (marker_in_grammar(part, tokenizer) for part in (self.begin, self.arguments))
         calls = [
-            rules.add(
-                f"{begin} {json.dumps(tool['name'])} {middle} "
-                + rules.add(json_in_grammar(tool.get("parameters") or ANY_OBJECT))
-            )
+            rules.add(f"{begin} {json.dumps(tool['name'])} {middle} " + rules.add(json_in_grammar(parameters_of(tool))))
             for tool in tools
         ]
         return rules.grammar(calls, '""' if may_be_several else "")
@@ -175,7 +172,7 @@ class BracedForm(ToolForm):
         begin, end = (marker_in_grammar(part, tokenizer) for part in (self.begin, self.end))
         calls = []
         for tool in tools:
-            arguments = self._value(rules, {"type": "object", **(tool.get("parameters") or {})}, 0)
+            arguments = self._value(rules, {"type": "object", **parameters_of(tool)}, 0)
             calls.append(rules.add(f"{begin} {json.dumps('call:' + tool['name'])} {arguments} {end}"))
         return rules.grammar(calls, '""' if may_be_several else "")
 
@@ -192,7 +189,7 @@ class BracedForm(ToolForm):
         if kind == "array":
             item = self._value(rules, schema.get("items"), depth + 1)
             return rules.add(f'"[" ({item} ("," {item})*)? "]"')
-        if kind == "object" and (properties := _properties({"parameters": schema})):
+        if kind == "object" and (properties := _properties(schema)):
             return rules.add(f'"{{" {self._members(rules, properties, depth)} "}}"')
         scalar = " | ".join(rules.add(json_in_grammar({"type": each})) for each in SCALARS[1:])
         value = rules.add(f"{self._text(rules, None)} | {scalar}")

@@ -16,6 +16,7 @@ from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.logprobs import TokenLogprobs, prompt_logprobs, token_logprobs
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request, Sequence
+from mxconv.text.constraint import ConstraintError
 
 log = logging.getLogger("mxconv.serving")
 LEVEL_COUNTS = ("name", "num_proposed", "num_accepted")
@@ -222,5 +223,7 @@ def _update(sequence: Sequence, tokens: list[NewToken], wants_trace: bool) -> Up
     drafts = sequence.generation.trace.statistics[1:] if wants_trace else []
     levels = [{name: getattr(level, name) for name in LEVEL_COUNTS} for level in drafts]
     if sequence.error is not None:
-        return Update(tokens, error=ApiError(500, str(sequence.error), SERVER), levels=levels)
+        is_clients = isinstance(sequence.error, ConstraintError)
+        error = ApiError(400, str(sequence.error)) if is_clients else ApiError(500, str(sequence.error), SERVER)
+        return Update(tokens, error=error, levels=levels)
     return Update(tokens, sequence.generation.ending if sequence.is_done else None, levels=levels)

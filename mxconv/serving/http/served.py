@@ -26,7 +26,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
 from mxconv.text.chat import ChatTemplate
-from mxconv.text.constraint import Constraint, Grammar
+from mxconv.text.constraint import Constraint, Grammar, check_cost
 from mxconv.text.tool_calls import ToolForm, with_instructions
 from mxconv.text.tool_forms import form_of
 
@@ -274,14 +274,19 @@ class ServedModel:
         asked = dict(body.constraints)
         if isinstance(body, ChatBody) and body.demanded and self._template is not None:
             form, several = form_of(self._template.source), body.parallel_tool_calls is not False
-            asked["tool_choice"] = "grammar", form.grammar(body.demanded, several, self.tokenizer)
+            try:
+                asked["tool_choice"] = "grammar", form.grammar(body.demanded, several, self.tokenizer)
+            except ModelError as error:
+                raise invalid("tool_choice", str(error)) from error
         if not asked:
             return None
         name, (kind, text) = next(iter(asked.items()))
         if others := list(asked)[1:]:
             raise invalid(name, f"beside {', '.join(others)}; one constraint is required. Leave out the others.")
         try:
-            return self._vocabulary.compile(Constraint(kind, text))
+            constraint = Constraint(kind, text)
+            check_cost(constraint)
+            return self._vocabulary.compile(constraint)
         except MxconvError as error:
             raise invalid(name, str(error)) from error
 

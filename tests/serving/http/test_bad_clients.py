@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_servers import Running, post_head, running, wait_for
+from http_servers import LAST_SECONDS, Running, post_head, rest_of, running, wait_for
 
 PATH = "/v1/completions"
 SLOW_SECONDS = 2.0
 GOOD: dict[str, Any] = {"prompt": "import os\n\ndef ", "max_tokens": 12, "seed": 7, "temperature": 0.9}
 LONG = {"prompt": "import os\n", "max_tokens": 480, "temperature": 1.5, "n": 2, "stream": True}
-LAST_SECONDS = 30.0
 
 
 def request_of(body: dict[str, Any]) -> bytes:
@@ -31,24 +30,13 @@ def trickle(peer: socket.socket, raw: bytes, pause: float) -> bytes:
         try:
             peer.sendall(raw[number : number + 1])
             if answer := peer.recv(1 << 16):
-                return answer + rest(peer)
+                return answer + rest_of(peer)
             return b""
         except TimeoutError:
             continue
         except OSError:
             return b""
-    return rest(peer)
-
-
-def rest(peer: socket.socket) -> bytes:
-    peer.settimeout(LAST_SECONDS)
-    answer = b""
-    try:
-        while more := peer.recv(1 << 16):
-            answer += more
-    except ConnectionError:
-        pass
-    return answer
+    return rest_of(peer)
 
 
 def endless_head(peer: socket.socket) -> None:
@@ -68,7 +56,7 @@ def endless_chunks(peer: socket.socket) -> None:
 def half_body(peer: socket.socket) -> None:
     raw = request_of(GOOD)
     peer.sendall(raw[:-20])
-    assert rest(peer)[9:12] == b"408"
+    assert rest_of(peer)[9:12] == b"408"
 
 
 def half_body_and_gone(peer: socket.socket) -> None:
