@@ -26,6 +26,7 @@ TOOLS = {
     ),
 }
 CHOICES: tuple[Any, ...] = ("required", "auto", "auto", "none")
+MAX_TOKENS = 200  # of an answer
 SCHEMAS: dict[str, dict[str, Any]] = {
     name: {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     for name, (_, properties, _) in TOOLS.items()
@@ -43,74 +44,75 @@ def call(name: str, arguments: dict[str, Any]) -> str:
 
 
 def through_chat(url: str, model: str, question: str) -> str | None:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
-    messages: list[Any] = [{"role": "user", "content": question}]
-    tools: list[Any] = [
-        {"type": "function", "function": {"name": name, "description": TOOLS[name][0], "parameters": schema}}
-        for name, schema in SCHEMAS.items()
-    ]
-    for choice in CHOICES:
-        reply = client.chat.completions.create(
-            model=model, messages=messages, tools=tools, tool_choice=choice, temperature=0, max_tokens=200
-        ).choices[0].message  # fmt: skip
-        if not reply.tool_calls:
-            break
-        messages.append(reply.model_dump(exclude_none=True))
-        for made in reply.tool_calls:
-            result = call(made.function.name, json.loads(made.function.arguments))
-            messages.append({"role": "tool", "tool_call_id": made.id, "content": result})
-    return reply.content
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        messages: list[Any] = [{"role": "user", "content": question}]
+        tools: list[Any] = [
+            {"type": "function", "function": {"name": name, "description": TOOLS[name][0], "parameters": schema}}
+            for name, schema in SCHEMAS.items()
+        ]
+        for choice in CHOICES:
+            reply = client.chat.completions.create(
+                model=model, messages=messages, tools=tools, tool_choice=choice, temperature=0, max_tokens=MAX_TOKENS
+            ).choices[0].message  # fmt: skip
+            if not reply.tool_calls:
+                break
+            messages.append(reply.model_dump(exclude_none=True))
+            for made in reply.tool_calls:
+                result = call(made.function.name, json.loads(made.function.arguments))
+                messages.append({"role": "tool", "tool_call_id": made.id, "content": result})
+        return reply.content
 
 
 def through_responses(url: str, model: str, question: str) -> str:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
-    items: list[Any] = [{"role": "user", "content": question}]
-    tools: list[Any] = [
-        {"type": "function", "name": name, "description": TOOLS[name][0], "parameters": schema, "strict": True}
-        for name, schema in SCHEMAS.items()
-    ]
-    for choice in CHOICES:
-        reply = client.responses.create(
-            model=model, input=items, tools=tools, tool_choice=choice, temperature=0, max_output_tokens=200
-        )
-        made = [item for item in reply.output if item.type == "function_call"]
-        if not made:
-            break
-        for item in made:
-            result = call(item.name, json.loads(item.arguments))
-            items += [item.model_dump(exclude_none=True)]
-            items += [{"type": "function_call_output", "call_id": item.call_id, "output": result}]
-    return reply.output_text
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        items: list[Any] = [{"role": "user", "content": question}]
+        tools: list[Any] = [
+            {"type": "function", "name": name, "description": TOOLS[name][0], "parameters": schema, "strict": True}
+            for name, schema in SCHEMAS.items()
+        ]
+        for choice in CHOICES:
+            reply = client.responses.create(
+                model=model, input=items, tools=tools, tool_choice=choice, temperature=0, max_output_tokens=MAX_TOKENS
+            )
+            made = [item for item in reply.output if item.type == "function_call"]
+            if not made:
+                break
+            for item in made:
+                result = call(item.name, json.loads(item.arguments))
+                items += [item.model_dump(exclude_none=True)]
+                items += [{"type": "function_call_output", "call_id": item.call_id, "output": result}]
+        return reply.output_text
 
 
 def through_messages(url: str, model: str, question: str) -> str:
-    client = anthropic.Anthropic(base_url=url, api_key="none")
-    messages: list[Any] = [{"role": "user", "content": question}]
-    tools: list[Any] = [
-        {"name": name, "description": TOOLS[name][0], "input_schema": schema} for name, schema in SCHEMAS.items()
-    ]
-    for choice in CHOICES:
-        reply = client.messages.create(
-            model=model,
-            messages=messages,
-            tools=tools,
-            tool_choice={"type": "any" if choice == "required" else choice},
-            max_tokens=200,
-            extra_body={"temperature": 0},
-        )
-        results = [
-            {"type": "tool_result", "tool_use_id": block.id, "content": call(block.name, block.input)}
-            for block in reply.content
-            if block.type == "tool_use"
+    with anthropic.Anthropic(base_url=url, api_key="none") as client:
+        messages: list[Any] = [{"role": "user", "content": question}]
+        tools: list[Any] = [
+            {"name": name, "description": TOOLS[name][0], "input_schema": schema} for name, schema in SCHEMAS.items()
         ]
-        if not results:
-            break
-        messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": results}]
-    return "".join(block.text for block in reply.content if block.type == "text")
+        for choice in CHOICES:
+            reply = client.messages.create(
+                model=model,
+                messages=messages,
+                tools=tools,
+                tool_choice={"type": "any" if choice == "required" else choice},
+                max_tokens=MAX_TOKENS,
+                extra_body={"temperature": 0},
+            )
+            results = [
+                {"type": "tool_result", "tool_use_id": block.id, "content": call(block.name, block.input)}
+                for block in reply.content
+                if block.type == "tool_use"
+            ]
+            if not results:
+                break
+            messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": results}]
+        return "".join(block.text for block in reply.content if block.type == "text")
 
 
 def main(url: str, question: str) -> None:
-    model = openai.OpenAI(base_url=f"{url}/v1", api_key="none").models.list().data[0].id
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        model = client.models.list().data[0].id
     for through in (through_chat, through_responses, through_messages):
         print(f"{through.__name__}:")
         print(f"  {through(url, model, question)}")

@@ -184,7 +184,8 @@ def test_a_field_that_cannot_be_served_is_named(server: Running, change: dict[st
 
 def test_fields_that_ask_for_nothing_are_taken(server: Running) -> None:
     neutral = {
-        "thinking": {"type": "enabled", "budget_tokens": 1024}, "service_tier": "auto", "metadata": {"user_id": None}, "stop_sequences": [],
+        "thinking": {"type": "enabled", "budget_tokens": 1024}, "service_tier": "auto",
+        "metadata": {"user_id": None}, "stop_sequences": [],
         "output_config": {"effort": "high", "format": None}, "cache_control": {"type": "ephemeral"}, "tools": [],
         "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}, "system": [], "stream": False,
     }  # fmt: skip

@@ -123,7 +123,8 @@ def test_the_agent_calls_tools_through_each_dialect(
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples"))
     import agent
 
-    monkeypatch.setattr(agent, "CHOICES", ("required",))  # the model has 512 positions
+    monkeypatch.setattr(agent, "CHOICES", ("required",))  # the model has 512 positions, of which tools take most
+    monkeypatch.setattr(agent, "MAX_TOKENS", 100)
     monkeypatch.chdir(tmp_path)
     getattr(agent, f"through_{dialect}")(server.url, NAME, "Which files?")
     assert " -> " in capsys.readouterr().out
