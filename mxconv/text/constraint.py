@@ -23,24 +23,25 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MOST_BYTES = 1 << 16  # of a constraint's text
-# Of a grammar and of a mask, about a fifth of the library's own: a fraction of a second each at the most.
+# Of a grammar and of a mask, fractions of the library's own.
 LIMITS: Any = {"initial_lexer_fuel": 500_000, "step_lexer_fuel": 100_000, "step_max_items": 20_000,
                "max_lexer_states": 50_000, "max_grammar_size": 100_000}  # fmt: skip
-SECONDS = 3.0  # to compile what a stranger sent
-# Compiles a grammar, over bytes, for nothing but the time and the memory that it takes.
+LAST_SECONDS = 30.0  # to compile what a stranger sent, on a busy processor
+# Compiles a grammar, over bytes, for nothing but the processor's time and the memory that it takes.
 TRIAL = r"""
 import os, re, sys
 if os.name == "posix":
     import resource
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+    resource.setrlimit(resource.RLIMIT_CPU, (3, 3))
 from llguidance import LLMatcher, LLTokenizer
 LLMatcher(LLTokenizer("byte"), re.sub(r"<\[.*?\]>", "<[0]>", sys.stdin.buffer.read().decode()), log_level=0)
 """
 Kind = Literal["json_schema", "json_object", "regex", "grammar", "choice"]
 
 # One way to write each value, that of Python's json.dumps: so most of what is between values is certain.
-# No \\u escapes: under them llguidance misses that a name is one of `properties`.
+# No \u escapes: under them llguidance misses that a name is one of `properties`.
 JSON_STYLE: Any = {
     "whitespace_flexible": False,
     "item_separator": ", ",
@@ -108,13 +109,12 @@ def check_cost(constraint: Constraint) -> None:
     Raises:
         ModelError: it does not, or what `Constraint.grammar` raises.
     """
-    words = [sys.executable, "-P", "-c", TRIAL]
+    words, grammar = [sys.executable, "-P", "-c", TRIAL], constraint.grammar().encode()
     try:
-        subprocess.run(words, input=constraint.grammar().encode(), check=True, capture_output=True, timeout=SECONDS)
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        took = f"{SECONDS:g} seconds" if isinstance(error, subprocess.TimeoutExpired) else "2 GiB of memory"
-        message = f"{constraint.kind}: more than {took} to compile; less is required. Simplify it."
-        raise ModelError(message) from None
+        subprocess.run(words, input=grammar, check=True, capture_output=True, timeout=LAST_SECONDS)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+        limits = "more than 3 seconds or 2 GiB of memory to compile; less is required. Simplify it."
+        raise ModelError(f"{constraint.kind}: {limits}") from None
 
 
 def _reason(message: str) -> str:
@@ -181,16 +181,18 @@ class ConstraintVocabulary:
             spelled = TokenizerWrapper(_SpelledTokens(self.tokenizer, ends[0]))
             return LLTokenizer(spelled, n_vocab=self.vocab_size, eos_token=ends)
 
-    def compile(self, constraint: Constraint) -> "Grammar":
-        """Check a constraint against the tokens.
+    def compile(self, constraint: Constraint, is_from_stranger: bool = False) -> "Grammar":
+        """Check a constraint against the tokens; what comes from a stranger has a limit of time.
 
         Raises:
-            ModelError: it does not compile, or has a part that is not supported.
+            ModelError: it does not compile, or not in time, or has a part that is not supported.
             MxconvError: llguidance is not installed.
         """
         guide = self._guide  # raises where the library is missing
         from llguidance import LLMatcher, LLParserLimits
 
+        if is_from_stranger:
+            check_cost(constraint)
         matcher = LLMatcher(guide, constraint.grammar(), log_level=0, limits=LLParserLimits(**LIMITS))
         if messages := [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings():
             reason = _reason(" ".join(messages))

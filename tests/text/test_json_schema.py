@@ -14,7 +14,7 @@ from random_constraints import NAMES
 from trained_levels import TRAINED
 
 from mxconv.errors import ModelError
-from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
+from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar, check_cost
 from mxconv.text.json_schema import BOUNDS, strict_schema
 from mxconv.text.tokenizer import Tokenizer
 
@@ -144,6 +144,18 @@ def test_a_name_is_no_other_name_when_it_is_written_otherwise(name: str) -> None
     assert accepts(grammar, json.dumps({name: 1}, ensure_ascii=False))
     for text in spellings({name: "x"}):
         assert not accepts(grammar, text), text
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 12345677},
+        {"allOf": [{"type": "string", "pattern": f"a{{{number * 7 + 1}}}.*b"} for number in range(40)]},
+    ],
+)
+def test_what_would_not_compile_in_time_is_given_up(schema: Any) -> None:
+    with pytest.raises(ModelError, match=r"^json_schema: more than .* to compile; less is required"):
+        check_cost(Constraint("json_schema", json.dumps(schema)))
 
 
 def test_what_changes_nothing_stays_as_it_was() -> None:

@@ -26,7 +26,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
 from mxconv.text.chat import ChatTemplate
-from mxconv.text.constraint import Constraint, Grammar, check_cost
+from mxconv.text.constraint import Constraint, Grammar
 from mxconv.text.tool_calls import ToolForm, with_instructions
 from mxconv.text.tool_forms import form_of
 
@@ -284,9 +284,7 @@ class ServedModel:
         if others := list(asked)[1:]:
             raise invalid(name, f"beside {', '.join(others)}; one constraint is required. Leave out the others.")
         try:
-            constraint = Constraint(kind, text)
-            check_cost(constraint)
-            return self._vocabulary.compile(constraint)
+            return self._vocabulary.compile(Constraint(kind, text), is_from_stranger=True)
         except MxconvError as error:
             raise invalid(name, str(error)) from error
 

@@ -83,3 +83,11 @@ def test_many_at_a_time_with_those_that_leave(server: Running) -> None:
     with ThreadPoolExecutor(12) as pool:
         for expected, found in pool.map(ask, range(40)):
             assert found == expected or (found is None and not expected)
+
+
+def test_an_answer_that_cannot_go_on_is_the_requests_fault(server: Running) -> None:
+    """A definition that is nothing but itself has no text, which shows when an answer comes to it."""
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"]}
+    schema["$defs"] = {"x": {"$ref": "#/$defs/x"}}
+    response = server.post("/v1/completions", {"prompt": "x", "max_tokens": 20, "guided_json": schema})
+    assert response.status_code == 400 and "json_schema: " in response.json()["error"]["message"]

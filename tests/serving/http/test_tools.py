@@ -103,6 +103,13 @@ def test_a_conversation_goes_on_with_what_a_function_gave(server: Running) -> No
             },
             "tool_choice: grammar: ",
         ),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "x", "parameters": {"maximum": 2**60}}}],
+                "tool_choice": "required",
+            },
+            "tool_choice: x: #/maximum: 1152921504606846976; a number below 2^53",
+        ),
         ({"messages": [{"role": "assistant"}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]}, "messages"),
     ],
