@@ -32,7 +32,6 @@ TRIAL = r"""
 import os, re, sys
 if os.name == "posix":
     import resource
-    os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
     resource.setrlimit(resource.RLIMIT_CPU, (3, 3))
 from llguidance import LLMatcher, LLTokenizer
