@@ -21,6 +21,9 @@ MOST_GROWTH = 1 << 30  # bytes of the server's process
 PATHS = {  # the least that each one takes
     "/v1/completions": {"prompt": "x", "max_tokens": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2},
+    "/v1/responses": {"input": "x", "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
 }
