@@ -113,6 +113,12 @@ def tool(rng: Rng) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": rng.choice(TEXTS), "parameters": parameters}}
 
 
+def flat_tool(rng: Rng) -> dict[str, Any]:
+    """A tool as the other dialects have it."""
+    function = tool(rng)["function"]
+    return {"name": function["name"], rng.choice(["parameters", "input_schema"]): function["parameters"]}
+
+
 FORGED: list[Callable[[Rng], dict[str, Any]]] = [  # fields over the least ones
     lambda rng: {rng.choice(FIELDS): any_value(rng)},
     lambda rng: {rng.choice(FIELDS): any_value(rng), rng.choice(FIELDS): any_value(rng)},
@@ -122,6 +128,11 @@ FORGED: list[Callable[[Rng], dict[str, Any]]] = [  # fields over the least ones
     lambda rng: {rng.choice(["grammar", "guided_grammar"]): rng.choice(GRAMMARS)},
     lambda rng: {"guided_choice": [rng.choice(TEXTS) + str(i) for i in range(rng.choice([1, 1024, 3000]))]},
     lambda rng: {"tools": [tool(rng) for _ in range(rng.choice([1, 3, 129, 900]))], "tool_choice": "required"},
+    lambda rng: {"tools": [flat_tool(rng) for _ in range(rng.choice([1, 200]))], "tool_choice": {"type": "any"}},
+    lambda rng: {"tools": [{"type": "function", **flat_tool(rng)}], "tool_choice": "required"},
+    lambda rng: {"text": {"format": {"type": "json_schema", "name": "x", "schema": rng.choice(SCHEMAS)(rng)}}},
+    lambda rng: {"input": [{"type": rng.choice(["message", "function_call", *TEXTS]), "content": any_value(rng)}] * 9},
+    lambda rng: {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": any_value(rng)}]}]},
     lambda rng: {"messages": [{"role": rng.choice(TEXTS), "content": rng.choice(TEXTS)}] * rng.choice([1, 3000])},
     lambda rng: {"prompt": [rng.choice(TEXTS)] * rng.choice([1, 100, 129]), "n": rng.choice([1, 64, 128, 10**9])},
     lambda rng: {"logit_bias": {str(i * 10 ** rng.choice([0, 8])): rng.choice([100, -100, 1e9]) for i in range(2000)}},
@@ -169,7 +180,8 @@ def send(server: Running, client: httpx.Client, rng: Rng) -> int:
         assert len(raw) > MOST_BYTES
         return 0
     if response.status_code >= 400 and not response.headers["content-type"].startswith("text/plain"):
-        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+        others = set() if path.startswith("/v1/messages") else {"param", "code"}
+        assert set(response.json()["error"]) == {"message", "type"} | others
     return response.status_code
 
 
