@@ -1,4 +1,4 @@
-"""`mxconv serve`: packages through OpenAI's HTTP interface."""
+"""`mxconv serve`: packages through OpenAI's and Anthropic's HTTP interfaces."""
 
 import os
 from contextlib import ExitStack
@@ -40,7 +40,7 @@ def serve(
     runtime: Runtime,
     json_output: Json = False,
 ) -> None:
-    """Serve OpenAI's HTTP interface, and a page to chat on.
+    """Serve OpenAI's and Anthropic's HTTP interfaces, and a page to chat on.
 
     Several models share the processor in turns; requests choose by `model`. Options of drafts hold for each.
     Ctrl-C or SIGTERM ends it; running requests have some seconds to finish.

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
 from mxconv.text.distribution import Sampling
 
 CONFIG = json.loads((TRAINED / "config.json").read_text())
@@ -41,6 +43,13 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "another tokenizer": ("mxfp4", ["target"], ["checkpoint:HERE/renumbered"], [3], "chain"),
 }
 
+CONSTRAINTS = (
+    Constraint("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}'),
+    Constraint("regex", "[a-z ]+(, [a-z ]+)*"),
+    Constraint("choice", '["import os and sys", "import json", "x = 1"]'),
+    Constraint("grammar", 'start: word (" = " word)*\nword: /[a-z_]{1,9}/'),
+)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -58,33 +67,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def check(loaded: LoadedPackage, lengths: Any, tree: Any) -> None:
+def check(loaded: LoadedPackage, lengths: Any, tree: Any, grammars: Sequence[Grammar | None] = (None,) * 4) -> None:
     """Four texts, greedily and drawn, alone and beside each other, with little room for their caches."""
     num_drafts = len(loaded.levels) - 1
     confidence = None if lengths == "auto" else [0.0] * num_drafts
     hierarchy = Hierarchy(loaded.levels, lengths, confidence, tree)
     selections = [GREEDY, Selection(Sampling(0.8, top_p=0.95), seed=7), GREEDY, Selection(Sampling(1.0), seed=2**60)]
     requests = [
-        Request(loaded.tokenizer.encode(prompt), 16, loaded.tokenizer.eos_token_ids, selection)
-        for prompt, selection in zip([*PROMPTS, PROMPTS[0] * 2], selections, strict=True)
+        Request(
+            loaded.tokenizer.encode(prompt), 16, loaded.tokenizer.eos_token_ids, replace(selection, constraint=grammar)
+        )
+        for prompt, selection, grammar in zip([*PROMPTS, PROMPTS[0] * 2], selections, grammars, strict=True)
     ]
     known = [alone(loaded.levels[0], request) for request in requests]
     for at_a_time, kv_bytes in ((1, None), (3, None), (4, 400 * position_bytes(hierarchy))):
         sequences, heard = run_all(Engine(hierarchy, at_a_time, kv_bytes), requests)
         assert_as_alone(loaded.levels[0], requests, sequences, heard, known)
-        if lengths != "auto":
+        if lengths != "auto" and not any(grammars):
             proposed = [each.generation.trace.statistics[1].num_proposed for each in sequences]
             assert sum(proposed) > 0
 
 
+@pytest.mark.parametrize("is_constrained", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-def test_every_text_is_the_targets_own(folder: Path, name: str) -> None:
+def test_every_text_is_the_targets_own(folder: Path, name: str, is_constrained: bool) -> None:
     package, levels, drafts, lengths, tree = KINDS[name]
     specs = [parse_draft(text.replace("HERE", str(folder))) for text in drafts]
     with LoadedPackage(folder / package, levels, drafts=specs) as loaded:
         if lengths != "auto":
             lengths = [lengths[0]] * (len(loaded.levels) - 1)
-        check(loaded, lengths, tree)
+        vocabulary = ConstraintVocabulary(loaded.tokenizer, loaded.target.config.vocab_size)
+        check(loaded, lengths, tree, [vocabulary.compile(each) if is_constrained else None for each in CONSTRAINTS])
 
 
 def test_a_stage_of_a_speculator_is_one_pass_for_all_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
