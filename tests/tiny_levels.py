@@ -196,7 +196,10 @@ def by_hand(
     stop_tokens: Collection[int] = (),
     selection: Selection = GREEDY,
 ) -> Decoded:
-    """One token after another, from the decoder alone, greedy or with coupled noise; made once for many hierarchies."""
+    """One token after another, from the decoder alone, greedy or with coupled noise; made once for many hierarchies.
+
+    Under a constraint: by the masks of a matcher that is never taken back.
+    """
     return _by_hand(decoder, tuple(prompt), max_new_tokens, frozenset(stop_tokens), selection)
 
 
@@ -205,12 +208,15 @@ def _by_hand(
     decoder: Decoder, prompt: tuple[int, ...], max_new_tokens: int, stop_tokens: frozenset[int], selection: Selection
 ) -> Decoded:
     cache = KVCache(decoder.config)
+    matcher = None if selection.constraint is None else selection.constraint.matcher()
     token_ids: list[int] = []
     logits: list[bytes] = []
     todo = list(prompt)
     while len(token_ids) < max_new_tokens and cache.length + len(todo) <= decoder.config.max_position_embeddings:
         row = decoder.forward(todo, cache)[-1]
         chosen_by = row if selection.penalties.is_neutral else penalized_by_hand(row, selection, prompt, token_ids)
+        if matcher is not None:
+            chosen_by = np.where(matcher.mask(len(row)), chosen_by, np.float32(-np.inf))
         if selection.sampling is None:
             todo = [int(np.flatnonzero(chosen_by == chosen_by.max())[0])]
         else:
@@ -220,6 +226,7 @@ def _by_hand(
         logits.append(row.tobytes())
         if todo[0] in stop_tokens:
             break
+        assert matcher is None or matcher.consume(todo[0])
     return Decoded(token_ids, logits)
 
 

@@ -6,24 +6,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from batches import assert_as_alone, run_all
+from batches import alone, assert_as_alone, run_all
 from packages import quantize
 from random_constraints import fits, random_constraint
-from tiny_levels import Decoded, gumbel_max, penalized_by_hand
 from trained_levels import PROMPTS, TRAINED, write_noisy
 
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
 from mxconv.text.constraint import ConstraintVocabulary
-from mxconv.text.distribution import Sampling, distribution
+from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
 
 NUM_REQUESTS = round(12 * float(os.environ.get("MXCONV_TEST_SCALE", "1")))
@@ -65,34 +62,12 @@ def requests_of(loaded: LoadedPackage) -> tuple[list[Request], int]:
     return made, num_refused
 
 
-def alone(loaded: LoadedPackage, request: Request) -> Decoded:
-    """A pass for each token, and the mask of a matcher that was never taken back."""
-    grammar, selection = request.selection.constraint, request.selection
-    assert grammar is not None
-    decoder, matcher, found = loaded.target, grammar.matcher(), Decoded([], [])
-    cache, todo = KVCache(decoder.config), list(request.prompt)
-    while len(found.token_ids) < request.max_new_tokens:
-        logits = decoder.forward(todo, cache)[-1]
-        row = penalized_by_hand(logits, selection, request.prompt, found.token_ids)
-        row = np.where(matcher.mask(len(row)), row, np.float32(-np.inf))
-        position = len(request.prompt) + len(found.token_ids)
-        shares = None if selection.sampling is None else distribution(row, selection.sampling)
-        token = int(row.argmax()) if shares is None else gumbel_max(shares, selection.seed, position)
-        found.token_ids.append(token)
-        found.logits.append(logits.tobytes())  # those that are reported
-        if token in request.stop_tokens:
-            break
-        assert matcher.consume(token)
-        todo = [token]
-    return found
-
-
 def test_random_constraints_change_nothing_but_what_they_say(
     loaded: LoadedPackage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     requests, num_refused = requests_of(loaded)
     assert num_refused < len(requests)
-    known = [alone(loaded, request) for request in requests]
+    known = [alone(loaded.levels[0], request) for request in requests]
     target, *drafts = sorted(loaded.levels, key=lambda level: level.decoder is None)  # look-ups last
     assert len(drafts) >= 6
     num_ended = num_given_up = 0
