@@ -40,7 +40,7 @@ def serve(
     runtime: Runtime,
     json_output: Json = False,
 ) -> None:
-    """Serve OpenAI's and Anthropic's HTTP interfaces, and a page to chat on.
+    """Serve OpenAI's and Anthropic's interfaces and a chat page.
 
     Several models share the processor in turns; requests choose by `model`. Options of drafts hold for each.
     Ctrl-C or SIGTERM ends it; running requests have some seconds to finish.
