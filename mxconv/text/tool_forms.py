@@ -197,7 +197,6 @@ class BracedForm(ToolForm):
 
     def _members(self, rules: _Rules, properties: Mapping[str, tuple[Any, bool]], depth: int) -> str:
         """Members in their order, commas between those that are there."""
-        right = ""  # from the last one to the first: what may follow a member that is there
         members = [
             (rules.add(f"{json.dumps(key + ':')} {self._value(rules, schema, depth + 1)}"), is_required)
             for key, (schema, is_required) in properties.items()

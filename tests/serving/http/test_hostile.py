@@ -120,6 +120,7 @@ def flat_tool(rng: Rng) -> dict[str, Any]:
 
 
 FORGED: list[Callable[[Rng], dict[str, Any]]] = [  # fields over the least ones
+    *[lambda rng: {}] * 3,  # honest requests
     lambda rng: {rng.choice(FIELDS): any_value(rng)},
     lambda rng: {rng.choice(FIELDS): any_value(rng), rng.choice(FIELDS): any_value(rng)},
     lambda rng: {rng.choice(["guided_json", "json_schema"]): rng.choice(SCHEMAS)(rng), "stream": rng.random() < 0.3},
@@ -205,7 +206,7 @@ def test_nothing_that_means_harm_does_any(besieged: Running, capsys: pytest.Capt
     besieged.wait_until_idle()
     grown = process.memory_info().rss - before
     assert grown < MOST_GROWTH
-    assert statuses[200] > NUM_REQUESTS / 50 and statuses[400] > NUM_REQUESTS / 5  # both were reached
+    assert statuses[200] > NUM_REQUESTS / 20 and statuses[400] > NUM_REQUESTS / 5  # both were reached
     if SCALE > 1:
         with capsys.disabled():
             print(f"{NUM_REQUESTS} requests: {dict(sorted(statuses.items()))}, {grown / 2**20:.0f} MiB")
