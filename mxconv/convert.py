@@ -9,8 +9,8 @@ was killed goes on where it stopped.
 formats/package.md says what comes out.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +25,7 @@ from mxconv.conversion.drafts import placed_files
 from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
+from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
 from mxconv.conversion.source_hash import FinishedTensors, SourceHashes
 from mxconv.package.draft_vocabulary import VOCABULARY_FILE, draft_vocabulary_file
 from mxconv.package.head_screen import SCREEN_FILE
@@ -41,6 +42,7 @@ def convert(
     options: QuantizeOptions,
     progress: Progress = silent,
     executor: Callable[[], Executor] | None = None,
+    recipe: RecipeCheck | None = None,
 ) -> Manifest:
     """Convert a checkpoint and write the package.
 
@@ -51,22 +53,50 @@ def convert(
         options: what to do.
         progress: told about every slice.
         executor: makes who does the work; threads if None, as many as the options say.
+        recipe: of the package that must come out, to the byte; the options are its own.
 
     Raises:
-        MxconvError: the source, the options or the target do not allow it. Nothing half-written is left at `target`.
+        MxconvError: the source, the options, the target or the recipe do not allow it. Nothing half-written is left at
+            `target`.
     """
     recover_target(target)
     check_target(target, options.force)
     check_apart(checkpoint, target)
     if options.calibrate:
         return _convert_calibrated(checkpoint, target, options, progress, executor)
+    place = Place(
+        lambda fingerprint: open_staging(target, fingerprint),
+        lambda: check_target(target, options.force),
+        isinstance(target, Store),
+    )
+    return convert_into(place, checkpoint, options, progress, executor, recipe)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a package grows."""
+
+    open: Callable[[str], Staging]  # given what decides its bytes
+    check: Callable[[], None]  # that nothing is in the way, just before it is seen
+    is_store: bool
+
+
+def convert_into(
+    place: Place,
+    checkpoint: Checkpoint,
+    options: QuantizeOptions,
+    progress: Progress,
+    executor: Callable[[], Executor] | None,
+    recipe: RecipeCheck | None,
+) -> Manifest:
+    """Convert by the cast, or to given codes; arguments and errors are those of `convert`."""
     workers = executor or (lambda: Workers(options.num_threads))
     if options.on_nonfinite == "error" and options.draft_weights is None:  # given codes find no such weight
         try:
-            return _convert(checkpoint, target, options, progress, workers(), assume_finite=True)
+            return _convert(place, checkpoint, options, progress, workers(), recipe, assume_finite=True)
         except NonFiniteError:  # the survey finds the first one and says it well
             pass
-    return _convert(checkpoint, target, options, progress, workers(), assume_finite=False)
+    return _convert(place, checkpoint, options, progress, workers(), recipe, assume_finite=False)
 
 
 def _convert_calibrated(
@@ -97,34 +127,37 @@ def _convert_calibrated(
 
 
 def _convert(
+    place: Place,
     checkpoint: Checkpoint,
-    target: Target,
     options: QuantizeOptions,
     progress: Progress,
     workers: Executor,
+    recipe: RecipeCheck | None,
     *,
     assume_finite: bool,
 ) -> Manifest:
     hashes = SourceHashes(checkpoint, workers, progress)
-    to_store = isinstance(target, Store)
-    preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=to_store)
+    is_store = place.is_store
+    preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=is_store)
     sizes, record = preparation.source_sizes, preparation.record.model_dump()
     decisive = [__version__, record, options.max_shard_bytes, sizes, list(options.drafts)]
     if preparation.draft_file is not None:
         decisive += [preparation.draft_file.record.sha256, preparation.screen is not None]
-    staging = open_staging(target, fingerprint(*decisive))
+    staging = place.open(fingerprint(*decisive))
     try:
         finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))
         _encode(preparation, hashes, workers, staging, finished, progress)
         workers.finish_streams()
         sources = hashes.records
         assert sources is not None
-        _place_files(preparation, staging, sources, workers, progress)
+        _place_files(preparation, staging, sources, workers, progress, recipe.further if recipe else ())
         manifest = describe(preparation, sources, finished.all(), staging, progress)
+        if recipe is not None:
+            manifest = recipe.compared(manifest, finished.all(), preparation.layout)
         checkpoint.check_unchanged()
-        check_target(target, options.force)
+        place.check()
         staging.commit(manifest.to_bytes())
-    except NonFiniteError:
+    except (NonFiniteError, DifferentPackageError):
         staging.discard()
         raise
     finally:
@@ -172,7 +205,12 @@ def _encode(
 
 
 def _place_files(
-    preparation: Preparation, staging: Staging, sources: list[FileRecord], workers: Executor, progress: Progress
+    preparation: Preparation,
+    staging: Staging,
+    sources: list[FileRecord],
+    workers: Executor,
+    progress: Progress,
+    further: Sequence[PlacedFile],
 ) -> None:
     """Configuration, tokenizer and licence unchanged; the target's own files where they are included; drafts."""
     checkpoint = preparation.checkpoint
@@ -181,6 +219,7 @@ def _place_files(
         files += [PlacedFile(name, checkpoint.root / name, link=True) for name in preparation.source_sizes]
     for number, draft in enumerate(preparation.drafts, 1):
         files += placed_files(draft, draft_folder(number, draft))
+    files += further
     known = {record.path: record for record in sources} if preparation.links_target else {}
     staging.place_files(files, known, workers, progress)
     contents = {**preparation.derived_files, **preparation.layout.indexes}

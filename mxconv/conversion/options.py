@@ -37,6 +37,7 @@ class QuantizeOptions:
     draft_vocabulary: int | None = None  # tokens that drafts of the target's own weights choose from; None: all
     draft_vocabulary_texts: tuple[Path, ...] = ()  # in which they are counted
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    links_target: bool = True  # an included target: the source's own files, where they can be
     num_threads: int = 1
     memory_bytes: int | None = None  # that a worker may need; no byte of a package depends on it
     force: bool = False

@@ -133,7 +133,7 @@ def prepare(
     else:
         surveys = _survey(plans, options, progress, executor)
     check_any_quantized(checkpoint, [survey.plan for survey in surveys])
-    cannot_link = must_store or checkpoint.is_on_store
+    cannot_link = must_store or checkpoint.is_on_store or not options.links_target
     stores_target = options.codec == "mxfp4" and cannot_link and record.target == "include"
     draft_file = None if options.draft_weights is None else DraftFile.open(Path(options.draft_weights))
     if draft_file is not None:

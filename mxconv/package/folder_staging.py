@@ -22,7 +22,7 @@ from mxconv.package.folder_target import named, put_in_place, remove
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.journal import Journal
 from mxconv.package.manifest import FILE_NAME, FileRecord
-from mxconv.package.shard_files import ArrayPlace, ArrayPlaces, CheckIntact, FolderSink, ShardHash, reported
+from mxconv.package.shard_files import ArrayPlaces, CheckIntact, FolderSink, ShardHash, array_places, reported
 from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, Written
 from mxconv.progress import Progress
@@ -73,7 +73,7 @@ class FolderStaging:
                 self._open(shard)
             self._hashes.append(ShardHash(shard, self.path))
             workers.add_stream(self._hashes[-1])
-        self._places = _places(layout)
+        self._places = array_places(layout)
         noted = {encoded.name: encoded for line in self._finished if (encoded := _parse_finished(line)) is not None}
         pieces = [(encoded, self._places.get(name, {})) for name, encoded in noted.items()]
         intact = workers.map(CheckIntact(self.path.absolute()), pieces)
@@ -183,15 +183,6 @@ class FolderStaging:
 
     def _reported(self, name: str) -> AbstractContextManager[None]:
         return reported(self.path, name)
-
-
-def _places(layout: ShardLayout) -> dict[str, ArrayPlaces]:
-    """The places of the arrays of each tensor."""
-    at = {name: (shard.file_name, begin) for name, (shard, begin) in layout.places.items()}
-    return {
-        tensor: {array.name: ArrayPlace(*at[array.name], array.num_bytes) for array in arrays}
-        for tensor, arrays in layout.arrays.items()
-    }
 
 
 def _parse_finished(line: dict[str, Any]) -> EncodedTensor | None:

@@ -5,18 +5,17 @@ it). The file carries its own SHA-256, computed with the digest's 64 digits as z
 change unnoticed; every other file's SHA-256 is in it.
 """
 
-import hashlib
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from mxconv import __version__
-from mxconv.checkpoint.regular_file import MAX_JSON_BYTES, check_regular_file, open_file, parse_json_object
-from mxconv.errors import CheckpointError, PackageError
+from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord, RelativePath
+from mxconv.package.sealed_file import NO_DIGEST, read_sealed, sealed
 from mxconv.package.tensor_record import Count, Digest, Record, SegmentRecord, TensorRecord
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
 
 FILE_NAME = "mxconv.json"
 FORMAT_VERSION: Literal[1] = 1
-NO_DIGEST = "0" * 64
 FLOATS = ("F32", "F16", "BF16")
 
 
@@ -162,13 +160,16 @@ class Manifest(Record):
             f"{self.source.dtype}; what the quantizer lost is not found again."
         )
 
-    def to_bytes(self) -> bytes:
-        """The file's bytes, digest filled in."""
-        members = self.model_copy(update={"manifest_sha256": NO_DIGEST}).model_dump()
+    def members(self) -> dict[str, Any]:
+        """As the file has them: without members that older packages lack, where they are null."""
+        members = self.model_dump()
         if self.draft_weights is None:
             del members["draft_weights"]
-        blank = json.dumps(members, indent=1).encode()
-        return _with_digest(blank, hashlib.sha256(blank).hexdigest())
+        return members
+
+    def to_bytes(self) -> bytes:
+        """The file's bytes, digest filled in."""
+        return sealed(self.members() | {"manifest_sha256": NO_DIGEST})
 
 
 def read_manifest(package: Path) -> Manifest:
@@ -178,40 +179,7 @@ def read_manifest(package: Path) -> Manifest:
         PackageError: it is missing, too long, not what the schema says, of another format version, or damaged.
     """
     path = package / FILE_NAME
-    try:
-        num_bytes = check_regular_file(path)
-    except CheckpointError as error:
-        raise PackageError(f"{error} A package is a folder that `mxconv quantize` wrote.") from error
-    if num_bytes > MAX_JSON_BYTES:
-        raise PackageError(f"{path}: {num_bytes:,} bytes; at most {MAX_JSON_BYTES:,} are read. Convert again.")
-    with open_file(path) as file:
-        raw = file.read(num_bytes)
-    try:
-        members = parse_json_object(raw, str(path), unique_keys=True)
-    except CheckpointError as error:
-        raise PackageError(str(error)) from error
-    version = members.get("format_version")
-    if members.get("format") != "mxconv" or version != FORMAT_VERSION:
-        raise PackageError(
-            f"{path}: format {members.get('format')!r}, version {version!r}; this program reads 'mxconv', version "
-            f"{FORMAT_VERSION}. Convert again, or use the mxconv that wrote it."
-        )
-    try:
-        manifest = Manifest.model_validate_json(raw)
-    except ValidationError as error:
-        first: dict[str, Any] = dict(error.errors()[0])
-        place = ".".join(str(part) for part in first["loc"])
-        raise PackageError(
-            f"{path}: {place}: {first['msg']} (found {str(first['input'])[:80]!r}). The file is damaged; convert again."
-        ) from error
-    digest = manifest.manifest_sha256
-    blank = _with_digest(raw, NO_DIGEST, digest)
-    if hashlib.sha256(blank).hexdigest() != digest:
-        raise PackageError(
-            f"{path}: its SHA-256 is not the recorded {digest}; no byte of it may change. "
-            "The file is damaged or was edited; convert again."
-        )
-    return manifest
+    return read_sealed(path, Manifest, "A package is a folder that `mxconv quantize` wrote.", "convert again")
 
 
 def replace_manifest(package: Path, manifest: Manifest) -> None:
@@ -226,12 +194,6 @@ def replace_manifest(package: Path, manifest: Manifest) -> None:
         beside.replace(package / FILE_NAME)
     except OSError as error:
         raise PackageError(f"{beside}: cannot be written ({error.strerror}). Check permissions.") from error
-
-
-def _with_digest(raw: bytes, digest: str, old: str = NO_DIGEST) -> bytes:
-    """The file with the last member's digest replaced."""
-    head, _, tail = raw.rpartition(old.encode())
-    return head + digest.encode() + tail
 
 
 if __name__ == "__main__":

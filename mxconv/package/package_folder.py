@@ -7,7 +7,9 @@ of the Hub are in its client's cache, those of stores in a folder beside it (`HF
 import hashlib
 import os
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -26,6 +28,7 @@ from mxconv.checkpoint.source import check_no_revision
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 from mxconv.package.package import inside
+from mxconv.package.recipe import FILE_NAME as RECIPE
 from mxconv.progress import Progress, silent
 from mxconv.workers import Advance, ByteCounter
 
@@ -159,7 +162,7 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
     try:
         listing = list_repository(repo_id, revision)
         if FILE_NAME not in listing.names:
-            return None
+            return _build(repo_id, listing.commit, progress) if RECIPE in listing.names else None
         # by branch or tag, so that the cache remembers what it pointed to for the day the Hub is out of reach
         root = fetch_files(repo_id, [FILE_NAME], revision)
         if root.name != listing.commit:  # somebody pushed since the listing
@@ -176,11 +179,22 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
         return root
     except HubUnreachableError:
         cached = cached_snapshot(repo_id, revision)
+        if cached is not None and (cached / RECIPE).exists():
+            return _build(repo_id, cached.name, progress)
         if cached is not None and not (cached / FILE_NAME).exists():  # a manifest is the first file to be downloaded
             return None
         if cached is None or not _is_complete(cached):
             raise
         return cached
+
+
+def _build(repo_id: str, commit: str, progress: Progress) -> Path:
+    """The package of a recipe, built into the cache."""
+    builder: Any = import_module(
+        "mxconv.rebuild"
+    )  # far above: a package is a conversion's result, here it is its reader
+    root: Path = builder.build_in_cache(repo_id, commit, progress)
+    return root
 
 
 def _is_complete(root: Path) -> bool:
@@ -217,11 +231,11 @@ def _fetch_from_store(url: str, progress: Progress) -> Path | None:
             if path.is_file() and path.stat().st_size == record.num_bytes:
                 advance(record.num_bytes)
             else:
-                _fetch_file(store, record, path, advance)
+                fetch_file(store, record, path, advance)
     return root
 
 
-def _fetch_file(store: Store, record: FileRecord, path: Path, advance: Advance) -> None:
+def fetch_file(store: Store, record: FileRecord, path: Path, advance: Advance) -> None:
     """Download a file; it gets its name when all of it is there and is what the manifest says."""
     url, look = store.path(record.path), store.look(record.path)
     if look is None or look.num_bytes != record.num_bytes:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
 from mxconv.errors import PackageError
 from mxconv.package.journal import FILE_NAME as JOURNAL
-from mxconv.package.shard_layout import Shard
+from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.package.staging import EncodedTensor, Write, Written
 from mxconv.system.disk import read_at, write_at
 from mxconv.workers import Advance, Stream
@@ -35,6 +35,15 @@ class ArrayPlace(NamedTuple):
 
 
 ArrayPlaces = Mapping[str, ArrayPlace]  # by array name
+
+
+def array_places(layout: ShardLayout) -> dict[str, ArrayPlaces]:
+    """The places of the arrays of each tensor."""
+    at = {name: (shard.file_name, begin) for name, (shard, begin) in layout.places.items()}
+    return {
+        tensor: {array.name: ArrayPlace(*at[array.name], array.num_bytes) for array in arrays}
+        for tensor, arrays in layout.arrays.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Every array's place in its file, decided before anything is written."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mxconv.checkpoint.safetensors_header import format_header
@@ -89,13 +89,25 @@ def _fill(tensors: Sequence[tuple[StoredArray, ...]], max_bytes: int) -> list[li
     contents: list[list[StoredArray]] = [[]]
     filled = HEADER_BYTES
     for parts in tensors:
-        num_bytes = sum(array.num_bytes + _entry_bytes(array) for array in parts)
+        num_bytes = _filled_by(parts)
         if contents[-1] and filled + num_bytes > max_bytes:
             contents.append([])
             filled = HEADER_BYTES
         contents[-1] += parts
         filled += num_bytes
     return [content for content in contents if content]
+
+
+def smallest_limit(shards: Iterable[Sequence[Sequence[StoredArray]]]) -> int:
+    """The smallest `max_shard_bytes` that gives these shards, each the arrays of its tensors: `plan_layout` closed each
+    before a tensor that would not fit, and none of them can hold more under a smaller limit."""
+    filled = [HEADER_BYTES + sum(map(_filled_by, tensors)) for tensors in shards if len(tensors) > 1]
+    return max(filled, default=1)
+
+
+def _filled_by(parts: Sequence[StoredArray]) -> int:
+    """At least as many bytes as a tensor's arrays take in a file."""
+    return sum(array.num_bytes + _entry_bytes(array) for array in parts)
 
 
 def _entry_bytes(array: StoredArray) -> int:

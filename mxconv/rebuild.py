@@ -1,0 +1,199 @@
+"""Re-derive or refuse: a package from its recipe, or a package's every byte from its source.
+
+    build(Path("package.json"), Path("package"))
+    check_rebuild(Path("package"))
+
+A package is a function of its source, its options and the version of the formats. A source that gives one other byte
+is an error, and nothing is left that looks like the package. formats/recipe.md says what a recipe holds.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from filelock import FileLock
+
+from mxconv.arch.gguf.open_source import open_source
+from mxconv.checkpoint.hub import fetch_files
+from mxconv.checkpoint.object_store import is_store_url
+from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.conversion.recipe_check import RecipeCheck
+from mxconv.conversion.recipe_files import make_recipe, write_given_codes
+from mxconv.convert import Place, convert, convert_into
+from mxconv.errors import PackageError
+from mxconv.package.compared_staging import ComparedStaging
+from mxconv.package.folder_target import remove
+from mxconv.package.manifest import FILE_NAME as MANIFEST
+from mxconv.package.manifest import Manifest, SourceRecord
+from mxconv.package.package import Package
+from mxconv.package.package_folder import damaged_files, fetch_file
+from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, read_recipe, recipe_of
+from mxconv.package.target import Target, check_target
+from mxconv.progress import Progress, silent
+from mxconv.report.output_file import check_output, write_output
+from mxconv.system.processor import usable_processors
+from mxconv.workers import ByteCounter, Executor
+
+Executors = Callable[[], Executor]
+
+
+def write_recipe(package: Path, file: Path, *, force: bool = False, progress: Progress = silent) -> Recipe:
+    """Write the recipe of a package, and its further files into a folder of the same name without `.json`.
+
+    Args:
+        package: the package's folder; every hash in it is compared.
+        file: to write; its name ends in .json.
+        force: replace an existing recipe and its folder.
+        progress: told about hashing and reading.
+
+    Raises:
+        MxconvError: the package is damaged, or something is in the way.
+    """
+    if file.suffix != ".json":
+        raise PackageError(f"{file}: ends in {file.suffix!r}; a name that ends in .json is required. Choose another.")
+    check_output(file, force)
+    folder = file.with_suffix("")
+    if os.path.lexists(folder) and (not force or (folder / MANIFEST).exists()):
+        raise PackageError(f"{folder}: exists, and the recipe's further files go there. Choose another output.")
+    with TemporaryDirectory(prefix=".mxconv-recipe-", dir=file.absolute().parent) as scratch:
+        recipe = make_recipe(package, made := Path(scratch, folder.name), progress)
+        remove(folder)
+        if made.exists():
+            made.rename(folder)
+
+        def write(path: Path) -> None:
+            path.write_bytes(recipe.to_bytes())
+
+        write_output(file, write)
+    return recipe
+
+
+def build(
+    file: Path,
+    target: Target,
+    source: str | None = None,
+    progress: Progress = silent,
+    executor: Executors | None = None,
+    *,
+    num_threads: int = 1,
+    memory_bytes: int | None = None,
+    force: bool = False,
+) -> Manifest:
+    """Build a package from a recipe.
+
+    Args:
+        file: the recipe; its further files are in the folder of the same name without `.json`.
+        target: the package's folder, here or on a store.
+        source: the checkpoint, in any place; None: where the recipe says.
+        progress: told about every slice.
+        executor: makes who does the work; threads if None.
+        num_threads: of these.
+        memory_bytes: that a worker may need.
+        force: replace a package in a folder here.
+
+    Raises:
+        MxconvError: the recipe or one of its files is damaged, the source cannot be had, or what it gives is another
+            package; file and tensor are named, and nothing is left at `target`.
+    """
+    recipe, folder = read_recipe(file), file.with_suffix("")
+    check_target(target, force)
+    if recipe.further and (damaged := damaged_files(folder, recipe.further, progress)):
+        raise PackageError(
+            f"{folder / damaged[0]}: its SHA-256 is not the one in {file}; the file that was written with the recipe "
+            "is required. Get it again."
+        )
+    has_codes = recipe.package.draft_weights is not None
+    check = RecipeCheck(recipe, folder, folder / DRAFT_FILE if has_codes else None)
+    beside = target.absolute().parent if isinstance(target, Path) else None
+    with _source(recipe.package.source, source, check, beside, progress) as checkpoint:
+        options = check.options(num_threads, memory_bytes, force)
+        return convert(checkpoint, target, options, progress, executor, check)
+
+
+def check_rebuild(
+    path: Path, source: str | None = None, progress: Progress = silent, executor: Executors | None = None
+) -> None:
+    """Convert a package's source again, in bounded memory, and compare every byte; nothing is written.
+
+    The codes that a package was given are taken from it: no source gives them. So are the files of other drafts.
+
+    Args:
+        path: the package's folder.
+        source: the checkpoint, in any place; None: where the manifest says.
+        progress: told about every slice.
+        executor: makes who does the work; threads if None.
+
+    Raises:
+        PackageError: a byte differs; file and array are named.
+        CheckpointError: the source cannot be had.
+    """
+    recipe = recipe_of(path, with_checks=False)
+    with TemporaryDirectory(prefix="mxconv-rebuild-") as scratch:
+        draft_file = None
+        with Package(path) as package:
+            if package.manifest.draft_weights is not None:
+                draft_file = Path(scratch, DRAFT_FILE)
+                write_given_codes(package, draft_file)
+        check = RecipeCheck(recipe, path, draft_file)
+        with _source(recipe.package.source, source, check, Path(scratch), progress) as checkpoint:
+            options = check.options(usable_processors(), None, False)
+            manifest = (path / MANIFEST).read_bytes()
+            staging = ComparedStaging(path, recipe.package.files, manifest)
+            place = Place(lambda _: staging, lambda: None, is_store=False)
+            convert_into(place, checkpoint, options, progress, executor, check)
+
+
+def build_in_cache(repo_id: str, commit: str, progress: Progress = silent) -> Path:
+    """The package that a repository on the Hub holds the recipe of, built once into a folder of the cache.
+
+    Raises:
+        MxconvError: as of `build`.
+    """
+    from huggingface_hub import cached_assets_path
+
+    file = fetch_recipe(repo_id, commit)
+    recipe = read_recipe(file)
+    name = f"{repo_id.rpartition('/')[2]}-{recipe.package.manifest_sha256[:16]}"
+    root = cached_assets_path("mxconv", "built") / name
+    with FileLock(root.with_name(name + ".lock")):
+        if not root.exists():
+            build(file, root, progress=progress, num_threads=usable_processors())
+    return root
+
+
+def fetch_recipe(repo_id: str, commit: str) -> Path:
+    """The recipe of a repository in the Hub cache, its further files beside it."""
+    root = fetch_files(repo_id, [FILE_NAME], commit)
+    recipe = read_recipe(root / FILE_NAME)
+    if recipe.further:
+        fetch_files(repo_id, [f"{FURTHER}/{record.path}" for record in recipe.further], commit)
+    return root / FILE_NAME
+
+
+@contextmanager
+def _source(
+    record: SourceRecord, given: str | None, check: RecipeCheck, beside: Path | None, progress: Progress
+) -> Iterator[Checkpoint]:
+    """The source of a recipe, opened; on an object store, whose files become part of the package, in a folder."""
+    if given is None and record.commit is None and not is_store_url(record.id) and not Path(record.id).exists():
+        raise PackageError(
+            f"{record.id}: no such file or folder; the recipe's source is required there, or anywhere else. "
+            "Say where it is: --source SOURCE."
+        )
+    revision = record.commit if given is None else None
+    with open_source(given or record.id, revision=revision) as checkpoint:
+        check.check_source(checkpoint)
+        if checkpoint.snapshot is None or not check.links_target:
+            yield checkpoint
+            return
+        with TemporaryDirectory(prefix=".mxconv-source-", dir=beside) as scratch:
+            folder = Path(scratch)
+            for path in checkpoint.companion_files:
+                (folder / path.name).write_bytes(path.read_bytes())
+            advance = ByteCounter("fetch source", sum(each.num_bytes for each in record.files), progress)
+            for each in record.files:
+                fetch_file(checkpoint.snapshot.store, each, folder / each.path, advance)
+            with open_checkpoint(folder) as local:
+                yield local
