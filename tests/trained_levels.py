@@ -59,3 +59,23 @@ def write_renumbered(folder: Path) -> Path:
     members["model"]["vocab"] = {text: numbers[number] for text, number in members["model"]["vocab"].items()}
     (folder / "tokenizer.json").write_text(json.dumps(members))
     return folder
+
+
+def write_mixture(folder: Path, num_experts: int = 4) -> Path:
+    """The model as a Mixtral: each expert is its MLP with noise of its own, and a router at random chooses two."""
+    rng, tensors = np.random.default_rng(2), copy_trained(folder)
+    parts = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+    for name in [name for name in tensors if ".mlp." in name]:
+        array, (layer, _, part) = tensors.pop(name), name.removesuffix(".weight").partition(".mlp.")
+        for expert in range(num_experts):
+            noisy = array * (1 + 0.2 * rng.standard_normal(array.shape))
+            tensors[f"{layer}.block_sparse_moe.experts.{expert}.{parts[part]}.weight"] = noisy
+    config = json.loads((folder / "config.json").read_text())
+    for layer in range(config["num_hidden_layers"]):
+        router = rng.standard_normal((num_experts, config["hidden_size"]))
+        tensors[f"model.layers.{layer}.block_sparse_moe.gate.weight"] = router
+    kinds = {"model_type": "mixtral", "num_local_experts": num_experts, "num_experts_per_tok": 2}
+    (folder / "config.json").write_text(json.dumps(config | kinds))
+    bf16 = {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
+    write_safetensors(folder / "model.safetensors", bf16)
+    return folder

@@ -23,6 +23,7 @@ from mxconv.cli.generate_command import generate
 from mxconv.cli.hub_commands import pull, push
 from mxconv.cli.inspect_command import inspect
 from mxconv.cli.quantize_command import quantize
+from mxconv.cli.recipe_commands import build, recipe
 from mxconv.cli.serve_command import serve
 from mxconv.cli.train_drafts_commands import draft, eagle3, self_draft, speculator, spire
 from mxconv.cli.train_generate_command import generate as write_texts
@@ -83,7 +84,7 @@ def common(
     """Turn any 16-bit LLM checkpoint into its own draft, and prove that nothing was lost."""
 
 
-for command in (quantize, inspect, verify, generate, chat, serve, export, cost, push, pull):
+for command in (quantize, inspect, verify, generate, chat, serve, export, cost, recipe, build, push, pull):
     app.command()(command)
 bench = typer.Typer(
     help="Measure kernels, decoding, serving and conversion.", no_args_is_help=True, rich_markup_mode=None

@@ -21,6 +21,9 @@ def verify(
     package: Package,
     *,
     source: Annotated[str | None, typer.Option(help="What it was converted from; compare bit for bit.")] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Convert the source again, and compare every byte; nothing is kept.")
+    ] = False,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a Hub source, or without --source of a Hub package.")
     ] = None,
@@ -49,6 +52,7 @@ def verify(
     from mxconv.drafts.kinds import parse_draft
     from mxconv.kernels.engine import usable_processors
     from mxconv.package.package_folder import check_writable, find_package
+    from mxconv.rebuild import check_rebuild
     from mxconv.speculation.prompts import read_prompts
     from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, SamplingInUse
     from mxconv.text.generation_config import GenerationConfig
@@ -73,6 +77,9 @@ def verify(
         )
         with progress_bars() as progress:
             verification = verify_package(folder, checkpoint, progress, executor=executor())
+        if rebuild and verification.ok:
+            with progress_bars() as progress:
+                check_rebuild(folder, source, progress, executor)
         if prompts and verification.ok:
             settings = DecodeSettings(
                 folder.resolve(),
@@ -101,8 +108,11 @@ def verify(
     if write and verification.ok:
         write_certificate(folder, verification)
     out = Output(json_output)
+    if rebuild and verification.ok:
+        num_files = len(verification.manifest.files) + 1
+        out.line(f"{source or verification.manifest.source.id}: gives every byte of the {num_files} files")
     _print(verification, package, out)
-    out.json(_members(verification))
+    out.json(_members(verification) | {"rebuilt": rebuild and verification.ok})
     if not verification.ok:
         raise typer.Exit(1)
 

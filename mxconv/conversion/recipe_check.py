@@ -114,8 +114,9 @@ class RecipeCheck:
         content = made.to_bytes()
         if f'"manifest_sha256": "{package.manifest_sha256}"'.encode() not in content[-100:]:
             raise DifferentPackageError(
-                f"mxconv.json: other records than in the recipe's package{tensor}; SHA-256 {package.manifest_sha256} is "
-                f"required. The recipe is of {package.created_by}, this is {manifest.created_by}: use that one."
+                f"mxconv.json: other records than in the recipe's package{tensor}; the recipe's SHA-256 "
+                f"{package.manifest_sha256} is required. That is of {package.created_by}, this {manifest.created_by}: "
+                "use that one."
             )
         return made
 

@@ -24,7 +24,7 @@ from mxconv.package.package import Package
 from mxconv.package.sealed_file import NO_DIGEST, read_sealed, sealed
 from mxconv.package.shard_layout import smallest_limit
 from mxconv.package.stored import StoredArray, tensor_arrays
-from mxconv.package.tensor_record import Count, Digest, Record, TensorRecord
+from mxconv.package.tensor_record import Digest, Record, TensorRecord
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter
 

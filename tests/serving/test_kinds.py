@@ -10,12 +10,15 @@ import pytest
 import safetensors.numpy
 from batches import alone, assert_as_alone, position_bytes, run_all
 from eagle3_heads import eagle3_config, write_eagle3
+from mtp_packages import write_mimo
+from ngram_tables import write_table
 from packages import quantize
 from speculators import speculator_config, write_speculator
 from spires import spire_config, spire_tensors, write_spire
-from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
+from trained_levels import PROMPTS, TRAINED, write_mixture, write_noisy, write_renumbered
 
 from mxconv.arrays import F32
+from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
@@ -40,6 +43,10 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
     "a speculator": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], "chain"),
     "a speculator's trees": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], 8),
+    "an n-gram table": ("mxfp4", ["target", "mxfp4"], ["ngram:HERE/table"], [3], "chain"),
+    "a package": ("mxfp4", ["target"], ["package:HERE/bsfp"], [3], 8),
+    "an MTP module": ("mimo", ["target"], ["mtp,confidence=0"], [3], 12),
+    "fewer experts": ("mixture", ["target", "bsfp"], ["fewer-experts:1,confidence=0"], [3], 12),
     "another tokenizer": ("mxfp4", ["target"], ["checkpoint:HERE/renumbered"], [3], "chain"),
 }
 
@@ -57,6 +64,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = write_noisy(folder / "source", 0.0)
     for codec in ("mxfp4", "bsfp"):
         quantize(source, folder / codec, codec=codec)
+    quantize(write_mimo(folder / "mimo-source"), folder / "mimo")
+    quantize(write_mixture(folder / "mixture-source"), folder / "mixture", codec="bsfp")
+    write_table(folder / "table", sha256_file(source / "tokenizer.json"), CONFIG["vocab_size"])
     config = spire_config(CONFIG, (1, 2), window=16)
     write_spire(folder / "spire", config, spire_tensors(TENSORS, config, noise=0.05), "BF16")
     layers = {"eagle_aux_hidden_state_layer_ids": [0, 2, 3]}
