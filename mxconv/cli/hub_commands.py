@@ -19,6 +19,9 @@ def push(
     drafts_only: Annotated[
         bool, typer.Option("--drafts-only", help="Leave the target out; it stays on the Hub under its own id.")
     ] = False,
+    recipe: Annotated[
+        bool, typer.Option("--recipe", help="Hashes alone, from which mxconv builds the package out of its source.")
+    ] = False,
     measurements: Annotated[
         Path | None, typer.Option(help="What `mxconv bench decode --json` printed, for the card's table.")
     ] = None,
@@ -28,16 +31,30 @@ def push(
     json_output: Json = False,
 ) -> None:
     """Upload a package with a model card. After an interruption, finished files are not sent again."""
+    from tempfile import TemporaryDirectory
+
     from mxconv.interop.hub.card import read_measurements
-    from mxconv.interop.hub.push import prepare_publication
+    from mxconv.interop.hub.push import prepare_publication, prepare_recipe
     from mxconv.interop.hub.push import push as push_package
 
+    if recipe and drafts_only:
+        raise typer.BadParameter("--recipe with --drafts-only; a recipe is of a whole package. Leave one out.")
     measured = read_measurements(measurements) if measurements is not None else None
-    with progress_bars() as progress:
-        publication = prepare_publication(package, drafts_only=drafts_only, progress=progress)
-    pushed = push_package(
-        publication, repo_id, private=private, revision=revision, message=message, measurements=measured, force=force
-    )
+    with TemporaryDirectory(prefix="mxconv-push-") as scratch:
+        with progress_bars() as progress:
+            if recipe:
+                publication = prepare_recipe(package, Path(scratch), progress)
+            else:
+                publication = prepare_publication(package, drafts_only=drafts_only, progress=progress)
+        pushed = push_package(
+            publication,
+            repo_id,
+            private=private,
+            revision=revision,
+            message=message,
+            measurements=measured,
+            force=force,
+        )
     out = Output(json_output)
     out.line(f"{len(pushed.files)} files, {format_bytes(pushed.num_bytes_uploaded)} of them new: {pushed.url}")
     if not pushed.has_our_card:
@@ -47,7 +64,7 @@ def push(
 
 
 def pull(
-    repo_id: Annotated[str, typer.Argument(help="Hub id of a package: OWNER/NAME.")],
+    repo_id: Annotated[str, typer.Argument(help="Hub id of a package or its recipe: OWNER/NAME.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder that does not exist yet; NAME by default.")
     ] = None,

@@ -64,6 +64,8 @@ def model_card(
     source: SourceCard,
     measurements: Measurements | None = None,
     reader: str | None = None,
+    *,
+    is_recipe: bool = False,
 ) -> str:
     """The text of the card.
 
@@ -73,6 +75,7 @@ def model_card(
         source: what is known of the base model's card.
         measurements: of decoding with the package, if there are any.
         reader: the kind of draft that the package is, where it is one that reads its target's hidden states.
+        is_recipe: whether the repository holds the package's recipe, not its weights.
 
     Returns:
         Markdown after a block of YAML.
@@ -104,6 +107,7 @@ def model_card(
         manifest=manifest,
         measurements=measurements,
         reader=reader,
+        is_recipe=is_recipe,
         codec=manifest.options.codec,
         source_name=manifest.source.id.rstrip("/").rpartition("/")[2],
         is_referenced=manifest.levels[0].location == "source",

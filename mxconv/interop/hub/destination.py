@@ -10,6 +10,8 @@ from typing import Any
 from mxconv.checkpoint.hub import check_hub_id, fetch_files, reason, retried, translated_errors
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.package.manifest import FILE_NAME, read_manifest
+from mxconv.package.recipe import FILE_NAME as RECIPE
+from mxconv.package.recipe import FURTHER
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Destination:
 
     @property
     def is_package(self) -> bool:
-        return FILE_NAME in self.files
+        return FILE_NAME in self.files or RECIPE in self.files
 
     def holds(self, name: str, content: Path | bytes, sha256: str) -> bool:
         """Whether it has this very file; small ones are read to find out."""
@@ -44,14 +46,15 @@ class Destination:
         return hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest() == held.git_sha1
 
     def package_files(self) -> list[str]:
-        """The files that its package lists, without the manifest; none where that cannot be read."""
-        if not self.is_package:
-            return []
+        """The files of the package or recipe that it holds; of a package whose manifest cannot be read that alone."""
+        found = [name for name in self.files if name == RECIPE or name.startswith(f"{FURTHER}/")]
+        if FILE_NAME not in self.files:
+            return found
         try:
             manifest = read_manifest(fetch_files(self.repo_id, [FILE_NAME], self.revision))
         except (CheckpointError, PackageError):
-            return []
-        return [record.path for record in manifest.files]
+            return [*found, FILE_NAME]
+        return [*found, FILE_NAME, *(record.path for record in manifest.files)]
 
     def read(self, name: str) -> bytes:
         """The content of a small file."""

@@ -14,7 +14,10 @@ from mxconv.errors import PackageError
 from mxconv.package.folder_target import check_folder, put_in_place, recover_folder, remove
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files, differing, listed_files
+from mxconv.package.recipe import FILE_NAME as RECIPE
 from mxconv.progress import Progress, silent
+from mxconv.rebuild import build, fetch_recipe
+from mxconv.system.processor import usable_processors
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Pulled:
 def pull(
     repo_id: str, target: Path, *, revision: str | None = None, force: bool = False, progress: Progress = silent
 ) -> Pulled:
-    """Download a package.
+    """Download a package, or build it where the repository holds its recipe.
 
     Args:
         repo_id: `owner/name`.
@@ -46,6 +49,10 @@ def pull(
     recover_folder(target)
     check_folder(target, force)
     listing = list_repository(repo_id, revision)
+    if FILE_NAME not in listing.names and RECIPE in listing.names:
+        recipe = fetch_recipe(repo_id, listing.commit)
+        manifest = build(recipe, target, progress=progress, num_threads=usable_processors(), force=force)
+        return Pulled(listing.commit, manifest)
     if FILE_NAME not in listing.names:
         raise PackageError(
             f"{repo_id}: holds no {FILE_NAME}; a repository that `mxconv push` wrote is required. "

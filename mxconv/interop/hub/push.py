@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub import retried
 from mxconv.checkpoint.regular_file import open_file, read_json_object
+from mxconv.conversion.recipe_files import make_recipe
 from mxconv.drafts.readers.reader import reader_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
 from mxconv.interop.hub.card import MARKER, Measurements, model_card, read_source_card
 from mxconv.interop.hub.destination import Destination, open_destination, translated_upload_errors
 from mxconv.package.level_record import LevelRecord
-from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
+from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files
+from mxconv.package.recipe import FILE_NAME as RECIPE
+from mxconv.package.recipe import FURTHER
 from mxconv.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -32,12 +35,26 @@ LARGE_FILE_BYTES = 1_000_000  # smaller ones travel together in the commit
 
 
 @dataclass(frozen=True)
+class UploadedFile:
+    """A file as it goes to the Hub."""
+
+    content: Path | bytes
+    sha256: str
+    num_bytes: int
+
+    @classmethod
+    def of(cls, content: bytes) -> "UploadedFile":
+        return cls(content, hashlib.sha256(content).hexdigest(), len(content))
+
+
+@dataclass(frozen=True)
 class Publication:
     """A package as others will have it."""
 
     root: Path
     manifest: Manifest
-    manifest_bytes: bytes
+    files: dict[str, "UploadedFile"]  # without a card
+    is_recipe: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,13 +67,6 @@ class Pushed:
     files: tuple[str, ...]  # of the package and its card, sorted
     num_bytes_uploaded: int  # of files that are new or changed in this commit
     has_our_card: bool
-
-
-@dataclass(frozen=True)
-class _File:
-    content: Path | bytes
-    sha256: str
-    num_bytes: int
 
 
 def prepare_publication(package: Path, *, drafts_only: bool = False, progress: Progress = silent) -> Publication:
@@ -87,7 +97,34 @@ def prepare_publication(package: Path, *, drafts_only: bool = False, progress: P
             f"{package / damaged[0]}: its SHA-256 is not the one in {FILE_NAME}; only whole packages are pushed. "
             "Convert again."
         )
-    return Publication(package, manifest, content)
+    return Publication(package, manifest, _files(package, manifest.files) | {FILE_NAME: UploadedFile.of(content)})
+
+
+def prepare_recipe(package: Path, folder: Path, progress: Progress = silent) -> Publication:
+    """The recipe of a package, in place of it.
+
+    Args:
+        package: the package's folder.
+        folder: an empty one, for the files that no source gives; they are uploaded from there.
+        progress: told about every file.
+
+    Raises:
+        PackageError: a file is not what the manifest says, or the source is on no Hub.
+    """
+    source = read_manifest(package).source
+    if source.commit is None:
+        raise PackageError(
+            f"{package}: --recipe, but it was converted from {source.id}; a source on the Hub is required for others "
+            "to find it. Convert again from the model's Hub id, or push without --recipe."
+        )
+    recipe = make_recipe(package, folder, progress)
+    further = {f"{FURTHER}/{name}": file for name, file in _files(folder, recipe.further).items()}
+    files = further | {RECIPE: UploadedFile.of(recipe.to_bytes())}
+    return Publication(package, read_manifest(package), files, is_recipe=True)
+
+
+def _files(root: Path, records: list[FileRecord]) -> dict[str, UploadedFile]:
+    return {record.path: UploadedFile(root / record.path, record.sha256, record.num_bytes) for record in records}
 
 
 def push(
@@ -117,9 +154,7 @@ def push(
     """
     with translated_upload_errors(repo_id, revision):
         destination = open_destination(repo_id, revision, private=private)
-        root, manifest = publication.root, publication.manifest
-        files = {record.path: _File(root / record.path, record.sha256, record.num_bytes) for record in manifest.files}
-        files[FILE_NAME] = _file_of(publication.manifest_bytes)
+        root, manifest, files = publication.root, publication.manifest, dict(publication.files)
         changed = {name: file for name, file in files.items() if not destination.holds(name, file.content, file.sha256)}
         taken = sorted({*changed} & {*destination.files})
         if taken and not (force or destination.is_package):  # a package's old version stays in the history
@@ -131,8 +166,15 @@ def push(
         if has_our_card:
             config = root / "config.json"
             reader = reader_of(read_json_object(config, unique_keys=False)) if config.is_file() else None
-            text = model_card(manifest, repo_id, read_source_card(manifest.source), measurements, reader)
-            files[CARD] = _file_of(text.encode())
+            text = model_card(
+                manifest,
+                repo_id,
+                read_source_card(manifest.source),
+                measurements,
+                reader,
+                is_recipe=publication.is_recipe,
+            )
+            files[CARD] = UploadedFile.of(text.encode())
             if not destination.holds(CARD, files[CARD].content, files[CARD].sha256):
                 changed[CARD] = files[CARD]
         stale = sorted({*destination.package_files()} & {*destination.files} - {*files})
@@ -147,11 +189,7 @@ def push(
     )
 
 
-def _file_of(content: bytes) -> _File:
-    return _File(content, hashlib.sha256(content).hexdigest(), len(content))
-
-
-def _commit(destination: Destination, changed: dict[str, _File], stale: list[str], message: str) -> "CommitInfo":
+def _commit(destination: Destination, changed: dict[str, UploadedFile], stale: list[str], message: str) -> "CommitInfo":
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     api, repo_id, revision = HfApi(), destination.repo_id, destination.revision
