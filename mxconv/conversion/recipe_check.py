@@ -4,13 +4,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.errors import PackageError
+from mxconv.package.draft_vocabulary import VOCABULARY_FILE
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
-from mxconv.package.recipe import Recipe, is_further, tensor_check
+from mxconv.package.recipe import Recipe, is_further, manifest_recipe, tensor_check
 from mxconv.package.shard_layout import ShardLayout
 from mxconv.package.staging import EncodedTensor, PlacedFile
 
@@ -107,18 +109,38 @@ class RecipeCheck:
             f"The recipe's package was written by {package.created_by}, this is {manifest.created_by}: it is another "
             "package than its source gives.",
         )
-        given = package.draft_weights
-        if given is not None and manifest.draft_weights is not None:
-            given = given.model_copy(update={"tensors": manifest.draft_weights.tensors})
-        made = package.model_copy(update={"tensors": manifest.tensors, "draft_weights": given})
-        content = made.to_bytes()
-        if f'"manifest_sha256": "{package.manifest_sha256}"'.encode() not in content[-100:]:
+        made = manifest.model_copy(update=self._free_members(manifest))
+        recorded = manifest_recipe(made)
+        members = [name for name in type(made).model_fields if getattr(recorded, name) != getattr(package, name)]
+        if not members and f'"manifest_sha256": "{package.manifest_sha256}"'.encode() not in made.to_bytes()[-100:]:
+            members = ["tensors"]
+        if members:
             raise DifferentPackageError(
-                f"mxconv.json: other records than in the recipe's package{tensor}; the recipe's SHA-256 "
-                f"{package.manifest_sha256} is required. That is of {package.created_by}, this {manifest.created_by}: "
-                "use that one."
+                f"mxconv.json: {members[0]} is not that of the recipe{tensor}. The recipe's package was written by "
+                f"{package.created_by}, this is {manifest.created_by}: it is another package than its source gives."
             )
         return made
+
+    def _free_members(self, manifest: Manifest) -> dict[str, Any]:
+        """The members of the recipe's manifest that no source decides: names, what others measured, further drafts."""
+        package = self.recipe.package
+        given, made, draft = package.draft_weights, manifest.draft_weights, manifest.levels[1]
+        if given is not None and made is not None:
+            given = given.model_copy(update={"tensors": made.tensors})
+        vocabulary = package.levels[1].vocabulary if len(package.levels) > 1 else None
+        if vocabulary is not None:
+            files = [*draft.files, VOCABULARY_FILE]
+            draft = draft.model_copy(update={"vocabulary": vocabulary, "files": files})
+        return {
+            "created_by": package.created_by,
+            "files": package.files,  # compared, and in an order of their own
+            "source": manifest.source.model_copy(update={"id": package.source.id, "commit": package.source.commit}),
+            "draft_weights": given,
+            "levels": [manifest.levels[0], draft, *package.levels[2:]],
+            "certificate": package.certificate,
+            "tuned": package.tuned,
+            "manifest_sha256": package.manifest_sha256,
+        }
 
 
 def _compare(known: list[FileRecord], found: list[FileRecord], label: str, tensor: str, what_to_do: str) -> None:
