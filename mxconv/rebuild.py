@@ -29,7 +29,7 @@ from mxconv.package.manifest import FILE_NAME as MANIFEST
 from mxconv.package.manifest import Manifest, SourceRecord
 from mxconv.package.package import Package
 from mxconv.package.package_folder import damaged_files, fetch_file
-from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, read_recipe, recipe_of
+from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, further_folder, read_recipe, recipe_of
 from mxconv.package.target import Target, check_target
 from mxconv.progress import Progress, silent
 from mxconv.report.output_file import check_output, write_output
@@ -40,7 +40,7 @@ Executors = Callable[[], Executor]
 
 
 def write_recipe(package: Path, file: Path, *, force: bool = False, progress: Progress = silent) -> Recipe:
-    """Write the recipe of a package, and its further files into a folder of the same name without `.json`.
+    """Write the recipe of a package, and its further files into a folder of the same name that ends in `.files`.
 
     Args:
         package: the package's folder; every hash in it is compared.
@@ -54,9 +54,9 @@ def write_recipe(package: Path, file: Path, *, force: bool = False, progress: Pr
     if file.suffix != ".json":
         raise PackageError(f"{file}: ends in {file.suffix!r}; a name that ends in .json is required. Choose another.")
     check_output(file, force)
-    folder = file.with_suffix("")
-    if os.path.lexists(folder) and (not force or (folder / MANIFEST).exists()):
-        raise PackageError(f"{folder}: exists, and the recipe's further files go there. Choose another output.")
+    folder = further_folder(file)
+    if os.path.lexists(folder) and not force:
+        raise PackageError(f"{folder}: exists; the recipe's further files go there. Choose another output, or --force.")
     with TemporaryDirectory(prefix=".mxconv-recipe-", dir=file.absolute().parent) as scratch:
         recipe = make_recipe(package, made := Path(scratch, folder.name), progress)
         remove(folder)
@@ -84,7 +84,7 @@ def build(
     """Build a package from a recipe.
 
     Args:
-        file: the recipe; its further files are in the folder of the same name without `.json`.
+        file: the recipe; its further files are in the folder of the same name that ends in `.files`.
         target: the package's folder, here or on a store.
         source: the checkpoint, in any place; None: where the recipe says.
         progress: told about every slice.
@@ -97,7 +97,7 @@ def build(
         MxconvError: the recipe or one of its files is damaged, the source cannot be had, or what it gives is another
             package; file and tensor are named, and nothing is left at `target`.
     """
-    recipe, folder = read_recipe(file), file.with_suffix("")
+    recipe, folder = read_recipe(file), further_folder(file)
     check_target(target, force)
     if recipe.further and (damaged := damaged_files(folder, recipe.further, progress)):
         raise PackageError(
@@ -145,30 +145,33 @@ def check_rebuild(
             convert_into(place, checkpoint, options, progress, executor, check)
 
 
-def build_in_cache(repo_id: str, commit: str, progress: Progress = silent) -> Path:
+def build_in_cache(repo_id: str, snapshot: Path, progress: Progress = silent) -> Path:
     """The package that a repository on the Hub holds the recipe of, built once into a folder of the cache.
+
+    Args:
+        repo_id: `owner/name`.
+        snapshot: its folder in the Hub cache, in which the recipe is.
+        progress: told about every slice.
 
     Raises:
         MxconvError: as of `build`.
     """
     from huggingface_hub import cached_assets_path
 
-    file = fetch_recipe(repo_id, commit)
-    recipe = read_recipe(file)
-    name = f"{repo_id.rpartition('/')[2]}-{recipe.package.manifest_sha256[:16]}"
-    root = cached_assets_path("mxconv", "built") / name
+    manifest = read_recipe(snapshot / FILE_NAME).package
+    name = f"{repo_id.rpartition('/')[2]}-{manifest.manifest_sha256[:16]}"
+    root = cached_assets_path("mxconv", "packages", "built") / name
     with FileLock(root.with_name(name + ".lock")):
         if not root.exists():
-            build(file, root, progress=progress, num_threads=usable_processors())
+            build(fetch_recipe(repo_id, snapshot.name), root, progress=progress, num_threads=usable_processors())
     return root
 
 
 def fetch_recipe(repo_id: str, commit: str) -> Path:
     """The recipe of a repository in the Hub cache, its further files beside it."""
     root = fetch_files(repo_id, [FILE_NAME], commit)
-    recipe = read_recipe(root / FILE_NAME)
-    if recipe.further:
-        fetch_files(repo_id, [f"{FURTHER}/{record.path}" for record in recipe.further], commit)
+    if further := [f"{FURTHER}/{record.path}" for record in read_recipe(root / FILE_NAME).further]:
+        fetch_files(repo_id, further, commit)
     return root / FILE_NAME
 
 

@@ -1,4 +1,4 @@
-"""The lines of docs/drafts.md and docs/training.md run as printed; CONTRIBUTING.md and SECURITY.md name what exists."""
+"""The lines of docs/drafts.md, docs/training.md and docs/recipes.md run as printed; CONTRIBUTING.md and SECURITY.md name what exists."""
 
 import re
 import shlex
@@ -8,9 +8,13 @@ import pytest
 from commands import TRAINING, environment, run_forked
 
 ROOT = Path(__file__).parent.parent
-PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("drafts", "training")}
-NUM_LINES = {"drafts": 20, "training": 12}
-SAID = {"drafts": "0 token mismatches, 0 logit mismatches", "training": "trained in"}  # at least once
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("drafts", "training", "recipes")}
+NUM_LINES = {"drafts": 20, "training": 12, "recipes": 3}
+SAID = {
+    "drafts": "0 token mismatches, 0 logit mismatches",
+    "training": "trained in",
+    "recipes": "gives every byte of the",
+}  # at least once
 
 
 @pytest.fixture(scope="module")

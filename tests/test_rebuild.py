@@ -27,6 +27,7 @@ from mxconv.package.recipe import read_recipe
 from mxconv.package.shard_layout import plan_layout, smallest_limit
 from mxconv.package.stored import StoredArray
 from mxconv.rebuild import build, check_rebuild, write_recipe
+from mxconv.verify import verify, write_certificate
 
 TEXT = Path(__file__).parents[1] / "mxconv" / "convert.py"
 
@@ -95,7 +96,9 @@ def test_a_recipe_builds_the_package_on_every_kernel(
 ) -> None:
     package = made(name)
     recipe = package.with_name("recipe.json")
-    assert recipe.stat().st_size < 15_000 and package.with_name("recipe").exists() == ("calib" in name or "voc" in name)
+    assert recipe.stat().st_size < 15_000 and package.with_name("recipe.files").exists() == (
+        "calib" in name or "voc" in name
+    )
     for number, kernel in enumerate(kernel_names()):
         monkeypatch.setenv("MXCONV_KERNEL", kernel)
         build(recipe, tmp_path / kernel, num_threads=1 + number % 2)
@@ -116,14 +119,12 @@ def test_drafts_lie_beside_the_recipe(made: Callable[[str], Path], folder: Path,
     assert {"drafts/1-small/model.safetensors", "drafts/3-table/table"} <= names
     assert build(tmp_path / "recipe.json", tmp_path / "built").levels == recipe.package.levels
     assert files_of(tmp_path / "built") == files_of(tmp_path / "package")
-    flip(tmp_path / "recipe" / "drafts/1-small/model.safetensors", 9000)
+    flip(tmp_path / "recipe.files" / "drafts/1-small/model.safetensors", 9000)
     with pytest.raises(PackageError, match=r"1-small/model.safetensors: its SHA-256 is not the one in .*recipe\.json"):
         build(tmp_path / "recipe.json", tmp_path / "other")
 
 
 def test_a_certificate_is_part_of_what_is_built(made: Callable[[str], Path], tmp_path: Path) -> None:
-    from mxconv.verify import verify, write_certificate
-
     build(made("BSFP").with_name("recipe.json"), tmp_path / "certified")
     write_certificate(tmp_path / "certified", verify(tmp_path / "certified"))
     write_recipe(tmp_path / "certified", tmp_path / "recipe.json")
@@ -225,8 +226,10 @@ def test_nothing_is_overwritten(made: Callable[[str], Path], tmp_path: Path) -> 
     build(recipe, tmp_path / "p")
     with pytest.raises(PackageError, match="p: exists; nothing is overwritten"):
         build(recipe, tmp_path / "p")
-    with pytest.raises(PackageError, match="p: exists, and the recipe's further files go there"):
-        write_recipe(package, tmp_path / "p.json", force=True)
+    (tmp_path / "q.files").mkdir()
+    with pytest.raises(PackageError, match=r"q\.files: exists; the recipe's further files go there"):
+        write_recipe(package, tmp_path / "q.json")
+    (tmp_path / "q.files").rmdir()
     flip(tmp_path / "p" / "mxfp4.safetensors", 9000)
     with pytest.raises(PackageError, match=r"mxfp4.safetensors: its SHA-256 is not the one in the manifest; a whole p"):
         write_recipe(tmp_path / "p", tmp_path / "q.json")

@@ -64,7 +64,7 @@ def push(
 
 
 def pull(
-    repo_id: Annotated[str, typer.Argument(help="Hub id of a package or its recipe: OWNER/NAME.")],
+    repo_id: Annotated[str, typer.Argument(help="Hub id of a package or its recipe: OWNER/NAME; or a recipe here.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder that does not exist yet; NAME by default.")
     ] = None,
@@ -75,15 +75,13 @@ def pull(
     """Download a package and check every hash. After an interruption, finished files are not downloaded again."""
     from mxconv.interop.hub.pull import pull as pull_package
 
-    target = output if output is not None else Path(repo_id.rpartition("/")[2])
+    target = output if output is not None else Path(repo_id.removesuffix(".json").rpartition("/")[2])
     with progress_bars() as progress:
         pulled = pull_package(repo_id, target, revision=revision, force=force, progress=progress)
     files = pulled.manifest.files
     num_bytes = sum(record.num_bytes for record in files)
     out = Output(json_output)
-    out.line(
-        f"{target}: {len(files) + 1} files, {format_bytes(num_bytes)}, commit {pulled.commit}; "
-        "every hash is the recorded one"
-    )
+    at = f", commit {pulled.commit}" if pulled.commit else ""
+    out.line(f"{target}: {len(files) + 1} files, {format_bytes(num_bytes)}{at}; every hash is the recorded one")
     members = {"package": str(target), "repo_id": repo_id, "commit": pulled.commit}
     out.json(members | {"files": [record.path for record in files], "num_bytes": num_bytes})

@@ -34,7 +34,9 @@ def recipe(
     out.line(f"{output}: {format_bytes(members['num_bytes'])}, of a package of {format_bytes(_size(made.package))}")
     if made.further:
         size = format_bytes(members["num_bytes_further"])
-        out.line(f"{output.with_suffix('')}: {len(made.further)} files that no source gives, {size}; keep them with it")
+        out.line(
+            f"{output.with_suffix('.files')}: {len(made.further)} files that no source gives, {size}; keep them with it"
+        )
     out.json(members)
 
 

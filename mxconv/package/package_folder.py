@@ -162,7 +162,9 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
     try:
         listing = list_repository(repo_id, revision)
         if FILE_NAME not in listing.names:
-            return _build(repo_id, listing.commit, progress) if RECIPE in listing.names else None
+            if RECIPE not in listing.names:
+                return None
+            return _build(repo_id, fetch_files(repo_id, [RECIPE], revision), progress)
         # by branch or tag, so that the cache remembers what it pointed to for the day the Hub is out of reach
         root = fetch_files(repo_id, [FILE_NAME], revision)
         if root.name != listing.commit:  # somebody pushed since the listing
@@ -180,7 +182,7 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
     except HubUnreachableError:
         cached = cached_snapshot(repo_id, revision)
         if cached is not None and (cached / RECIPE).exists():
-            return _build(repo_id, cached.name, progress)
+            return _build(repo_id, cached, progress)
         if cached is not None and not (cached / FILE_NAME).exists():  # a manifest is the first file to be downloaded
             return None
         if cached is None or not _is_complete(cached):
@@ -188,12 +190,12 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
         return cached
 
 
-def _build(repo_id: str, commit: str, progress: Progress) -> Path:
+def _build(repo_id: str, snapshot: Path, progress: Progress) -> Path:
     """The package of a recipe, built into the cache."""
     builder: Any = import_module(
         "mxconv.rebuild"
     )  # far above: a package is a conversion's result, here it is its reader
-    root: Path = builder.build_in_cache(repo_id, commit, progress)
+    root: Path = builder.build_in_cache(repo_id, snapshot, progress)
     return root
 
 

@@ -28,8 +28,8 @@ from mxconv.package.tensor_record import Digest, Record, TensorRecord
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter
 
-FILE_NAME = "mxconv-recipe.json"  # in a repository; its further files are in the folder of the same name without .json
-FURTHER = "mxconv-recipe"
+FILE_NAME = "mxconv-recipe.json"  # in a repository
+FURTHER = "mxconv-recipe.files"  # the folder of its further files there
 DRAFT_FILE = "draft.safetensors"
 DRAFTS = "drafts/"
 CHUNK_BYTES = 1 << 22
@@ -81,6 +81,11 @@ def read_recipe(path: Path) -> Recipe:
             "Write it again: mxconv recipe PACKAGE."
         )
     return recipe
+
+
+def further_folder(file: Path) -> Path:
+    """The folder beside a recipe in which its further files are."""
+    return file.with_suffix(".files")
 
 
 def tensor_check(sha256: str, arrays: Mapping[str, int]) -> str:

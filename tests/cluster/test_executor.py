@@ -16,7 +16,7 @@ import psutil
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
 from dying_workers import DiesOnce, die, die_once
-from packages import files_of, flip, quantize
+from packages import files_of, flip, patch_array, quantize
 from s3_server import S3Server, store
 
 from mxconv.checkpoint.source import open_checkpoint
@@ -24,11 +24,12 @@ from mxconv.cluster.executor import RayExecutor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.convert import convert
-from mxconv.errors import CheckpointError, MxconvError
+from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.package.shard_files import ShardHash
 from mxconv.package.shard_layout import plan_layout
 from mxconv.package.stored import StoredArray
 from mxconv.package.target import Target
+from mxconv.rebuild import build, check_rebuild, write_recipe
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import verify
@@ -69,6 +70,17 @@ def test_a_package_has_the_same_bytes(make: Make, source: Path, tmp_path: Path, 
     files = files_of(tmp_path / "ray")
     assert len([name for name in files if name.startswith(options["codec"])]) > 2
     assert files == files_of(tmp_path / "threads")
+
+
+def test_a_package_is_built_and_compared_from_its_recipe(make: Make, source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "p", codec="bsfp")
+    write_recipe(tmp_path / "p", tmp_path / "p.json")
+    build(tmp_path / "p.json", tmp_path / "q", executor=make)
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "q")
+    check_rebuild(tmp_path / "p", executor=make)
+    patch_array(tmp_path / "q" / "bsfp.safetensors", name := "model.layers.0.mlp.down_proj.weight.codes", 3, b"\x07")
+    with pytest.raises(PackageError, match=f"array {name} differs; the package is not what its source gives"):
+        check_rebuild(tmp_path / "q", executor=make)
 
 
 def test_the_first_weight_that_is_not_finite_is_named(make: Make, tmp_path: Path) -> None:

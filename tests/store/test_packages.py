@@ -12,10 +12,15 @@ from packages import files_of, quantize
 from s3_server import BUCKET, S3Server, store
 
 from mxconv.checkpoint.object_store import Store
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.worker_memory import STORE_BYTES
+from mxconv.convert import convert
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.package.target import parse_target
+from mxconv.rebuild import build, check_rebuild, write_recipe
 
+MODEL = "model-00002-of-00003.safetensors"
 OPTIONS = [
     {"codec": "mxfp4", "max_shard_bytes": 9000},
     {"codec": "bsfp", "max_shard_bytes": 60_000},
@@ -165,3 +170,28 @@ def test_a_dry_run_counts_what_a_store_takes_and_writes_nothing(
     assert there["package"] == f"s3://{BUCKET}/{folder}"
     assert there["worker_bytes"] == here["worker_bytes"] + STORE_BYTES
     assert s3.files(folder) == {}
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_recipe_gives_the_same_package_from_a_store_and_on_one(
+    s3: S3Server, folder: str, source: Path, tmp_path: Path, codec: str
+) -> None:
+    """Made of a folder and of a store, whose MXFP4 package has a target in files of its own."""
+    for path in source.iterdir():
+        s3.put(f"{folder}/source/{path.name}", path.read_bytes())
+    url = f"s3://{BUCKET}/{folder}/source"
+    for name, origin in (("by-folder", str(source)), ("by-store", url)):
+        with open_checkpoint(origin) as checkpoint:
+            convert(checkpoint, tmp_path / name, QuantizeOptions(codec=codec))
+        write_recipe(tmp_path / name, tmp_path / f"{name}.json")
+        for number, other in enumerate((str(source), url)):
+            build(tmp_path / f"{name}.json", tmp_path / f"{name}-{number}", other)
+            build(tmp_path / f"{name}.json", store(f"{folder}/{name}-{number}"), other, num_threads=2)
+            assert files_of(tmp_path / f"{name}-{number}") == files_of(tmp_path / name)
+            assert s3.files(f"{folder}/{name}-{number}") == files_of(tmp_path / name)
+            check_rebuild(tmp_path / name, other)
+    assert not list(tmp_path.glob(".mxconv*"))
+    s3.put(f"{folder}/source/{MODEL}", bytes(len(s3.files(f"{folder}/source")[MODEL])))
+    with pytest.raises(MxconvError):
+        build(tmp_path / "by-folder.json", store(f"{folder}/other"), url)
+    assert s3.files(f"{folder}/other") == {}

@@ -24,7 +24,7 @@ from mxconv.system.processor import usable_processors
 class Pulled:
     """A package that was downloaded."""
 
-    commit: str
+    commit: str | None  # None: built from a recipe here
     manifest: Manifest
 
 
@@ -34,7 +34,7 @@ def pull(
     """Download a package, or build it where the repository holds its recipe.
 
     Args:
-        repo_id: `owner/name`.
+        repo_id: `owner/name`, or the path of a recipe.
         target: the package's folder; must not exist, unless it is a package and `force` is set.
         revision: branch, tag or commit; the default branch when None.
         force: replace the package at `target`.
@@ -48,6 +48,8 @@ def pull(
     target = target.absolute()
     recover_folder(target)
     check_folder(target, force)
+    if (file := Path(repo_id)).suffix == ".json" and file.is_file():
+        return Pulled(None, build(file, target, progress=progress, num_threads=usable_processors(), force=force))
     listing = list_repository(repo_id, revision)
     if FILE_NAME not in listing.names and RECIPE in listing.names:
         recipe = fetch_recipe(repo_id, listing.commit)

@@ -1,0 +1,80 @@
+"""A repository that holds a recipe stands for the package: by id, pulled, and pushed over what was there."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hub_client import Client
+from hub_server import HubServer
+from packages import MANIFEST, files_of, flip
+
+RECIPE = "mxconv-recipe.json"
+TEXT = Path(__file__).parents[3] / "mxconv" / "convert.py"
+
+
+@pytest.fixture
+def package(client: Client, tmp_path: Path) -> Path:
+    """Of org/base, whose draft was chosen by a text: its codes lie beside the recipe."""
+    options = ["--codec", "bsfp", "--draft", "prompt-lookup", "--calibrate", TEXT, "--calibration-tokens", "256"]
+    client("quantize", "org/base", "-o", tmp_path / "package", *options)
+    return tmp_path / "package"
+
+
+def test_a_recipe_is_pushed_pulled_and_built_once(
+    hub: HubServer, client: Client, package: Path, tmp_path: Path
+) -> None:
+    pushed = client("push", package, "me/tiny", "--recipe")
+    further = ["mxconv-recipe.files/draft.safetensors"]
+    assert pushed["files"] == sorted(["README.md", RECIPE, *further])
+    card = files_of(hub.repositories["me/tiny"]["main"])["README.md"].decode()
+    assert "This repository holds a recipe: the hash of every file, and no weights of the model." in card
+
+    pulled = client("pull", "me/tiny", "-o", tmp_path / "pulled")
+    assert files_of(tmp_path / "pulled") == files_of(package) and pulled["commit"] == pushed["commit"]
+
+    client("recipe", tmp_path / "pulled", "-o", tmp_path / "mine.json")
+    assert client("pull", tmp_path / "mine.json")["commit"] is None
+
+    assert client("verify", "me/tiny", "--rebuild")["rebuilt"]
+    (built,) = (path.parent for path in tmp_path.rglob(f"built/*/{MANIFEST}"))
+    assert files_of(built) == files_of(package)
+    (built / "config.json").touch()
+    before = (built / "bsfp.safetensors").stat().st_mtime_ns
+    hub.status = 503  # from the cache
+    assert client("verify", "me/tiny")["ok"] and (built / "bsfp.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_recipe_replaces_a_package_and_a_package_a_recipe(hub: HubServer, client: Client, package: Path) -> None:
+    client("push", package, "me/tiny")
+    client("push", package, "me/tiny", "--recipe")
+    found = files_of(hub.repositories["me/tiny"]["main"])
+    assert {name for name in found if name[0] != "."} == {"README.md", RECIPE, "mxconv-recipe.files/draft.safetensors"}
+    client("push", package, "me/tiny")
+    found = files_of(hub.repositories["me/tiny"]["main"])
+    assert {name for name in found if name[0] != "."} == {"README.md", *files_of(package)}
+
+
+def test_a_source_that_changed_is_refused(hub: HubServer, client: Client, package: Path, tmp_path: Path) -> None:
+    """The commit is the recorded one; its file is not."""
+    client("push", package, "me/tiny", "--recipe")
+    folder = hub.repositories["me/tiny"]["main"]
+    members = json.loads((folder / RECIPE).read_text())
+    changed = shutil.copytree(hub.repositories["org/base"]["main"], tmp_path / "changed")
+    flip(changed / "model-00001-of-00002.safetensors", 9000)
+    hub.repositories["org/other"] = {"main": changed}
+    recipe, source = tmp_path / "recipe.json", ["--source", "org/other"]
+    shutil.copy(folder / RECIPE, recipe)
+    shutil.copytree(folder / "mxconv-recipe.files", tmp_path / "recipe.files")
+    error = client.error("build", recipe, "-o", tmp_path / "built", *source)
+    assert error.startswith("source org/base: model-00001-of-00002.safetensors has SHA-256 ")
+    assert members["package"]["source"]["files"][0]["sha256"] in error and not (tmp_path / "built").exists()
+    flip(folder / "mxconv-recipe.files" / "draft.safetensors", 9000)
+    assert "draft.safetensors: its SHA-256 is not the one in" in client.error("pull", "me/tiny", "-o", tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+
+
+def test_what_cannot_be_built_elsewhere_is_not_pushed(hub: HubServer, client: Client, bsfp: Path) -> None:
+    error = client.error("push", bsfp, "me/tiny", "--recipe")
+    assert "--recipe, but it was converted from" in error and "Convert again from the model's Hub id" in error
+    assert "me/tiny" not in hub.repositories
