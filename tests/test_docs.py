@@ -1,4 +1,4 @@
-"""The lines of docs/drafts.md, docs/training.md and docs/recipes.md run as printed; CONTRIBUTING.md and SECURITY.md name what exists."""
+"""The lines of three pages run as printed; CONTRIBUTING.md and SECURITY.md name what exists."""
 
 import re
 import shlex
