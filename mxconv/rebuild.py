@@ -18,6 +18,7 @@ from filelock import FileLock
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.hub import fetch_files
 from mxconv.checkpoint.object_store import is_store_url
+from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.conversion.recipe_check import RecipeCheck
 from mxconv.conversion.recipe_files import make_recipe, write_given_codes
@@ -168,9 +169,16 @@ def build_in_cache(repo_id: str, snapshot: Path, progress: Progress = silent) ->
 
 
 def fetch_recipe(repo_id: str, commit: str) -> Path:
-    """The recipe of a repository in the Hub cache, its further files beside it."""
+    """The recipe of a repository in the Hub cache, its further files beside it; raises PackageError where its source is
+    on no Hub: a stranger's recipe opens no path or URL of its choice."""
     root = fetch_files(repo_id, [FILE_NAME], commit)
-    if further := [f"{FURTHER}/{record.path}" for record in read_recipe(root / FILE_NAME).further]:
+    recipe = read_recipe(root / FILE_NAME)
+    if recipe.package.source.commit is None:
+        raise PackageError(
+            f"{repo_id}: its recipe's source is {shown(recipe.package.source.id)}; a Hub id and commit are required of "
+            f"a repository. Say where the source is: mxconv build {root / FILE_NAME} --source SOURCE -o FOLDER."
+        )
+    if further := [f"{FURTHER}/{record.path}" for record in recipe.further]:
         fetch_files(repo_id, further, commit)
     return root / FILE_NAME
 

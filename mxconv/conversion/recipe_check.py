@@ -1,6 +1,5 @@
 """A conversion that must give a known package: compared with its recipe before anybody sees it."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.options import QuantizeOptions
+from mxconv.conversion.preparation import relative_name
 from mxconv.errors import PackageError
 from mxconv.package.draft_vocabulary import VOCABULARY_FILE
 from mxconv.package.head_screen import SCREEN_FILE
@@ -62,7 +62,7 @@ class RecipeCheck:
     def check_source(self, checkpoint: Checkpoint) -> None:
         """Raises DifferentPackageError where a weight file of the source is missing, or of another length; hashes are
         compared later, when they are known."""
-        sizes = {os.path.relpath(path, checkpoint.root): size for path, size in checkpoint.file_sizes.items()}
+        sizes = {relative_name(path, checkpoint): size for path, size in checkpoint.file_sizes.items()}
         for record in self.recipe.package.source.files:
             found = sizes.pop(record.path, None)
             if found != record.num_bytes:

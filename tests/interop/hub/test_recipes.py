@@ -74,6 +74,18 @@ def test_a_source_that_changed_is_refused(hub: HubServer, client: Client, packag
     assert not (tmp_path / "p").exists()
 
 
+def test_a_repositorys_recipe_opens_no_path_of_its_choice(
+    hub: HubServer, client: Client, bsfp: Path, tmp_path: Path
+) -> None:
+    client("recipe", bsfp, "-o", tmp_path / "mxconv-recipe.json")
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    shutil.move(tmp_path / "mxconv-recipe.json", folder)
+    hub.repositories["me/local"] = {"main": folder}
+    assert "a Hub id and commit are required of a repository" in client.error("verify", "me/local")
+    assert "a Hub id and commit are required of a repository" in client.error("pull", "me/local", "-o", tmp_path / "p")
+
+
 def test_what_cannot_be_built_elsewhere_is_not_pushed(hub: HubServer, client: Client, bsfp: Path) -> None:
     error = client.error("push", bsfp, "me/tiny", "--recipe")
     assert "--recipe, but it was converted from" in error and "Convert again from the model's Hub id" in error
