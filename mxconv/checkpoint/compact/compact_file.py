@@ -1,0 +1,186 @@
+"""Safetensors files made compact, and restored byte for byte.
+
+Threads code chunks independently; they are hashed and written in order, a few at a time, so memory stays flat. The
+target is written beside its place and gets its name when everything was checked; whoever needs it to survive a power
+failure flushes it.
+
+    compress_file(Path("model.safetensors"), Path("model.compact"))
+    decompress_file(Path("model.compact"), Path("restored.safetensors"))
+
+Source: formats/compact.md.
+"""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from mxconv.arrays import U8
+from mxconv.checkpoint.compact.compact_layout import Chunk, Preamble, header_chunks, tensor_chunks
+from mxconv.checkpoint.compact.frame_reader import FrameReader
+from mxconv.checkpoint.compact.plane_coding import encode_planes
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.mapped_file import MappedFile
+from mxconv.checkpoint.regular_file import open_file
+from mxconv.checkpoint.safetensors_header import parse_header
+from mxconv.errors import CheckpointError
+from mxconv.progress import Progress, silent
+from mxconv.workers import ByteCounter
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+
+def compress_file(
+    source: Path, target: Path, base: Path | None = None, progress: Progress = silent, num_threads: int = 2
+) -> None:
+    """Write a safetensors file as a compact one, replacing what is at `target`.
+
+    Args:
+        base: a safetensors file; tensors are coded as differences from those of equal name, dtype and shape there.
+        num_threads: how many code chunks, beside the caller's, which hashes and writes.
+
+    Raises:
+        CheckpointError: a file cannot be read, is no safetensors file, changes meanwhile, or the target cannot be
+            written.
+    """
+    with closing(MappedFile(source)) as weights, _opened(base) as original, _written(target) as file:
+        entries = tuple(weights.entries.values())
+        header_bytes = entries[0].begin if entries else weights.num_bytes
+        preamble = Preamble(weights.num_bytes, header_bytes, "0" * 64, sha256_file(base) if base else None)
+        file.write(preamble.formatted())
+
+        def encode(chunk: Chunk) -> tuple[Chunk, list[bytes]]:
+            return chunk, encode_planes(_window(weights, chunk), chunk.num_planes, _beside(original, chunk))
+
+        digest, advance = hashlib.sha256(), ByteCounter("compressing", weights.num_bytes, progress)
+        chunks = (*header_chunks(header_bytes), *tensor_chunks(entries, original.entries if original else {}))
+        for chunk, frames in _in_order(encode, chunks, num_threads):
+            stored = _window(weights, chunk)
+            digest.update(stored)
+            file.writelines(frames)
+            weights.release(stored)
+            _release_beside(original, chunk)
+            advance(chunk.num_bytes)
+        weights.check_unchanged()
+        file.seek(0)
+        file.write(replace(preamble, sha256=digest.hexdigest()).formatted())
+
+
+def decompress_file(
+    compact: Path, target: Path, base: Path | None = None, progress: Progress = silent, num_threads: int = 2
+) -> None:
+    """Restore the safetensors file of a compact one, replacing what is at `target`.
+
+    Args:
+        base: the file beside which it was coded, if there was one.
+        num_threads: how many decode chunks, beside the caller's, which hashes and writes.
+
+    Raises:
+        CheckpointError: a file cannot be read, the compact one is damaged or of another version, the base is another
+            one, or the target cannot be written.
+    """
+    with open_file(compact) as frames, _opened(base) as original, _written(target) as file:
+        reader = FrameReader(compact, frames)
+        preamble = reader.preamble
+        _check_base(compact, preamble.base_sha256, base)
+        head = b"".join(
+            reader.decode(chunk, reader.take(chunk), None) for chunk in header_chunks(preamble.header_bytes)
+        )
+        header = parse_header(
+            f"{compact}: the file in it", preamble.num_bytes, lambda begin, n: head[begin : begin + n]
+        )
+        if header.data_begin != preamble.header_bytes:
+            raise CheckpointError(
+                f"{compact}: preamble: header_bytes is {preamble.header_bytes:,}; the header in it has "
+                f"{header.data_begin:,} bytes. Download the file again."
+            )
+
+        def decode(taken: tuple[Chunk, list[memoryview]]) -> tuple[Chunk, U8]:
+            return taken[0], reader.decode(*taken, _beside(original, taken[0]))
+
+        digest, advance = hashlib.sha256(head), ByteCounter("restoring", preamble.num_bytes, progress)
+        file.write(head)
+        advance(len(head))
+        chunks = tensor_chunks(header.entries, original.entries if original else {})
+        for chunk, stored in _in_order(decode, ((chunk, reader.take(chunk)) for chunk in chunks), num_threads):
+            digest.update(stored)
+            file.write(stored)
+            _release_beside(original, chunk)
+            advance(chunk.num_bytes)
+        reader.check_end()
+        if digest.hexdigest() != preamble.sha256:
+            raise CheckpointError(
+                f"{compact}: the file in it has SHA-256 {digest.hexdigest()}; {preamble.sha256} is required. "
+                "Download the file again."
+            )
+
+
+def _opened(base: Path | None) -> AbstractContextManager[MappedFile | None]:
+    return closing(MappedFile(base)) if base else nullcontext()
+
+
+def _window(file: MappedFile, chunk: Chunk) -> U8:
+    return file.window(chunk.begin, chunk.begin + chunk.num_bytes)
+
+
+def _beside(original: MappedFile | None, chunk: Chunk) -> U8 | None:
+    """The bytes of the base from which a chunk differs."""
+    if original is None or chunk.base_begin is None:
+        return None
+    return original.window(chunk.base_begin, chunk.base_begin + chunk.num_bytes)
+
+
+def _release_beside(original: MappedFile | None, chunk: Chunk) -> None:
+    beside = _beside(original, chunk)
+    if original is not None and beside is not None:
+        original.release(beside)
+
+
+def _check_base(compact: Path, required: str | None, base: Path | None) -> None:
+    """Raise CheckpointError unless the base is the one of the preamble."""
+    if base is None and required is not None:
+        raise CheckpointError(
+            f"{compact}: coded beside a base; the file with SHA-256 {required} is required. Name the base."
+        )
+    if base is not None and required is None:
+        raise CheckpointError(f"{compact}: coded without a base; {base} must not be given. Leave the base out.")
+    if base is not None and (found := sha256_file(base)) != required:
+        raise CheckpointError(
+            f"{base}: SHA-256 {found}; {compact} was coded beside {required}. Download that version of the base."
+        )
+
+
+def _in_order(task: Callable[[Piece], Result], pieces: Iterable[Piece], num_threads: int) -> Iterator[Result]:
+    """The results of all pieces in their order, computed a few ahead."""
+    with ThreadPoolExecutor(num_threads) as pool:
+        ahead: deque[Future[Result]] = deque()
+        for piece in pieces:
+            ahead.append(pool.submit(task, piece))
+            if len(ahead) > 2 * num_threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+@contextmanager
+def _written(target: Path) -> Iterator[BinaryIO]:
+    """Open a file beside `target` for writing, which takes its place at the end. Raises CheckpointError where the
+    system refuses."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(target)
+    except OSError as error:
+        raise CheckpointError(
+            f"{target}: cannot be written ({error.strerror or error}); a place for the file is required. "
+            "Check space and permissions."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
