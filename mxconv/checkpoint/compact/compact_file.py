@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -52,24 +52,28 @@ def compress_file(
     with closing(MappedFile(source)) as weights, _opened(base) as original, _written(target) as file:
         entries = tuple(weights.entries.values())
         header_bytes = entries[0].begin if entries else weights.num_bytes
-        preamble = Preamble(weights.num_bytes, header_bytes, "0" * 64, sha256_file(base) if base else None)
+        preamble = Preamble(
+            num_bytes=weights.num_bytes,
+            header_bytes=header_bytes,
+            sha256="0" * 64,  # until it is known
+            base_sha256=sha256_file(base) if base else None,
+        )
         file.write(preamble.formatted())
 
-        def encode(chunk: Chunk) -> tuple[Chunk, list[bytes]]:
-            return chunk, encode_planes(_window(weights, chunk), chunk.num_planes, _beside(original, chunk))
+        def encode(chunk: Chunk) -> tuple[U8, list[bytes]]:
+            stored = weights.window(chunk.begin, chunk.begin + chunk.num_bytes)
+            return stored, encode_planes(stored, chunk.num_planes, _beside(original, chunk))
 
         digest, advance = hashlib.sha256(), ByteCounter("compressing", weights.num_bytes, progress)
-        chunks = (*header_chunks(header_bytes), *tensor_chunks(entries, original.entries if original else {}))
-        for chunk, frames in _in_order(encode, chunks, num_threads):
-            stored = _window(weights, chunk)
-            digest.update(stored)
+        chunks = chain(header_chunks(header_bytes), tensor_chunks(entries, original.entries if original else {}))
+        for stored, frames in _in_order(encode, chunks, num_threads):
+            digest.update(stored.data)
             file.writelines(frames)
             weights.release(stored)
-            _release_beside(original, chunk)
-            advance(chunk.num_bytes)
+            advance(len(stored))
         weights.check_unchanged()
         file.seek(0)
-        file.write(replace(preamble, sha256=digest.hexdigest()).formatted())
+        file.write(preamble.model_copy(update={"sha256": digest.hexdigest()}).formatted())
 
 
 def decompress_file(
@@ -89,34 +93,29 @@ def decompress_file(
         reader = FrameReader(compact, frames)
         preamble = reader.preamble
         _check_base(compact, preamble.base_sha256, base)
-        head = b"".join(
-            reader.decode(chunk, reader.take(chunk), None) for chunk in header_chunks(preamble.header_bytes)
-        )
-        header = parse_header(
-            f"{compact}: the file in it", preamble.num_bytes, lambda begin, n: head[begin : begin + n]
-        )
+        head = b"".join(reader.decode(chunk, reader.take(chunk)).data for chunk in header_chunks(preamble.header_bytes))
+        header = parse_header(f"{compact}: content", preamble.num_bytes, lambda begin, n: head[begin : begin + n])
         if header.data_begin != preamble.header_bytes:
             raise CheckpointError(
                 f"{compact}: preamble: header_bytes is {preamble.header_bytes:,}; the header in it has "
-                f"{header.data_begin:,} bytes. Download the file again."
+                f"{header.data_begin:,}. Download the file again."
             )
 
-        def decode(taken: tuple[Chunk, list[memoryview]]) -> tuple[Chunk, U8]:
-            return taken[0], reader.decode(*taken, _beside(original, taken[0]))
+        def decode(taken: tuple[Chunk, list[memoryview]]) -> U8:
+            return reader.decode(*taken, _beside(original, taken[0]))
 
         digest, advance = hashlib.sha256(head), ByteCounter("restoring", preamble.num_bytes, progress)
         file.write(head)
         advance(len(head))
         chunks = tensor_chunks(header.entries, original.entries if original else {})
-        for chunk, stored in _in_order(decode, ((chunk, reader.take(chunk)) for chunk in chunks), num_threads):
-            digest.update(stored)
-            file.write(stored)
-            _release_beside(original, chunk)
-            advance(chunk.num_bytes)
+        for stored in _in_order(decode, ((chunk, reader.take(chunk)) for chunk in chunks), num_threads):
+            digest.update(stored.data)
+            file.write(stored.data)
+            advance(len(stored))
         reader.check_end()
         if digest.hexdigest() != preamble.sha256:
             raise CheckpointError(
-                f"{compact}: the file in it has SHA-256 {digest.hexdigest()}; {preamble.sha256} is required. "
+                f"{compact}: content has SHA-256 {digest.hexdigest()}; {preamble.sha256} is required. "
                 "Download the file again."
             )
 
@@ -125,21 +124,14 @@ def _opened(base: Path | None) -> AbstractContextManager[MappedFile | None]:
     return closing(MappedFile(base)) if base else nullcontext()
 
 
-def _window(file: MappedFile, chunk: Chunk) -> U8:
-    return file.window(chunk.begin, chunk.begin + chunk.num_bytes)
-
-
 def _beside(original: MappedFile | None, chunk: Chunk) -> U8 | None:
-    """The bytes of the base from which a chunk differs."""
+    """A copy of the bytes of the base from which a chunk differs, so that its pages can go."""
     if original is None or chunk.base_begin is None:
         return None
-    return original.window(chunk.base_begin, chunk.base_begin + chunk.num_bytes)
-
-
-def _release_beside(original: MappedFile | None, chunk: Chunk) -> None:
-    beside = _beside(original, chunk)
-    if original is not None and beside is not None:
-        original.release(beside)
+    stored = original.window(chunk.base_begin, chunk.base_begin + chunk.num_bytes)
+    beside = stored.copy()
+    original.release(stored)
+    return beside
 
 
 def _check_base(compact: Path, required: str | None, base: Path | None) -> None:

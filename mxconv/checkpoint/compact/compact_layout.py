@@ -3,12 +3,11 @@
 Source: formats/compact.md.
 """
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, BinaryIO, NamedTuple
+
+from pydantic import BaseModel, Field, ValidationError
 
 from mxconv.checkpoint.regular_file import parse_json_object
 from mxconv.checkpoint.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES, MAX_INTEGER, TensorEntry, shown
@@ -18,24 +17,28 @@ MAGIC = bytes.fromhex("502a4d18")  # a skippable frame of zstd, whose decoders p
 PREFIX_BYTES = 8  # the magic and the length of the JSON
 MAX_JSON_BYTES = 4096
 FORMAT, VERSION = "mxconv-compact", 1
-CHUNK_ELEMENTS = 1 << 20
+CHUNK_ELEMENTS = 1 << 19
 PLANES = {"BF16": 2, "F16": 2}  # of dtypes that are not coded as plain bytes
 
 _AGAIN = "Download the file again."
 
 
-@dataclass(frozen=True)
-class Preamble:
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Preamble(BaseModel, frozen=True, strict=True, extra="forbid"):
     """The first frame: what the restored file is, and beside which base it was coded."""
 
-    num_bytes: int
-    header_bytes: int  # of num_bytes, before the first tensor
-    sha256: str
-    base_sha256: str | None = None
+    format: str = FORMAT
+    version: int = VERSION
+    num_bytes: int = Field(gt=LENGTH_BYTES, le=MAX_INTEGER)
+    header_bytes: int = Field(gt=LENGTH_BYTES, le=LENGTH_BYTES + MAX_HEADER_BYTES)  # before the first tensor
+    sha256: Sha256
+    base_sha256: Sha256 | None
 
     def formatted(self) -> bytes:
-        """The frame; its length depends on the lengths of the numbers alone, not on the hashes."""
-        text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        """The frame; its length does not depend on what `sha256` is."""
+        text = self.model_dump_json().encode()
         return MAGIC + len(text).to_bytes(4, "little") + text
 
 
@@ -55,31 +58,20 @@ def read_preamble(path: Path, file: BinaryIO) -> Preamble:
             f"{path}: its preamble claims {num_json_bytes:,} bytes, of which {len(text):,} were read; it must fit into "
             f"the file and into {MAX_JSON_BYTES:,} bytes. {_AGAIN}"
         )
-    return _checked(parse_json_object(text, f"{path}: preamble", unique_keys=True), path)
-
-
-def _checked(members: dict[str, Any], path: Path) -> Preamble:
-    found = members.pop("format", None), members.pop("version", None)
-    if found != (FORMAT, VERSION) or type(found[1]) is not int:
+    members = parse_json_object(text, f"{path}: preamble", unique_keys=True)
+    found = members.get("format"), members.get("version")
+    if found != (FORMAT, VERSION):
         raise CheckpointError(
-            f"{path}: format {shown(found[0])}, version {shown(found[1])}; {FORMAT}, version {VERSION} is read here. "
+            f"{path}: format {shown(found[0])}, version {shown(found[1])}; {FORMAT!r}, version {VERSION} is required. "
             "Update mxconv, or check that it is the file its name says."
         )
-    limits = {"num_bytes": MAX_INTEGER, "header_bytes": LENGTH_BYTES + MAX_HEADER_BYTES}
-    hashes = ("sha256", "base_sha256")
-    for name in (*limits, *hashes, *members):
-        value = members.get(name)
-        if name in limits:
-            is_valid = type(value) is int and LENGTH_BYTES < value <= limits[name]
-        else:
-            is_hash = isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value)
-            is_valid = name in hashes and name in members and bool(is_hash or (name == "base_sha256" and value is None))
-        if not is_valid:
-            raise CheckpointError(
-                f"{path}: preamble: {shown(name)} is {shown(value)}; {', '.join((*limits, *hashes))} with values of "
-                f"formats/compact.md are required, and nothing else. {_AGAIN}"
-            )
-    return Preamble(**members)
+    try:
+        return Preamble.model_validate(members)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(
+            f"{path}: preamble: {first['loc'][0]}: {first['msg']} (found {shown(first['input'])}). {_AGAIN}"
+        ) from error
 
 
 class Chunk(NamedTuple):

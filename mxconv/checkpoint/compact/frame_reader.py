@@ -46,8 +46,8 @@ class FrameReader:
         self._offset += length
         return frame
 
-    def decode(self, chunk: Chunk, frames: list[memoryview], base: U8 | None) -> U8:
-        """The chunk's bytes; any thread may ask. Raises CheckpointError where a frame is damaged or of another length."""
+    def decode(self, chunk: Chunk, frames: list[memoryview], base: U8 | None = None) -> U8:
+        """The chunk's bytes; for any thread. Raises CheckpointError where a frame is damaged or of another length."""
         try:
             return decode_planes(frames, chunk.num_elements, base)
         except (ZstdError, ValueError) as error:

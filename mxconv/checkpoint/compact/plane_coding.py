@@ -29,7 +29,7 @@ except ImportError as error:
 # A hash table this small finds runs and nothing else: what other matches save is less than what they spoil of the
 # Huffman codes, and they take four times as long.
 _PARAMETERS = zstd.CompressionParameter
-OPTIONS = {
+OPTIONS: dict[int, int] = {
     _PARAMETERS.compression_level: 1,
     _PARAMETERS.strategy: zstd.Strategy.fast,
     _PARAMETERS.hash_log: 6,
@@ -59,7 +59,7 @@ def encode_planes(stored: U8, num_planes: int, base: U8 | None) -> list[bytes]:
         weights = stored.view("<u2")
         codes = (weights << 1) | (weights >> 15) if base is None else weights - base.view("<u2") + BIAS
         planes = [(codes >> 8).astype(np.uint8), codes.astype(np.uint8)]
-    return [zstd.compress(np.ascontiguousarray(plane), options=OPTIONS) for plane in planes]
+    return [zstd.compress(np.ascontiguousarray(plane).data, options=OPTIONS) for plane in planes]
 
 
 def decode_planes(frames: Sequence[memoryview], num_elements: int, base: U8 | None) -> U8:
