@@ -20,14 +20,15 @@ from mxconv.checkpoint.hub import fetch_files
 from mxconv.checkpoint.object_store import is_store_url
 from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.conversion.compact_source import restore_source
 from mxconv.conversion.recipe_check import RecipeCheck
-from mxconv.conversion.recipe_files import make_recipe, write_given_codes
+from mxconv.conversion.recipe_files import CarriedSource, make_recipe, write_given_codes
 from mxconv.convert import Place, convert, convert_into
 from mxconv.errors import PackageError
 from mxconv.package.compared_staging import ComparedStaging
 from mxconv.package.folder_target import remove
 from mxconv.package.manifest import FILE_NAME as MANIFEST
-from mxconv.package.manifest import Manifest, SourceRecord
+from mxconv.package.manifest import Manifest, read_manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import damaged_files, fetch_file
 from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, further_folder, read_recipe, recipe_of
@@ -40,7 +41,14 @@ from mxconv.workers import ByteCounter, Executor
 Executors = Callable[[], Executor]
 
 
-def write_recipe(package: Path, file: Path, *, force: bool = False, progress: Progress = silent) -> Recipe:
+def write_recipe(
+    package: Path,
+    file: Path,
+    *,
+    force: bool = False,
+    progress: Progress = silent,
+    carried: CarriedSource | None = None,
+) -> Recipe:
     """Write the recipe of a package, and its further files into a folder of the same name that ends in `.files`.
 
     Args:
@@ -48,6 +56,7 @@ def write_recipe(package: Path, file: Path, *, force: bool = False, progress: Pr
         file: to write; its name ends in .json.
         force: replace an existing recipe and its folder.
         progress: told about hashing and reading.
+        carried: the package's source, if it goes along.
 
     Raises:
         MxconvError: the package is damaged, or something is in the way.
@@ -59,7 +68,7 @@ def write_recipe(package: Path, file: Path, *, force: bool = False, progress: Pr
     if os.path.lexists(folder) and not force:
         raise PackageError(f"{folder}: exists; the recipe's further files go there. Choose another output, or --force.")
     with TemporaryDirectory(prefix=".mxconv-recipe-", dir=file.absolute().parent) as scratch:
-        recipe = make_recipe(package, made := Path(scratch, folder.name), progress)
+        recipe = make_recipe(package, made := Path(scratch, folder.name), progress, carried)
         remove(folder)
         if made.exists():
             made.rename(folder)
@@ -108,7 +117,7 @@ def build(
     has_codes = recipe.package.draft_weights is not None
     check = RecipeCheck(recipe, folder, folder / DRAFT_FILE if has_codes else None)
     beside = target.absolute().parent if isinstance(target, Path) else None
-    with _source(recipe.package.source, source, check, beside, progress) as checkpoint:
+    with _source(source, check, beside, progress, num_threads) as checkpoint:
         options = check.options(num_threads, memory_bytes, force)
         return convert(checkpoint, target, options, progress, executor, check)
 
@@ -138,8 +147,9 @@ def check_rebuild(
                 draft_file = Path(scratch, DRAFT_FILE)
                 write_given_codes(package, draft_file)
         check = RecipeCheck(recipe, path, draft_file)
-        with _source(recipe.package.source, source, check, Path(scratch), progress) as checkpoint:
-            options = check.options(usable_processors(), None, False)
+        num_threads = usable_processors()
+        with _source(source, check, Path(scratch), progress, num_threads) as checkpoint:
+            options = check.options(num_threads, None, False)
             manifest = (path / MANIFEST).read_bytes()
             staging = ComparedStaging(path, recipe.package.files, manifest)
             place = Place(lambda _: staging, lambda: None, is_store=False)
@@ -173,7 +183,7 @@ def fetch_recipe(repo_id: str, commit: str) -> Path:
     on no Hub: a stranger's recipe opens no path or URL of its choice."""
     root = fetch_files(repo_id, [FILE_NAME], commit)
     recipe = read_recipe(root / FILE_NAME)
-    if recipe.package.source.commit is None:
+    if recipe.package.source.commit is None and not recipe.carries_source:
         raise PackageError(
             f"{repo_id}: its recipe's source is {shown(recipe.package.source.id)}; a Hub id and commit are required of "
             f"a repository. Say where the source is: mxconv build {root / FILE_NAME} --source SOURCE -o FOLDER."
@@ -184,27 +194,70 @@ def fetch_recipe(repo_id: str, commit: str) -> Path:
 
 
 @contextmanager
+def carried_source(
+    package: Path, source: str | None, base: str | None, num_threads: int = 1
+) -> Iterator[CarriedSource]:
+    """The source of a package, opened to go with its recipe.
+
+    Args:
+        package: the package's folder.
+        source: the checkpoint, in a folder or on the Hub; None: where the manifest says.
+        base: a checkpoint on the Hub beside whose weights these are coded.
+        num_threads: of the coder.
+
+    Raises:
+        MxconvError: one of them cannot be opened.
+    """
+    record = read_manifest(package).source
+    if source is None and record.commit is None and not Path(record.id).exists():
+        raise PackageError(f"{record.id}: no such file or folder; the package's source is required. Give --source.")
+    revision = record.commit if source is None else None
+    with open_source(source or record.id, revision=revision) as checkpoint, _opened_base(base) as opened:
+        yield CarriedSource(checkpoint, opened, num_threads)
+
+
+@contextmanager
 def _source(
-    record: SourceRecord, given: str | None, check: RecipeCheck, beside: Path | None, progress: Progress
+    given: str | None, check: RecipeCheck, beside: Path | None, progress: Progress, num_threads: int
 ) -> Iterator[Checkpoint]:
-    """The source of a recipe, opened; on an object store, whose files become part of the package, in a folder."""
-    if given is None and record.commit is None and not is_store_url(record.id) and not Path(record.id).exists():
-        raise PackageError(
-            f"{record.id}: no such file or folder; the recipe's source is required there, or anywhere else. "
-            "Say where it is: --source SOURCE."
-        )
-    revision = record.commit if given is None else None
-    with open_source(given or record.id, revision=revision) as checkpoint:
-        check.check_source(checkpoint)
-        if checkpoint.snapshot is None or not check.links_target:
-            yield checkpoint
+    """The source of a recipe, opened: where it is given, where it lies beside the recipe, or where the recipe says.
+
+    One whose files become part of the package, and which is on an object store or compact, is in a folder for a while.
+    """
+    recipe, record = check.recipe, check.recipe.package.source
+    with TemporaryDirectory(prefix=".mxconv-source-", dir=beside) as scratch:
+        if given is None and recipe.carries_source:
+            base_id, commit = (None, None) if recipe.base is None else (recipe.base.id, recipe.base.commit)
+            with _opened_base(base_id, commit) as base:
+                restore_source(recipe.further, check.folder, Path(scratch), base, progress, num_threads)
+            with open_checkpoint(scratch) as checkpoint:
+                check.check_source(checkpoint)
+                yield checkpoint
             return
-        with TemporaryDirectory(prefix=".mxconv-source-", dir=beside) as scratch:
-            folder = Path(scratch)
+        if given is None and record.commit is None and not is_store_url(record.id) and not Path(record.id).exists():
+            raise PackageError(
+                f"{record.id}: no such file or folder; the recipe's source is required there, or anywhere else. "
+                "Say where it is: --source SOURCE."
+            )
+        with open_source(given or record.id, revision=record.commit if given is None else None) as checkpoint:
+            check.check_source(checkpoint)
+            if checkpoint.snapshot is None or not check.links_target:
+                yield checkpoint
+                return
             for path in checkpoint.companion_files:
-                (folder / path.name).write_bytes(path.read_bytes())
+                Path(scratch, path.name).write_bytes(path.read_bytes())
             advance = ByteCounter("fetch source", sum(each.num_bytes for each in record.files), progress)
             for each in record.files:
-                fetch_file(checkpoint.snapshot.store, each, folder / each.path, advance)
-            with open_checkpoint(folder) as local:
-                yield local
+                fetch_file(checkpoint.snapshot.store, each, Path(scratch, each.path), advance)
+        with open_checkpoint(scratch) as checkpoint:
+            yield checkpoint
+
+
+@contextmanager
+def _opened_base(base: str | None, revision: str | None = None) -> Iterator[Checkpoint | None]:
+    """The checkpoint beside which a source is coded, if there is one."""
+    if base is None:
+        yield None
+        return
+    with open_checkpoint(base, revision=revision) as checkpoint:
+        yield checkpoint

@@ -26,7 +26,7 @@ from mxconv.package.manifest import read_manifest
 from mxconv.package.recipe import read_recipe
 from mxconv.package.shard_layout import plan_layout, smallest_limit
 from mxconv.package.stored import StoredArray
-from mxconv.rebuild import build, check_rebuild, write_recipe
+from mxconv.rebuild import build, carried_source, check_rebuild, write_recipe
 from mxconv.verify import verify, write_certificate
 
 TEXT = Path(__file__).parents[1] / "mxconv" / "convert.py"
@@ -130,6 +130,47 @@ def test_a_certificate_is_part_of_what_is_built(made: Callable[[str], Path], tmp
     write_recipe(tmp_path / "certified", tmp_path / "recipe.json")
     manifest = build(tmp_path / "recipe.json", tmp_path / "built")
     assert manifest.certificate is not None and files_of(tmp_path / "built") == files_of(tmp_path / "certified")
+
+
+@pytest.mark.parametrize("name", ["MXFP4", "MXFP4, rounded", "MXFP4, FP8", "BSFP", "BSFP, calibrated"])
+def test_a_source_goes_along_without_loss(
+    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    package = made(name)
+    with carried_source(package, None, None, num_threads=2) as carried:
+        recipe = write_recipe(package, tmp_path / "recipe.json", carried=carried)
+    source = sum(record.num_bytes for record in recipe.package.source.files)
+    coded = sum(r.num_bytes for r in recipe.further if r.path.endswith(".compact"))
+    assert 0 < coded < 0.95 * source
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise AssertionError("the source is opened")
+
+    monkeypatch.setattr("mxconv.rebuild.open_source", unreachable)
+    build(tmp_path / "recipe.json", tmp_path / "built", num_threads=2)
+    assert files_of(tmp_path / "built") == files_of(package)
+    (path,) = list((tmp_path / "recipe.files" / "source").glob("*1-of-*.compact")) or list(
+        (tmp_path / "recipe.files" / "source").glob("*.compact")
+    )
+    flip(path, 4000)
+    with pytest.raises(PackageError, match=r"compact: its SHA-256 is not the one in"):
+        build(tmp_path / "recipe.json", tmp_path / "other")
+    assert {each.name for each in tmp_path.iterdir()} == {"recipe.json", "recipe.files", "built"}
+
+
+def test_only_the_packages_own_source_goes_along(made: Callable[[str], Path], folder: Path, tmp_path: Path) -> None:
+    package = made("BSFP")
+    other = write_tiny_llama(tmp_path / "other", num_shards=3, seed=1)
+    for source, message in (
+        (str(other), r"model-0000\d-of-00003.safetensors: is not what the package was made of"),
+        ("nowhere", "nowhere: no such file or folder"),
+    ):
+        with pytest.raises(MxconvError, match=message), carried_source(package, source, None) as carried:
+            write_recipe(package, tmp_path / "recipe.json", carried=carried)
+    message = "is on no Hub; a base that others find is required"
+    with pytest.raises(PackageError, match=message), carried_source(package, None, str(other)) as carried:
+        write_recipe(package, tmp_path / "recipe.json", carried=carried)
+    assert {path.name for path in tmp_path.iterdir()} == {"other"}
 
 
 @pytest.mark.parametrize("name", ["MXFP4", "BSFP"])

@@ -1,6 +1,7 @@
 """The recipe of a package with the files that no source gives: other drafts, a draft vocabulary, given codes."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -8,28 +9,49 @@ from mxconv.arch.families.registry import describe_values
 from mxconv.arrays import U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.checkpoint.source import Checkpoint
+from mxconv.conversion.compact_source import write_compact_source
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.errors import PackageError
 from mxconv.package.head_screen import STEM, HeadScreen, read_head_screen
 from mxconv.package.manifest import FileRecord
 from mxconv.package.package import Package
 from mxconv.package.package_folder import damaged_files
-from mxconv.package.recipe import DRAFT_FILE, Recipe, is_further, recipe_of
+from mxconv.package.recipe import DRAFT_FILE, BaseRecord, Recipe, is_further, recipe_of
 from mxconv.package.stored import stored_shape
 from mxconv.progress import Progress, silent
 
 
-def make_recipe(package: Path, folder: Path, progress: Progress = silent) -> Recipe:
+@dataclass(frozen=True)
+class CarriedSource:
+    """The source of a package, to go with its recipe, and the base beside which it is coded."""
+
+    checkpoint: Checkpoint
+    base: Checkpoint | None = None
+    num_threads: int = 1
+
+
+def make_recipe(
+    package: Path, folder: Path, progress: Progress = silent, carried: CarriedSource | None = None
+) -> Recipe:
     """The recipe of a package; its further files are copied.
 
     Args:
         package: the package's folder; every hash in it is compared.
         folder: where its further files go; nothing is written where there are none.
         progress: told about hashing and reading.
+        carried: its source, if that goes along.
 
     Raises:
-        PackageError: a file is not what the manifest says, or cannot be written.
+        PackageError: a file is not what the manifest says, or cannot be written, or the base is on no Hub.
     """
+    base = None
+    if carried is not None and carried.base is not None:
+        if carried.base.commit is None:
+            raise PackageError(
+                f"{carried.base.id}: is on no Hub; a base that others find is required. Give its Hub id."
+            )
+        base = BaseRecord(id=carried.base.id, commit=carried.base.commit)
     with Package(package) as opened:
         manifest = opened.manifest
         if damaged := damaged_files(package, manifest.files, progress):
@@ -37,16 +59,19 @@ def make_recipe(package: Path, folder: Path, progress: Progress = silent) -> Rec
                 f"{package / damaged[0]}: its SHA-256 is not the one in the manifest; a whole package is required. "
                 "Convert again."
             )
-        given = []
+        beside = []
         if manifest.draft_weights is not None:
             folder.mkdir(parents=True, exist_ok=True)
             write_given_codes(opened, path := folder / DRAFT_FILE)
-            given = [FileRecord(path=DRAFT_FILE, num_bytes=path.stat().st_size, sha256=sha256_file(path))]
+            beside = [FileRecord(path=DRAFT_FILE, num_bytes=path.stat().st_size, sha256=sha256_file(path))]
+    if carried is not None:
+        checkpoint, threads = carried.checkpoint, carried.num_threads
+        beside += write_compact_source(checkpoint, manifest.source, folder, carried.base, progress, threads)
     for record in manifest.files:
         if is_further(record.path):
             (folder / record.path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(package / record.path, folder / record.path)
-    return recipe_of(package, given, progress)
+    return recipe_of(package, beside, progress, base=base)
 
 
 def write_given_codes(package: Package, path: Path) -> None:

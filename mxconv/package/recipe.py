@@ -32,7 +32,15 @@ FILE_NAME = "mxconv-recipe.json"  # in a repository
 FURTHER = "mxconv-recipe.files"  # the folder of its further files there
 DRAFT_FILE = "draft.safetensors"
 DRAFTS = "drafts/"
+SOURCE = "source/"  # of the files of a source that is carried beside the recipe
 CHUNK_BYTES = 1 << 22
+
+
+class BaseRecord(Record):
+    """The checkpoint on the Hub beside which a carried source is coded."""
+
+    id: str
+    commit: str
 
 
 class Recipe(Record):
@@ -46,10 +54,16 @@ class Recipe(Record):
     further: list[FileRecord] = Field(
         description="files that no source gives, beside the recipe: of drafts, and draft.safetensors, the given codes"
     )
+    base: BaseRecord | None = Field(default=None, description="beside which the source among `further` is coded")
     checks: Annotated[str, Field(pattern="^([0-9a-f]{8})*$")] = Field(
         description="eight digits for each tensor, in the manifest's order: they tell which one differs"
     )
     recipe_sha256: Digest = Field(default=NO_DIGEST, description="of this file, with these 64 digits as zeros")
+
+    @property
+    def carries_source(self) -> bool:
+        """Whether the source's files are among the further files."""
+        return any(record.path.startswith(SOURCE) for record in self.further)
 
     def members(self) -> dict[str, Any]:
         """As the file has them."""
@@ -107,15 +121,21 @@ def manifest_recipe(manifest: Manifest) -> Manifest:
 
 
 def recipe_of(
-    path: Path, given: Iterable[FileRecord] = (), progress: Progress = silent, *, with_checks: bool = True
+    path: Path,
+    beside: Iterable[FileRecord] = (),
+    progress: Progress = silent,
+    *,
+    with_checks: bool = True,
+    base: BaseRecord | None = None,
 ) -> Recipe:
     """The recipe of a package, whose weights are read for the checks of its tensors.
 
     Args:
         path: the package's folder.
-        given: the file of its given codes, if it has such codes, as it lies beside the recipe.
+        beside: further files that are none of the package's: its given codes, its source.
         progress: told about the reading.
         with_checks: whether weights are read; without checks a recipe cannot tell which tensor differs.
+        base: beside which the source is coded.
 
     Raises:
         PackageError: the package is damaged, or of a version that wrote its manifest in another way.
@@ -141,7 +161,8 @@ def recipe_of(
         recipe = Recipe(
             package=manifest_recipe(manifest),
             max_shard_bytes=smallest_limit(layouts),
-            further=[*(record for record in manifest.files if is_further(record.path)), *given],
+            further=[*(record for record in manifest.files if is_further(record.path)), *beside],
+            base=base,
             checks="".join(checks),
         )
     return Recipe.model_validate_json(recipe.to_bytes())

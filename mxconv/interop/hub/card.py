@@ -66,6 +66,7 @@ def model_card(
     reader: str | None = None,
     *,
     is_recipe: bool = False,
+    carries_source: bool = False,
 ) -> str:
     """The text of the card.
 
@@ -76,6 +77,7 @@ def model_card(
         measurements: of decoding with the package, if there are any.
         reader: the kind of draft that the package is, where it is one that reads its target's hidden states.
         is_recipe: whether the repository holds the package's recipe, not its weights.
+        carries_source: whether its source goes with that recipe.
 
     Returns:
         Markdown after a block of YAML.
@@ -108,6 +110,7 @@ def model_card(
         measurements=measurements,
         reader=reader,
         is_recipe=is_recipe,
+        carries_source=carries_source,
         codec=manifest.options.codec,
         source_name=manifest.source.id.rstrip("/").rpartition("/")[2],
         is_referenced=manifest.levels[0].location == "source",

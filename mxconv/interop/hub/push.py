@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub import retried
 from mxconv.checkpoint.regular_file import open_file, read_json_object
-from mxconv.conversion.recipe_files import make_recipe
+from mxconv.conversion.recipe_files import CarriedSource, make_recipe
 from mxconv.drafts.readers.reader import reader_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
@@ -55,6 +55,7 @@ class Publication:
     manifest: Manifest
     files: dict[str, "UploadedFile"]  # without a card
     is_recipe: bool = False
+    carries_source: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,27 +101,30 @@ def prepare_publication(package: Path, *, drafts_only: bool = False, progress: P
     return Publication(package, manifest, _files(package, manifest.files) | {FILE_NAME: UploadedFile.of(content)})
 
 
-def prepare_recipe(package: Path, folder: Path, progress: Progress = silent) -> Publication:
+def prepare_recipe(
+    package: Path, folder: Path, progress: Progress = silent, carried: CarriedSource | None = None
+) -> Publication:
     """The recipe of a package, in place of it.
 
     Args:
         package: the package's folder.
         folder: an empty one, for the files that no source gives; they are uploaded from there.
         progress: told about every file.
+        carried: the source, if it goes along.
 
     Raises:
-        PackageError: a file is not what the manifest says, or the source is on no Hub.
+        PackageError: a file is not what the manifest says, or the source is on no Hub and does not go along.
     """
     source = read_manifest(package).source
-    if source.commit is None:
+    if source.commit is None and carried is None:
         raise PackageError(
             f"{package}: --recipe, but it was converted from {source.id}; a source on the Hub is required for others "
-            "to find it. Convert again from the model's Hub id, or push without --recipe."
+            "to find it. Convert again from the model's Hub id, or send the source along with --compact."
         )
-    recipe = make_recipe(package, folder, progress)
+    recipe = make_recipe(package, folder, progress, carried)
     further = {f"{FURTHER}/{name}": file for name, file in _files(folder, recipe.further).items()}
     files = further | {RECIPE: UploadedFile.of(recipe.to_bytes())}
-    return Publication(package, read_manifest(package), files, is_recipe=True)
+    return Publication(package, read_manifest(package), files, is_recipe=True, carries_source=carried is not None)
 
 
 def _files(root: Path, records: list[FileRecord]) -> dict[str, UploadedFile]:
@@ -173,6 +177,7 @@ def push(
                 measurements,
                 reader,
                 is_recipe=publication.is_recipe,
+                carries_source=publication.carries_source,
             )
             files[CARD] = UploadedFile.of(text.encode())
             if not destination.holds(CARD, files[CARD].content, files[CARD].sha256):

@@ -4,10 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hub_client import Client
 from hub_server import HubServer
-from packages import MANIFEST, files_of, flip
+from packages import MANIFEST, files_of, flip, header_of
 
 RECIPE = "mxconv-recipe.json"
 TEXT = Path(__file__).parents[3] / "mxconv" / "convert.py"
@@ -43,6 +44,31 @@ def test_a_recipe_is_pushed_pulled_and_built_once(
     before = (built / "bsfp.safetensors").stat().st_mtime_ns
     hub.status = 503  # from the cache
     assert client("verify", "me/tiny")["ok"] and (built / "bsfp.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_model_that_is_on_no_hub_goes_along_beside_its_base(
+    hub: HubServer, client: Client, source: Path, tmp_path: Path
+) -> None:
+    """A fine-tune: a few weights of each matrix moved by one unit in the last place."""
+    tuned = shutil.copytree(source, tmp_path / "tuned")
+    for path in tuned.glob("*.safetensors"):
+        _, begin = header_of(path)
+        raw = np.frombuffer(path.read_bytes(), np.uint8).copy()
+        raw[begin + np.random.default_rng(0).integers(0, (len(raw) - begin) // 2, 400) * 2] ^= 1
+        path.write_bytes(raw.tobytes())
+    client("quantize", tuned, "-o", tmp_path / "package", "--codec", "bsfp")
+    alone = client("push", tmp_path / "package", "me/alone", "--compact")
+    beside = client("push", tmp_path / "package", "me/beside", "--compact", "--base", "org/base")
+    assert beside["num_bytes_uploaded"] < 0.6 * alone["num_bytes_uploaded"]
+    assert "the 16-bit model, entropy-coded" in files_of(hub.repositories["me/alone"]["main"])["README.md"].decode()
+    shutil.rmtree(tuned)
+    for name in ("alone", "beside"):
+        client("pull", f"me/{name}", "-o", tmp_path / name)
+        assert files_of(tmp_path / name) == files_of(tmp_path / "package")
+        assert client("verify", f"me/{name}")["lossless"]
+    del hub.repositories["org/base"]
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    assert "org/base: no such local path, and no such model" in client.error("pull", "me/beside", "-o", tmp_path / "p")
 
 
 def test_a_recipe_replaces_a_package_and_a_package_a_recipe(hub: HubServer, client: Client, package: Path) -> None:
