@@ -18,10 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 from mxconv.arrays import U8
-from mxconv.checkpoint.compact.compact_layout import Chunk, Preamble, header_chunks, tensor_chunks
+from mxconv.checkpoint.compact.compact_layout import Chunk, Preamble, cut, tensor_chunks
 from mxconv.checkpoint.compact.frame_reader import FrameReader
 from mxconv.checkpoint.compact.plane_coding import encode_planes
 from mxconv.checkpoint.hashing import sha256_file
@@ -30,10 +30,7 @@ from mxconv.checkpoint.regular_file import open_file
 from mxconv.checkpoint.safetensors_header import parse_header
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress, silent
-from mxconv.workers import ByteCounter
-
-Piece = TypeVar("Piece")
-Result = TypeVar("Result")
+from mxconv.workers import ByteCounter, Piece, Result
 
 
 def compress_file(
@@ -65,13 +62,16 @@ def compress_file(
             return stored, encode_planes(stored, chunk.num_planes, _beside(original, chunk))
 
         digest, advance = hashlib.sha256(), ByteCounter("compressing", weights.num_bytes, progress)
-        chunks = chain(header_chunks(header_bytes), tensor_chunks(entries, original.entries if original else {}))
+        chunks = chain(
+            cut(Chunk("header", 0, header_bytes)), tensor_chunks(entries, original.entries if original else {})
+        )
         for stored, frames in _in_order(encode, chunks, num_threads):
             digest.update(stored.data)
             file.writelines(frames)
             weights.release(stored)
             advance(len(stored))
-        weights.check_unchanged()
+        for read in filter(None, (weights, original)):
+            read.check_unchanged()
         file.seek(0)
         file.write(preamble.model_copy(update={"sha256": digest.hexdigest()}).formatted())
 
@@ -93,13 +93,10 @@ def decompress_file(
         reader = FrameReader(compact, frames)
         preamble = reader.preamble
         _check_base(compact, preamble.base_sha256, base)
-        head = b"".join(reader.decode(chunk, reader.take(chunk)).data for chunk in header_chunks(preamble.header_bytes))
+        head = b"".join(
+            reader.decode(chunk, reader.take(chunk)).data for chunk in cut(Chunk("header", 0, preamble.header_bytes))
+        )
         header = parse_header(f"{compact}: content", preamble.num_bytes, lambda begin, n: head[begin : begin + n])
-        if header.data_begin != preamble.header_bytes:
-            raise CheckpointError(
-                f"{compact}: preamble: header_bytes is {preamble.header_bytes:,}; the header in it has "
-                f"{header.data_begin:,}. Download the file again."
-            )
 
         def decode(taken: tuple[Chunk, list[memoryview]]) -> U8:
             return reader.decode(*taken, _beside(original, taken[0]))
@@ -113,10 +110,10 @@ def decompress_file(
             file.write(stored.data)
             advance(len(stored))
         reader.check_end()
-        if digest.hexdigest() != preamble.sha256:
+        if (header.data_begin, digest.hexdigest()) != (preamble.header_bytes, preamble.sha256):
             raise CheckpointError(
-                f"{compact}: content has SHA-256 {digest.hexdigest()}; {preamble.sha256} is required. "
-                "Download the file again."
+                f"{compact}: content: {header.data_begin:,} bytes before tensors, SHA-256 {digest.hexdigest()}; "
+                f"{preamble.header_bytes:,} and {preamble.sha256} are required. Download the file again."
             )
 
 
@@ -136,15 +133,12 @@ def _beside(original: MappedFile | None, chunk: Chunk) -> U8 | None:
 
 def _check_base(compact: Path, required: str | None, base: Path | None) -> None:
     """Raise CheckpointError unless the base is the one of the preamble."""
-    if base is None and required is not None:
+    found = sha256_file(base) if base else None
+    if found != required:
         raise CheckpointError(
-            f"{compact}: coded beside a base; the file with SHA-256 {required} is required. Name the base."
-        )
-    if base is not None and required is None:
-        raise CheckpointError(f"{compact}: coded without a base; {base} must not be given. Leave the base out.")
-    if base is not None and (found := sha256_file(base)) != required:
-        raise CheckpointError(
-            f"{base}: SHA-256 {found}; {compact} was coded beside {required}. Download that version of the base."
+            f"{compact}: base: {f'{base} with SHA-256 {found}' if base else 'none'}; "
+            f"{f'the file with SHA-256 {required}' if required else 'none'} is required. "
+            "Name the file beside which it was coded, if there was one."
         )
 
 
@@ -171,8 +165,7 @@ def _written(target: Path) -> Iterator[BinaryIO]:
         partial.replace(target)
     except OSError as error:
         raise CheckpointError(
-            f"{target}: cannot be written ({error.strerror or error}); a place for the file is required. "
-            "Check space and permissions."
+            f"{target}: cannot be written ({error.strerror or error}); it must be. Check space and permissions."
         ) from error
     finally:
         partial.unlink(missing_ok=True)

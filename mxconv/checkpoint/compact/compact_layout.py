@@ -88,11 +88,6 @@ class Chunk(NamedTuple):
         return self.num_elements * self.num_planes
 
 
-def header_chunks(header_bytes: int) -> Iterator[Chunk]:
-    """The chunks of the bytes before the first tensor."""
-    return _cut(Chunk("header", 0, header_bytes))
-
-
 def tensor_chunks(entries: Iterable[TensorEntry], base: Mapping[str, TensorEntry]) -> Iterator[Chunk]:
     """The chunks of all tensors, in file order; beside a tensor of the base where it has one of this name, dtype and
     shape."""
@@ -101,10 +96,11 @@ def tensor_chunks(entries: Iterable[TensorEntry], base: Mapping[str, TensorEntry
         other = base.get(entry.name)
         is_alike = other is not None and (other.dtype, other.shape) == (entry.dtype, entry.shape)
         begin = other.begin if other is not None and is_alike else None
-        yield from _cut(Chunk(f"tensor {entry.name!r}", entry.begin, entry.num_bytes // num_planes, num_planes, begin))
+        yield from cut(Chunk(f"tensor {entry.name!r}", entry.begin, entry.num_bytes // num_planes, num_planes, begin))
 
 
-def _cut(whole: Chunk) -> Iterator[Chunk]:
+def cut(whole: Chunk) -> Iterator[Chunk]:
+    """Pieces of `CHUNK_ELEMENTS` elements, the last one shorter."""
     for start in range(0, whole.num_elements, CHUNK_ELEMENTS):
         offset = start * whole.num_planes
         yield whole._replace(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mxconv.arrays import U8
-from mxconv.checkpoint.compact.compact_layout import Chunk, Preamble, read_preamble
+from mxconv.checkpoint.compact.compact_layout import Chunk, read_preamble
 from mxconv.checkpoint.compact.plane_coding import ZstdError, decode_planes, frame_bytes
 from mxconv.errors import CheckpointError
 
@@ -26,7 +26,7 @@ class FrameReader:
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self._file = path, file
-        self.preamble: Preamble = read_preamble(path, file)
+        self.preamble = read_preamble(path, file)
         self._offset = file.tell()
         self._ahead = memoryview(b"")
 

@@ -1,5 +1,6 @@
 """Compact files that are damaged or lie: an error that names the file, and no target."""
 
+import hashlib
 import json
 import struct
 import tracemalloc
@@ -95,11 +96,11 @@ def test_a_damaged_frame_names_its_tensor(compact: Path) -> None:
             {"header_bytes": 99_999_999},
             "header, byte 0 of the restored file: a frame holds 72 bytes; 1 frames of 524,288",
         ),
-        ({"sha256": "0" * 64}, "content has SHA-256 [0-9a-f]{64}; 0{64} is required"),
+        ({"sha256": "0" * 64}, "content: 72 bytes before tensors, SHA-256 [0-9a-f]{64}; 72 and 0{64} are required"),
         ({"sha256": "0"}, "preamble: sha256"),
         ({"sha256": None}, "preamble: sha256"),
         ({"base_sha256": 5}, "preamble: base_sha256"),
-        ({"base_sha256": "0" * 64}, "coded beside a base; the file with SHA-256 0{64} is required"),
+        ({"base_sha256": "0" * 64}, "base: none; the file with SHA-256 0{64} is required"),
         ({"more": 1}, "preamble: more"),
     ],
 )
@@ -166,17 +167,18 @@ def test_a_restored_header_that_lies_is_refused(compact: Path) -> None:
         (text.replace(b"BF16", b"BF17"), "compact: content: tensor 'w': dtype 'BF17' is unknown"),
         (b"\xff" * 8 + text[8:], "compact: content: the header claims"),
         ((len(text) - 9).to_bytes(8, "little") + text[8:], "compact: content: header: no valid JSON"),
+        ((6).to_bytes(8, "little") + b'{"":2}'.ljust(len(text) - 8), "compact: content: tensor ''"),
     ):
         join(compact, members, zstandard.ZstdCompressor().compress(changed) + header_frame.unused_data)
         refused(compact, match)
 
 
 def test_the_base_must_be_the_one_that_it_was(source: Path, compact: Path, tmp_path: Path) -> None:
-    refused(compact, "compact: coded without a base; .*source must not be given", base=source)
+    refused(compact, "compact: base: .*source with SHA-256 [0-9a-f]{64}; none is required", base=source)
     compress_file(source, compact, source)
-    refused(compact, "compact: coded beside a base; the file with SHA-256 [0-9a-f]{64} is required. Name the base")
+    refused(compact, "compact: base: none; the file with SHA-256 [0-9a-f]{64} is required. Name the file")
     other = write_safetensors(tmp_path / "other", {"w": np.zeros(40, np.float16)})
-    refused(compact, "other: SHA-256 [0-9a-f]{64}; .*compact was coded beside [0-9a-f]{64}", base=other)
+    refused(compact, "base: .*other with SHA-256 [0-9a-f]{64}; the file with SHA-256 [0-9a-f]{64} is", base=other)
     refused(compact, "gone: no such file", base=tmp_path / "gone")
 
 
@@ -191,3 +193,15 @@ def test_places_that_cannot_be_read_or_written_are_named(source: Path, compact: 
         decompress_file(tmp_path, tmp_path / "restored")
     with pytest.raises(CheckpointError, match="compact: the header"):
         compress_file(compact, tmp_path / "twice")
+
+
+def test_a_restored_header_shorter_than_the_preamble_says_is_refused(compact: Path) -> None:
+    """The bytes after it would be neither header nor tensor."""
+    members, _ = split(compact)
+    text = json.dumps({"w": {"dtype": "U8", "shape": [6], "data_offsets": [0, 6]}}).encode()
+    head = len(text).to_bytes(8, "little") + text
+    content = head + b"ab" + b"cdefgh"
+    lies = {"num_bytes": len(head) + 6, "header_bytes": len(head) + 2, "sha256": hashlib.sha256(content).hexdigest()}
+    compressor = zstandard.ZstdCompressor()
+    join(compact, {**members, **lies}, compressor.compress(head + b"ab") + compressor.compress(b"cdefgh"))
+    refused(compact, f"content: {len(head)} bytes before tensors, SHA-256 .*; {len(head) + 2} and")
