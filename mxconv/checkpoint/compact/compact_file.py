@@ -1,13 +1,11 @@
 """Safetensors files made compact, and restored byte for byte.
 
-Threads code chunks independently; they are hashed and written in order, a few at a time, so memory stays flat. The
-target is written beside its place and gets its name when everything was checked; whoever needs it to survive a power
+Threads code chunks independently; the caller hashes them in order, a few at a time, so memory stays flat. The target
+is written beside its place and gets its name when everything was checked; whoever needs it to survive a power
 failure flushes it.
 
     compress_file(Path("model.safetensors"), Path("model.compact"))
     decompress_file(Path("model.compact"), Path("restored.safetensors"))
-
-Source: formats/compact.md.
 """
 
 import hashlib
@@ -16,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from io import FileIO
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
 
 from mxconv.arrays import U8
 from mxconv.checkpoint.compact.compact_layout import Chunk, Preamble, cut, tensor_chunks
@@ -30,6 +28,7 @@ from mxconv.checkpoint.regular_file import open_file
 from mxconv.checkpoint.safetensors_header import parse_header
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress, silent
+from mxconv.system.disk import write_at
 from mxconv.workers import ByteCounter, Piece, Result
 
 
@@ -55,7 +54,7 @@ def compress_file(
             sha256="0" * 64,  # until it is known
             base_sha256=sha256_file(base) if base else None,
         )
-        file.write(preamble.formatted())
+        offset = len(preamble.formatted())
 
         def encode(chunk: Chunk) -> tuple[U8, list[bytes]]:
             stored = weights.window(chunk.begin, chunk.begin + chunk.num_bytes)
@@ -67,13 +66,13 @@ def compress_file(
         )
         for stored, frames in _in_order(encode, chunks, num_threads):
             digest.update(stored.data)
-            file.writelines(frames)
+            write_at(file, b"".join(frames), offset)
+            offset += sum(map(len, frames))
             weights.release(stored)
             advance(len(stored))
         for read in filter(None, (weights, original)):
             read.check_unchanged()
-        file.seek(0)
-        file.write(preamble.model_copy(update={"sha256": digest.hexdigest()}).formatted())
+        write_at(file, preamble.model_copy(update={"sha256": digest.hexdigest()}).formatted(), 0)
 
 
 def decompress_file(
@@ -83,7 +82,7 @@ def decompress_file(
 
     Args:
         base: the file beside which it was coded, if there was one.
-        num_threads: how many decode chunks, beside the caller's, which hashes and writes.
+        num_threads: how many decode chunks and write them, beside the caller's, which hashes.
 
     Raises:
         CheckpointError: a file cannot be read, the compact one is damaged or of another version, the base is another
@@ -99,15 +98,16 @@ def decompress_file(
         header = parse_header(f"{compact}: content", preamble.num_bytes, lambda begin, n: head[begin : begin + n])
 
         def decode(taken: tuple[Chunk, list[memoryview]]) -> U8:
-            return reader.decode(*taken, _beside(original, taken[0]))
+            stored = reader.decode(*taken, _beside(original, taken[0]))
+            write_at(file, stored.data, taken[0].begin)
+            return stored
 
         digest, advance = hashlib.sha256(head), ByteCounter("restoring", preamble.num_bytes, progress)
-        file.write(head)
+        write_at(file, head, 0)
         advance(len(head))
         chunks = tensor_chunks(header.entries, original.entries if original else {})
         for stored in _in_order(decode, ((chunk, reader.take(chunk)) for chunk in chunks), num_threads):
             digest.update(stored.data)
-            file.write(stored.data)
             advance(len(stored))
         reader.check_end()
         if (header.data_begin, digest.hexdigest()) != (preamble.header_bytes, preamble.sha256):
@@ -155,12 +155,12 @@ def _in_order(task: Callable[[Piece], Result], pieces: Iterable[Piece], num_thre
 
 
 @contextmanager
-def _written(target: Path) -> Iterator[BinaryIO]:
+def _written(target: Path) -> Iterator[FileIO]:
     """Open a file beside `target` for writing, which takes its place at the end. Raises CheckpointError where the
     system refuses."""
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("wb", buffering=0) as file:
             yield file
         partial.replace(target)
     except OSError as error:
