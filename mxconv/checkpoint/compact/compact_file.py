@@ -28,7 +28,7 @@ from mxconv.checkpoint.regular_file import open_file
 from mxconv.checkpoint.safetensors_header import parse_header
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress, silent
-from mxconv.system.disk import write_at
+from mxconv.system.disk import reserve, write_at
 from mxconv.workers import ByteCounter, Piece, Result
 
 
@@ -103,6 +103,7 @@ def decompress_file(
             return stored
 
         digest, advance = hashlib.sha256(head), ByteCounter("restoring", preamble.num_bytes, progress)
+        reserve(file, preamble.num_bytes)
         write_at(file, head, 0)
         advance(len(head))
         chunks = tensor_chunks(header.entries, original.entries if original else {})

@@ -202,6 +202,7 @@ def test_a_killed_process_leaves_the_target_as_it_was(there: bytes | None, tmp_p
             assert process.stdout is not None and process.stdout.readline() == b"halfway\n"
             process.send_signal(signal.SIGKILL)
         assert (target.read_bytes() if target.exists() else None) == there
+        assert (tmp_path / f".{target.name}.{process.pid}.partial").exists()  # it was really under way
         (compress_file if name == "compress_file" else decompress_file)(source, target)
     assert restored.read_bytes() == MODEL.read_bytes()
 

@@ -182,6 +182,18 @@ def test_the_base_must_be_the_one_that_it_was(source: Path, compact: Path, tmp_p
     refused(compact, "gone: no such file", base=tmp_path / "gone")
 
 
+def test_more_than_the_disk_has_is_refused_before_it_is_written(compact: Path) -> None:
+    members, _ = split(compact)
+    text = json.dumps({"w": {"dtype": "U8", "shape": [2**60], "data_offsets": [0, 2**60]}}).encode()
+    head = len(text).to_bytes(8, "little") + text
+    join(
+        compact,
+        {**members, "num_bytes": len(head) + 2**60, "header_bytes": len(head)},
+        zstandard.ZstdCompressor().compress(head) + zstandard.ZstdCompressor().compress(bytes(1 << 19)),
+    )
+    refused(compact, "restored: cannot be written")
+
+
 def test_places_that_cannot_be_read_or_written_are_named(source: Path, compact: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere/restored: cannot be written"):
         decompress_file(compact, tmp_path / "nowhere" / "restored")
