@@ -29,6 +29,7 @@ def push(
     measurements: Annotated[
         Path | None, typer.Option(help="What `mxconv bench decode --json` printed, for the card's table.")
     ] = None,
+    attestation: Annotated[Path | None, typer.Option(help="What `mxconv attest` wrote; uploaded beside it.")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of a repository that is no package, and an edited card.")
     ] = False,
@@ -38,11 +39,13 @@ def push(
     from tempfile import TemporaryDirectory
 
     from mxconv.interop.hub.card import read_measurements
-    from mxconv.interop.hub.push import prepare_publication, prepare_recipe
+    from mxconv.interop.hub.push import attested, prepare_publication, prepare_recipe
     from mxconv.interop.hub.push import push as push_package
 
     if (recipe or compact) and drafts_only:
         raise typer.BadParameter("--drafts-only with a recipe, which is of a whole package. Leave one out.")
+    if attestation and drafts_only:
+        raise typer.BadParameter("--attestation with --drafts-only; it is about a whole package. Leave one out.")
     measured = read_measurements(measurements) if measurements is not None else None
     with TemporaryDirectory(prefix="mxconv-push-") as scratch:
         with progress_bars() as progress:
@@ -52,7 +55,7 @@ def push(
             else:
                 publication = prepare_publication(package, drafts_only=drafts_only, progress=progress)
         pushed = push_package(
-            publication,
+            attested(publication, attestation) if attestation else publication,
             repo_id,
             private=private,
             revision=revision,

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mxconv import __version__
+from mxconv.cli.attest_command import attest
 from mxconv.cli.bench_convert_command import convert
 from mxconv.cli.bench_decode_command import decode
 from mxconv.cli.bench_kernels_command import kernels
@@ -84,7 +85,7 @@ def common(
     """Turn any 16-bit LLM checkpoint into its own draft, and prove that nothing was lost."""
 
 
-for command in (quantize, inspect, verify, generate, chat, serve, export, cost, recipe, build, push, pull):
+for command in (quantize, inspect, verify, generate, chat, serve, export, cost, recipe, build, attest, push, pull):
     app.command()(command)
 bench = typer.Typer(
     help="Measure kernels, decoding, serving and conversion.", no_args_is_help=True, rich_markup_mode=None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.attest_command import AttestationOptions
 from mxconv.cli.cluster_options import WORKERS, executors
 from mxconv.cli.common_options import Json, MaxNewTokens, Package, grouped
 from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
@@ -38,6 +39,7 @@ def verify(
     batch: Batch = None,
     runtime: Runtime,
     workers: WORKERS = "threads",
+    attested: AttestationOptions,
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Json = False,
 ) -> None:
@@ -63,6 +65,8 @@ def verify(
     check_system(system, chat)
     if chat and decode is None:
         raise typer.BadParameter("--chat needs --decode")
+    if write and attested.attestation:
+        raise typer.BadParameter("--write changes the manifest, which the attestation is about.")
     prompts = read_prompts(decode, chat, system) if decode else []
     # greedy by default, whatever the model recommends: strategies are compared
     selection = SamplingInUse.of(sampling.given, GenerationConfig(), GREEDY_DEFAULTS).selection(sampling.seed)
@@ -70,6 +74,7 @@ def verify(
         check_writable(package, "the certificate")
     with progress_bars() as progress:
         folder = find_package(package, None if source else revision, progress)
+    attestation = attested.check(folder)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_source(source, revision=revision)) if source else None
         executor = stack.enter_context(
@@ -112,7 +117,9 @@ def verify(
         num_files = len(verification.manifest.files) + 1
         out.line(f"{source or verification.manifest.source.id}: gives every byte of the {num_files} files")
     _print(verification, package, out)
-    out.json(_members(verification) | {"rebuilt": rebuild and verification.ok})
+    if attestation is not None:
+        out.line(f"signed by {', '.join(attestation.signers)}: {attestation.path}")
+    out.json(_members(verification) | {"rebuilt": rebuild and verification.ok, "attestation": attestation and attestation.to_json()})
     if not verification.ok:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ It is written from the package's manifest, the card of its base model and the re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
@@ -15,7 +15,11 @@ from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import MxconvError
 from mxconv.package.manifest import Manifest, SourceRecord
 
+if TYPE_CHECKING:
+    from mxconv.interop.attestation.signature import Attestation
+
 FILE_NAME = "README.md"
+ATTESTATION = "attestation.json"
 TEMPLATE = "card.md.j2"
 MAX_CARD_BYTES = 1_000_000
 MARKER = "<!-- Written by `mxconv push`, and by the next push again: remove this line to keep your own text. -->"
@@ -67,6 +71,7 @@ def model_card(
     *,
     is_recipe: bool = False,
     carries_source: bool = False,
+    attestation: "Attestation | None" = None,
 ) -> str:
     """The text of the card.
 
@@ -78,6 +83,7 @@ def model_card(
         reader: the kind of draft that the package is, where it is one that reads its target's hidden states.
         is_recipe: whether the repository holds the package's recipe, not its weights.
         carries_source: whether its source goes with that recipe.
+        attestation: what is pushed with it, if anything.
 
     Returns:
         Markdown after a block of YAML.
@@ -111,6 +117,7 @@ def model_card(
         reader=reader,
         is_recipe=is_recipe,
         carries_source=carries_source,
+        attestation=attestation,
         codec=manifest.options.codec,
         source_name=manifest.source.id.rstrip("/").rpartition("/")[2],
         is_referenced=manifest.levels[0].location == "source",

@@ -9,7 +9,7 @@ the end names them. Tokens, retries and progress bars are huggingface_hub's.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,8 @@ from mxconv.checkpoint.regular_file import open_file, read_json_object
 from mxconv.conversion.recipe_files import CarriedSource, make_recipe
 from mxconv.drafts.readers.reader import reader_of
 from mxconv.errors import PackageError
+from mxconv.interop.hub.card import ATTESTATION, MARKER, Measurements, model_card, read_source_card
 from mxconv.interop.hub.card import FILE_NAME as CARD
-from mxconv.interop.hub.card import MARKER, Measurements, model_card, read_source_card
 from mxconv.interop.hub.destination import Destination, open_destination, translated_upload_errors
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
@@ -30,6 +30,8 @@ from mxconv.progress import Progress, silent
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
+
+    from mxconv.interop.attestation.signature import Attestation
 
 LARGE_FILE_BYTES = 1_000_000  # smaller ones travel together in the commit
 
@@ -56,6 +58,7 @@ class Publication:
     files: dict[str, "UploadedFile"]  # without a card
     is_recipe: bool = False
     carries_source: bool = False
+    attestation: "Attestation | None" = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,21 @@ def prepare_recipe(
     return Publication(package, read_manifest(package), files, is_recipe=True, carries_source=carried is not None)
 
 
+def attested(publication: Publication, path: Path) -> Publication:
+    """With an attestation of the whole package; who signed it is for those to check who download it.
+
+    Raises:
+        MxconvError: it is none, or about another package.
+    """
+    from mxconv.interop.attestation.signature import read_attestation  # of an extra
+    from mxconv.interop.attestation.statement import check_statement
+
+    attestation = read_attestation(path)
+    check_statement(attestation.statement, str(path), publication.root)
+    files = publication.files | {ATTESTATION: UploadedFile.of(path.read_bytes())}
+    return replace(publication, files=files, attestation=attestation)
+
+
 def _files(root: Path, records: list[FileRecord]) -> dict[str, UploadedFile]:
     return {record.path: UploadedFile(root / record.path, record.sha256, record.num_bytes) for record in records}
 
@@ -178,6 +196,7 @@ def push(
                 reader,
                 is_recipe=publication.is_recipe,
                 carries_source=publication.carries_source,
+                attestation=publication.attestation,
             )
             files[CARD] = UploadedFile.of(text.encode())
             if not destination.holds(CARD, files[CARD].content, files[CARD].sha256):

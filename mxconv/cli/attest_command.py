@@ -1,0 +1,119 @@
+"""`mxconv attest`: a signed statement about a package, and its bill of materials; and what `verify` asks of one."""
+
+import os
+import sys
+from dataclasses import dataclass
+from getpass import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mxconv.cli.common_options import Force, Json
+from mxconv.cli.output import Output, check_outputs, progress_bars
+
+if TYPE_CHECKING:
+    from mxconv.interop.attestation.signature import Attestation
+
+PASSWORD = "MXCONV_KEY_PASSWORD"
+
+
+def attest(
+    package: Annotated[Path, typer.Argument(help="The package: a folder whose certificate `verify --write` stored.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="PACKAGE.attestation.json, beside it, by default.")
+    ] = None,
+    private_key: Annotated[
+        Path | None,
+        typer.Option(help=f"PEM, on P-256, P-384 or P-521; its password is asked for, or in {PASSWORD}."),
+    ] = None,
+    signing_certificate: Annotated[Path | None, typer.Option(help="PEM: the certificate of that key.")] = None,
+    certificate_chain: Annotated[
+        list[Path] | None, typer.Option(help="PEM: certificates from its issuer on. Repeatable.")
+    ] = None,
+    bom: Annotated[Path | None, typer.Option(help="Write a bill of materials (CycloneDX 1.6, JSON).")] = None,
+    force: Force = False,
+    json_output: Json = False,
+) -> None:
+    """Sign a package: digests of its files, its recipe and certificate, as an in-toto statement.
+
+    The file is a bundle of sigstore that model-signing's own command verifies, too; formats/attestation.md.
+    """
+    if private_key is None and bom is None:
+        raise typer.BadParameter("--private-key to sign, --bom for a bill of materials, or both, are required.")
+    if private_key is None and (output or signing_certificate or certificate_chain):
+        raise typer.BadParameter("--output, --signing-certificate and --certificate-chain need --private-key.")
+    if certificate_chain and signing_certificate is None:
+        raise typer.BadParameter("--certificate-chain needs --signing-certificate.")
+    place = output or package.resolve().parent / f"{package.resolve().name}.attestation.json"
+    check_outputs(force, [], [bom, place if private_key else None])
+    from mxconv.interop.attestation.bill_of_materials import bill_of_materials
+    from mxconv.interop.attestation.signature import SigningKey, sign
+    from mxconv.interop.attestation.statement import make_payload
+    from mxconv.interop.hub.card import read_source_card
+    from mxconv.package.manifest import read_manifest
+
+    with progress_bars() as progress:
+        payload = make_payload(package, progress)
+    out = Output(json_output)
+    members: dict[str, Any] = {"output": None, "attestation": None, "bom": str(bom) if bom else None}
+    if private_key is not None:
+        key = SigningKey(private_key, _password(private_key), signing_certificate, tuple(certificate_chain or ()))
+        made = sign(payload, key, place)
+        out.line(f"wrote {place}: {len(made.statement.digests)} files, signed by {', '.join(made.signers)}")
+        members |= {"output": str(place), "attestation": made.to_json()}
+    if bom is not None:
+        out.write_text(bom, bill_of_materials(package, read_source_card(read_manifest(package).source)))
+    out.json(members)
+
+
+@dataclass(frozen=True)
+class AttestationOptions:
+    """Whose statement about the package is wanted."""
+
+    attestation: Annotated[Path | None, typer.Option(help="Check this file of `mxconv attest`, too.")] = None
+    identity: Annotated[
+        str | None,
+        typer.Option(help="Who must have signed: the e-mail address, URI or DNS name in the certificate."),
+    ] = None
+    public_key: Annotated[Path | None, typer.Option(help="PEM: the key that must have signed.")] = None
+    certificate_chain: Annotated[
+        list[Path] | None, typer.Option(help="PEM: certificates to trust, down to the root. Repeatable.")
+    ] = None
+
+    def check(self, package: Path) -> "Attestation | None":
+        """The attestation, if one was given: signed by whom the options name, and about this package.
+
+        Raises:
+            MxconvError: it is not.
+            BadParameter: the options do not go together.
+        """
+        trusted = (self.public_key, self.certificate_chain)
+        if self.attestation is None:
+            if self.identity or any(trusted):
+                raise typer.BadParameter("--identity, --public-key and --certificate-chain need --attestation.")
+            return None
+        if sum(map(bool, trusted)) != 1:
+            raise typer.BadParameter("--attestation: --public-key, or --certificate-chain and --identity, is required.")
+        if self.certificate_chain and self.identity is None:
+            raise typer.BadParameter("--certificate-chain needs --identity: whose certificate it must be.")
+        from mxconv.interop.attestation.signature import Trust, check_signature, read_attestation
+        from mxconv.interop.attestation.statement import check_statement
+
+        found = read_attestation(self.attestation)
+        check_signature(found, Trust(self.public_key, tuple(self.certificate_chain or ()), self.identity))
+        check_statement(found.statement, str(self.attestation), package)
+        return found
+
+
+def _password(private_key: Path) -> bytes | None:
+    """The password of an encrypted key, from the environment or the terminal."""
+    from mxconv.checkpoint.regular_file import open_file
+
+    with open_file(private_key) as file:
+        if b"ENCRYPTED" not in file.read(1 << 16):
+            return None
+    given = os.environ.get(PASSWORD)
+    if given is None and sys.stdin.isatty():
+        given = getpass(f"Password of {private_key}: ")
+    return None if given is None else given.encode()
