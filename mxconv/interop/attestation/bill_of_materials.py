@@ -34,13 +34,18 @@ def bill_of_materials(package: Path, card: SourceCard) -> str:
     manifest = read_manifest(package)
     digests = {record.path: record.sha256 for record in manifest.files} | {MANIFEST: sha256_file(package / MANIFEST)}
     name = card.license_name if card.license in (None, "other") else card.license
-    url = XsUri(card.license_link) if card.license_link else None
+    link = card.license_link or ""  # or the name of a file
+    url = XsUri(link) if link.startswith("https://") else None
     model = Component(
         name=package.resolve().name,
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="package",
         version=manifest.manifest_sha256,
-        licenses=[LicenseFactory().make_from_string(name, license_url=url)] if name else [],
+        licenses=[
+            LicenseFactory().make_from_string(name, license_url=XsUri(link) if link.startswith("https://") else None)
+        ]
+        if name
+        else [],
         pedigree=Pedigree(ancestors=[_source(manifest.source)]),
         components=_files("package", digests),
         properties=_properties(manifest),

@@ -52,7 +52,8 @@ class SigningKey:
         try:
             if self.certificate is None:
                 return sign_ec_key.Signer(self.private_key, self.password)
-            return sign_certificate.Signer(self.private_key, self.certificate, self.chain)
+            # it does not take an empty chain, and does not mind a certificate that is there twice
+            return sign_certificate.Signer(self.private_key, self.certificate, self.chain or (self.certificate,))
         except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:  # the latter two: of other keys
             raise MxconvError(
                 f"{self.private_key}: cannot sign ({error}); a private key on P-256, P-384 or P-521 in PEM, its "

@@ -1,0 +1,167 @@
+"""`mxconv attest` and `verify --attestation`: options, what is written, the JSON, and refusals."""
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packages import flip
+from signing_keys import EMAIL, Pair, certify, make_pair
+
+from mxconv.verify import verify, write_certificate
+
+
+@pytest.fixture
+def verified(package: Path, tmp_path: Path) -> Path:
+    copy = Path(shutil.copytree(package, tmp_path / "package"))
+    write_certificate(copy, verify(copy))
+    return copy
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return make_pair(tmp_path, "key")
+
+
+@pytest.fixture
+def signed(run: Any, verified: Path, pair: Pair) -> Path:
+    outcome = run("attest", verified, *pair.options())
+    assert outcome.exit_code == 0, outcome.stderr
+    return verified.with_name("package.attestation.json")
+
+
+def test_a_round_trip_with_a_key(run: Any, verified: Path, pair: Pair, tmp_path: Path) -> None:
+    made = run("attest", verified, *pair.options(), "-o", tmp_path / "a.json", "--bom", tmp_path / "bom.json", "--json")
+    assert made.exit_code == 0 and f"wrote {tmp_path / 'a.json'}: 10 files, signed by " in made.stderr
+    assert set(made.json) == {"output", "attestation", "bom"} and made.json["output"] == str(tmp_path / "a.json")
+    found = run("verify", verified, "--attestation", tmp_path / "a.json", "--public-key", pair.public, "--json")
+    assert found.exit_code == 0 and found.json["ok"] and found.json["attestation"] == made.json["attestation"]
+    signers = found.json["attestation"]["signers"]
+    assert f"signed by {signers[0]}: " in found.stderr
+    named = run(
+        "verify", verified, "--attestation", tmp_path / "a.json", "--public-key", pair.public, "--identity", signers[0]
+    )
+    assert named.exit_code == 0
+    assert run("verify", verified, "--json").json["attestation"] is None
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str((tmp_path / "bom.json").read_text()) is None
+
+
+def test_a_round_trip_with_a_certificate(run: Any, verified: Path, pair: Pair, tmp_path: Path) -> None:
+    root = make_pair(tmp_path, "root")
+    certify(root, root)
+    certify(pair, root, names=[x509.RFC822Name(EMAIL)])
+    made = run("attest", verified, *pair.options(), "--signing-certificate", pair.certificate, "--json")
+    assert made.exit_code == 0, made.stderr
+    trust = ("--attestation", made.json["output"], "--certificate-chain", root.certificate, "--identity")
+    found = run("verify", verified, *trust, EMAIL, "--json")
+    assert found.exit_code == 0 and found.json["attestation"]["signers"] == [EMAIL]
+    assert found.json["attestation"]["signed_with"] == "certificate"
+    other = run("verify", verified, *trust, "me@example.org")
+    assert (other.exit_code, other.stdout) == (
+        1,
+        "",
+    ) and "signed by release@example.org; me@example.org is" in other.stderr
+
+
+def test_a_damaged_file_is_named_though_the_signature_is_good(
+    run: Any, verified: Path, signed: Path, pair: Pair
+) -> None:
+    flip(verified / "mxfp4.safetensors", 2000)
+    outcome = run("verify", verified, "--attestation", signed, "--public-key", pair.public)
+    assert outcome.exit_code == 1 and "damaged file mxfp4.safetensors: its SHA-256" in outcome.stdout
+
+
+def test_a_certificate_that_is_written_later_is_another_state(
+    run: Any, verified: Path, signed: Path, pair: Pair
+) -> None:
+    write_certificate(verified, replace(verify(verified), source_compared=True))
+    outcome = run("verify", verified, "--attestation", signed, "--public-key", pair.public)
+    assert outcome.exit_code == 1 and "all other files agree. Get the attestation of this package" in outcome.stderr
+
+
+def test_only_verified_and_whole_packages_are_attested(run: Any, package: Path, verified: Path, pair: Pair) -> None:
+    outcome = run("attest", package, *pair.options())
+    assert outcome.exit_code == 1 and f"Run: mxconv verify {package} --write\n" in outcome.stderr
+    flip(verified / "mxfp4.safetensors", 2000)
+    for what in (pair.options(), ("--bom", verified.with_name("bom.json"))):
+        outcome = run("attest", verified, *what)
+        assert outcome.exit_code == 1 and "mxfp4.safetensors: its SHA-256 is not the one in" in outcome.stderr
+    assert not [path for path in verified.parent.iterdir() if "json" in path.name]
+
+
+def test_nothing_is_overwritten_without_force(run: Any, verified: Path, signed: Path, pair: Pair) -> None:
+    before = signed.read_bytes()
+    outcome = run("attest", verified, *pair.options())
+    assert (
+        outcome.exit_code == 1 and "exists; nothing is overwritten" in outcome.stderr and signed.read_bytes() == before
+    )
+    assert run("attest", verified, *pair.options(), "--force").exit_code == 0
+    assert signed.read_bytes() != before
+
+
+def test_a_password_comes_from_the_environment(
+    run: Any, verified: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = make_pair(tmp_path, "locked", password=b"s3cret")
+    for password, message in ((None, "is encrypted"), ("wrong", "Incorrect password")):
+        if password:
+            monkeypatch.setenv("MXCONV_KEY_PASSWORD", password)
+        outcome = run("attest", verified, *locked.options())
+        assert outcome.exit_code == 1 and "locked.pem: cannot sign (" in outcome.stderr and message in outcome.stderr
+    monkeypatch.setenv("MXCONV_KEY_PASSWORD", "s3cret")
+    assert run("attest", verified, *locked.options()).exit_code == 0
+    certify(locked, locked, names=[x509.RFC822Name(EMAIL)])
+    outcome = run("attest", verified, *locked.options(), "--signing-certificate", locked.certificate, "--force")
+    assert outcome.exit_code == 1 and "locked.pem: has a password; model-signing signs with a cert" in outcome.stderr
+    open_key = make_pair(tmp_path, "open")  # the variable may stay where a key has no password
+    assert run("attest", verified, *open_key.options(), "--force").exit_code == 0
+
+
+def test_what_is_no_key_is_refused(run: Any, verified: Path, pair: Pair, tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    (tmp_path / "rsa.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    other = certify(made := make_pair(tmp_path, "other"), made, names=[x509.RFC822Name(EMAIL)])
+    for options, message in (
+        (("--private-key", tmp_path / "rsa.pem"), "rsa.pem: cannot sign ("),
+        (("--private-key", pair.public), "key.pub: cannot sign ("),
+        (("--private-key", tmp_path / "gone.pem"), "gone.pem: no such file"),
+        ((*pair.options(), "--signing-certificate", other.certificate), "does not match the public key paired"),
+    ):
+        outcome = run("attest", verified, *options)
+        assert outcome.exit_code == 1 and message in outcome.stderr, outcome.stderr
+    assert not verified.with_name("package.attestation.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("attest P", "--private-key to sign, --bom for a bill"),
+        ("attest P --bom B -o O", "need --private-key"),
+        ("attest P --private-key K --certificate-chain C", "needs --signing-certificate"),
+        ("verify P --identity me", "need --attestation"),
+        ("verify P --attestation A", "--public-key, or --certificate-chain and --identity, is required"),
+        ("verify P --attestation A --public-key K --certificate-chain C", "is required"),
+        ("verify P --attestation A --certificate-chain C", "needs --identity"),
+        ("verify P --attestation A --public-key K --write", "--write changes the manifest"),
+        ("push P me/tiny --attestation A --drafts-only", "--drafts-only leaves the target out"),
+    ],
+)
+def test_options_that_do_not_go_together(run: Any, package: Path, command: str, message: str) -> None:
+    words = [str(package) if word == "P" else word for word in command.split()]
+    outcome = run(*words)
+    assert outcome.exit_code == 2 and message in " ".join(outcome.stderr.split())
+
+
+def test_a_missing_library_is_named(run: Any, verified: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("mxconv.interop.attestation")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cyclonedx", None)
+    outcome = run("attest", verified, *pair.options())
+    assert outcome.exit_code == 1 and "pip install 'mxconv[attest]'" in outcome.stderr
