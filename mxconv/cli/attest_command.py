@@ -35,9 +35,10 @@ def attest(
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Sign a package: digests of its files, its recipe and certificate, as an in-toto statement.
+    """Sign a verified package, or write its bill of materials.
 
-    The file is a bundle of sigstore that model-signing's own command verifies, too; formats/attestation.md.
+    What is signed is an in-toto statement: digests of its files, its recipe and certificate. The file is a bundle of
+    sigstore that model-signing's own command verifies, too.
     """
     if private_key is None and bom is None:
         raise typer.BadParameter("--private-key to sign, --bom for a bill of materials, or both, are required.")

@@ -41,11 +41,7 @@ def bill_of_materials(package: Path, card: SourceCard) -> str:
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="package",
         version=manifest.manifest_sha256,
-        licenses=[
-            LicenseFactory().make_from_string(name, license_url=XsUri(link) if link.startswith("https://") else None)
-        ]
-        if name
-        else [],
+        licenses=[LicenseFactory().make_from_string(name, license_url=url)] if name else [],
         pedigree=Pedigree(ancestors=[_source(manifest.source)]),
         components=_files("package", digests),
         properties=_properties(manifest),

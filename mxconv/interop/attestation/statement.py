@@ -19,8 +19,6 @@ from pydantic import Field, ValidationError
 from mxconv import __version__
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.errors import MxconvError, PackageError
-from mxconv.interop.hub.card import ATTESTATION
-from mxconv.interop.hub.card import FILE_NAME as CARD
 from mxconv.package.manifest import FILE_NAME as MANIFEST
 from mxconv.package.manifest import Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files
@@ -29,7 +27,7 @@ from mxconv.progress import Progress, silent
 
 MEMBER = "mxconv"
 # no part of a package, and beside it in a repository: model-signing's command refuses any other file
-IGNORED = (".cache", ".git", ".gitattributes", ".github", ".gitignore", CARD, ATTESTATION)
+IGNORED = (".cache", ".git", ".gitattributes", ".github", ".gitignore", "README.md", "attestation.json")
 
 
 class Claims(Record):
