@@ -40,10 +40,8 @@ def attest(
     What is signed is an in-toto statement: digests of its files, its recipe and certificate. The file is a bundle of
     sigstore that model-signing's own command verifies, too.
     """
-    if private_key is None and bom is None:
-        raise typer.BadParameter("--private-key to sign, --bom for a bill of materials, or both, are required.")
-    if private_key is None and (output or signing_certificate or certificate_chain):
-        raise typer.BadParameter("--output, --signing-certificate and --certificate-chain need --private-key.")
+    if private_key is None and (bom is None or output or signing_certificate):
+        raise typer.BadParameter("--private-key to sign, --bom for a bill of materials alone, or both, are required.")
     if certificate_chain and signing_certificate is None:
         raise typer.BadParameter("--certificate-chain needs --signing-certificate.")
     place = output or package.resolve().parent / f"{package.resolve().name}.attestation.json"
@@ -83,35 +81,26 @@ class AttestationOptions:
     ] = None
 
     def check(self, package: Path) -> "Attestation | None":
-        """The attestation, if one was given: signed by whom the options name, and about this package.
-
-        Raises:
-            MxconvError: it is not.
-            BadParameter: the options do not go together.
-        """
-        trusted = (self.public_key, self.certificate_chain)
+        """The attestation, if one was given; raises MxconvError unless it is by whom they name, about the package."""
+        roots = tuple(self.certificate_chain or ())
         if self.attestation is None:
-            if self.identity or any(trusted):
+            if self.identity or self.public_key or roots:
                 raise typer.BadParameter("--identity, --public-key and --certificate-chain need --attestation.")
             return None
-        if sum(map(bool, trusted)) != 1:
+        if (self.public_key is None) != bool(roots and self.identity) or (self.public_key and roots):
             raise typer.BadParameter("--attestation: --public-key, or --certificate-chain and --identity, is required.")
-        if self.certificate_chain and self.identity is None:
-            raise typer.BadParameter("--certificate-chain needs --identity: whose certificate it must be.")
-        from mxconv.interop.attestation.signature import Trust, check_signature, read_attestation
+        from mxconv.interop.attestation.signature import check_signature, read_attestation
         from mxconv.interop.attestation.statement import check_statement
 
         found = read_attestation(self.attestation)
-        check_signature(found, Trust(self.public_key, tuple(self.certificate_chain or ()), self.identity))
+        check_signature(found, self.public_key, roots, self.identity)
         check_statement(found.statement, str(self.attestation), package)
         return found
 
 
 def _password(private_key: Path) -> bytes | None:
     """The password of an encrypted key, from the environment or the terminal."""
-    from mxconv.checkpoint.regular_file import open_file
-
-    with open_file(private_key) as file:
+    with private_key.open("rb") as file:
         if b"ENCRYPTED" not in file.read(1 << 16):
             return None
     given = os.environ.get(PASSWORD)

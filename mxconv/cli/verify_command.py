@@ -117,9 +117,12 @@ def verify(
         num_files = len(verification.manifest.files) + 1
         out.line(f"{source or verification.manifest.source.id}: gives every byte of the {num_files} files")
     _print(verification, package, out)
-    if attestation is not None:
+    if attestation is not None and verification.ok:
         out.line(f"signed by {', '.join(attestation.signers)}: {attestation.path}")
-    out.json(_members(verification) | {"rebuilt": rebuild and verification.ok, "attestation": attestation and attestation.to_json()})
+    out.json(
+        _members(verification)
+        | {"rebuilt": rebuild and verification.ok, "attestation": attestation and attestation.to_json()}
+    )
     if not verification.ok:
         raise typer.Exit(1)
 

@@ -45,10 +45,11 @@ def test_a_round_trip_with_a_key(run: Any, verified: Path, pair: Pair, tmp_path:
     assert found.exit_code == 0 and found.json["ok"] and found.json["attestation"] == made.json["attestation"]
     signers = found.json["attestation"]["signers"]
     assert f"signed by {signers[0]}: " in found.stderr
-    named = run(
-        "verify", verified, "--attestation", tmp_path / "a.json", "--public-key", pair.public, "--identity", signers[0]
-    )
-    assert named.exit_code == 0
+    trust = ("--attestation", tmp_path / "a.json", "--public-key", pair.public)
+    assert run("verify", verified, *trust, "--identity", signers[0]).exit_code == 0
+    assert "; me is required" in run("verify", verified, *trust, "--identity", "me").stderr
+    both = run("verify", verified, *trust, "--rebuild", "--json").json
+    assert both["rebuilt"] and both["attestation"] == made.json["attestation"]
     assert run("verify", verified, "--json").json["attestation"] is None
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str((tmp_path / "bom.json").read_text()) is None
 
@@ -76,6 +77,7 @@ def test_a_damaged_file_is_named_though_the_signature_is_good(
     flip(verified / "mxfp4.safetensors", 2000)
     outcome = run("verify", verified, "--attestation", signed, "--public-key", pair.public)
     assert outcome.exit_code == 1 and "damaged file mxfp4.safetensors: its SHA-256" in outcome.stdout
+    assert "signed by" not in outcome.stdout
 
 
 def test_a_certificate_that_is_written_later_is_another_state(
@@ -114,12 +116,12 @@ def test_a_password_comes_from_the_environment(
         if password:
             monkeypatch.setenv("MXCONV_KEY_PASSWORD", password)
         outcome = run("attest", verified, *locked.options())
-        assert outcome.exit_code == 1 and "locked.pem: cannot sign (" in outcome.stderr and message in outcome.stderr
+        assert outcome.exit_code == 1 and "locked.pem: cannot be used (" in outcome.stderr and message in outcome.stderr
     monkeypatch.setenv("MXCONV_KEY_PASSWORD", "s3cret")
     assert run("attest", verified, *locked.options()).exit_code == 0
     certify(locked, locked, names=[x509.RFC822Name(EMAIL)])
     outcome = run("attest", verified, *locked.options(), "--signing-certificate", locked.certificate, "--force")
-    assert outcome.exit_code == 1 and "locked.pem: has a password; model-signing signs with a cert" in outcome.stderr
+    assert outcome.exit_code == 1 and "or unencrypted with a certificate of the same key" in outcome.stderr
     open_key = make_pair(tmp_path, "open")  # the variable may stay where a key has no password
     assert run("attest", verified, *open_key.options(), "--force").exit_code == 0
 
@@ -129,9 +131,9 @@ def test_what_is_no_key_is_refused(run: Any, verified: Path, pair: Pair, tmp_pat
     (tmp_path / "rsa.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     other = certify(made := make_pair(tmp_path, "other"), made, names=[x509.RFC822Name(EMAIL)])
     for options, message in (
-        (("--private-key", tmp_path / "rsa.pem"), "rsa.pem: cannot sign ("),
-        (("--private-key", pair.public), "key.pub: cannot sign ("),
-        (("--private-key", tmp_path / "gone.pem"), "gone.pem: no such file"),
+        (("--private-key", tmp_path / "rsa.pem"), "rsa.pem: cannot be used ("),
+        (("--private-key", pair.public), "key.pub: cannot be used ("),
+        (("--private-key", tmp_path / "gone.pem"), "gone.pem: No such file"),
         ((*pair.options(), "--signing-certificate", other.certificate), "does not match the public key paired"),
     ):
         outcome = run("attest", verified, *options)
@@ -143,14 +145,14 @@ def test_what_is_no_key_is_refused(run: Any, verified: Path, pair: Pair, tmp_pat
     ("command", "message"),
     [
         ("attest P", "--private-key to sign, --bom for a bill"),
-        ("attest P --bom B -o O", "need --private-key"),
+        ("attest P --bom B -o O", "--private-key to sign, --bom"),
         ("attest P --private-key K --certificate-chain C", "needs --signing-certificate"),
         ("verify P --identity me", "need --attestation"),
         ("verify P --attestation A", "--public-key, or --certificate-chain and --identity, is required"),
         ("verify P --attestation A --public-key K --certificate-chain C", "is required"),
-        ("verify P --attestation A --certificate-chain C", "needs --identity"),
+        ("verify P --attestation A --certificate-chain C", "--certificate-chain and --identity, is"),
         ("verify P --attestation A --public-key K --write", "--write changes the manifest"),
-        ("push P me/tiny --attestation A --drafts-only", "--drafts-only leaves the target out"),
+        ("push P me/tiny --attestation A --drafts-only", "--attestation with --drafts-only; it is about a whole"),
     ],
 )
 def test_options_that_do_not_go_together(run: Any, package: Path, command: str, message: str) -> None:

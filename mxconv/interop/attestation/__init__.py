@@ -2,11 +2,9 @@
 
 from mxconv.errors import MxconvError
 
-__all__ = ["cyclonedx", "model_signing"]
-
 try:
-    import cyclonedx
-    import model_signing
+    import cyclonedx  # noqa: F401
+    import model_signing  # noqa: F401
 except ModuleNotFoundError as error:
     raise MxconvError(
         f"attestations: {(error.name or '').partition('.')[0]} is not installed; it belongs to the extra `attest`. "

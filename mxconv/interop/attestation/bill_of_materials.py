@@ -22,15 +22,7 @@ from mxconv.package.manifest import Manifest, SourceRecord, read_manifest
 
 
 def bill_of_materials(package: Path, card: SourceCard) -> str:
-    """The JSON text for a package, whose files are taken to be what its manifest says.
-
-    Args:
-        package: the package's folder.
-        card: of its source; for the licence.
-
-    Raises:
-        PackageError: the manifest is damaged.
-    """
+    """The JSON text for a package, whose files are taken to be what its manifest says; the card names the licence."""
     manifest = read_manifest(package)
     digests = {record.path: record.sha256 for record in manifest.files} | {MANIFEST: sha256_file(package / MANIFEST)}
     name = card.license_name if card.license in (None, "other") else card.license
@@ -58,8 +50,7 @@ def _source(source: SourceRecord) -> Component:
     group, _, name = source.id.rstrip("/").rpartition("/")
     on_hub = source.commit is not None and is_hub_id(source.id)
     return Component(
-        name=name,
-        group=group if on_hub else None,
+        name=source.id if on_hub else name,
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="source",
         version=source.commit,
@@ -83,7 +74,6 @@ def _files(whose: str, digests: Mapping[str, str]) -> list[Component]:
 def _properties(manifest: Manifest) -> list[Property]:
     """What has no place of its own in the format, under names that begin with `mxconv:`."""
     values = {
-        "package_format": manifest.format_version,
         "codec": manifest.options.codec,
         "bits_per_weight": manifest.bits_per_weight,
         "lossless": manifest.lossless,

@@ -2,25 +2,26 @@
 
     sign(make_payload(package), SigningKey(Path("key.pem")), Path("package.attestation.json"))
     attestation = read_attestation(Path("package.attestation.json"))
-    check_signature(attestation, Trust(public_key=Path("public.pem")))
+    check_signature(attestation, Path("public.pem"))
     check_statement(attestation.statement, str(attestation.path), package)
 
 Keys, envelopes and bundles are those of model-signing; only what it leaves out is checked here: that certificates are
 valid now, and whose they are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from model_signing._signing import sign_certificate, sign_ec_key, signing
 from model_signing._signing.sign_sigstore_pb import Signature
 
-from mxconv.checkpoint.regular_file import check_regular_file, read_json_object
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import MxconvError
 from mxconv.interop.attestation.statement import Statement, parse_statement
 from mxconv.report.output_file import write_output
@@ -30,7 +31,7 @@ NAMES = (x509.RFC822Name, x509.UniformResourceIdentifier, x509.DNSName)  # of a 
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A private key on P-256, P-384 or P-521 in PEM, and the certificate for it where there is one."""
+    """Files in PEM: a private key, and the certificate of it where there is one."""
 
     private_key: Path
     password: bytes | None = None
@@ -38,36 +39,12 @@ class SigningKey:
     chain: tuple[Path, ...] = ()  # from the certificate's issuer on
 
     def signer(self) -> sign_ec_key.Signer:
-        """The library's signer.
-
-        Raises:
-            MxconvError: a file cannot be read or is no such key or certificate, or they do not belong together.
-        """
-        _check_files(self.private_key, self.certificate, *self.chain)
-        if self.certificate is not None and self.password is not None:
-            raise MxconvError(
-                f"{self.private_key}: has a password; model-signing signs with a certificate and an unencrypted key "
-                "alone. Decrypt it into a file that nobody else can read."
-            )
-        try:
+        """The library's signer; raises MxconvError where the files do not make one."""
+        with _refused(self.private_key, "with its password, or unencrypted with a certificate of the same key,"):
             if self.certificate is None:
                 return sign_ec_key.Signer(self.private_key, self.password)
             # it does not take an empty chain, and does not mind a certificate that is there twice
             return sign_certificate.Signer(self.private_key, self.certificate, self.chain or (self.certificate,))
-        except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:  # the latter two: of other keys
-            raise MxconvError(
-                f"{self.private_key}: cannot sign ({error}); a private key on P-256, P-384 or P-521 in PEM, its "
-                "password, and a certificate of the same key where one is given, are required. Check the files."
-            ) from error
-
-
-@dataclass(frozen=True)
-class Trust:
-    """What a reader trusts: one key, or certificates and whom they must name."""
-
-    public_key: Path | None = None
-    roots: tuple[Path, ...] = ()
-    identity: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,15 +67,12 @@ class Attestation:
             "files": [{"path": name, "sha256": digest} for name, digest in sorted(digests.items())],
             "created_by": claims.created_by,
             "created_at": claims.created_at,
+            "recipe_sha256": claims.recipe.recipe_sha256,
         }
 
 
 def sign(payload: signing.Payload, key: SigningKey, path: Path) -> Attestation:
-    """Write a bundle, beside its place first.
-
-    Raises:
-        MxconvError: the key cannot sign, its certificate is not valid now or names nobody, or the file system refuses.
-    """
+    """Write a bundle; raises MxconvError where the key cannot sign, or its certificate is not valid or names nobody."""
     made = _attestation(key.signer().sign(payload), path)
     _check_dates(made.certificates, str(key.certificate))
     write_output(path, made.signature.write)
@@ -106,20 +80,16 @@ def sign(payload: signing.Payload, key: SigningKey, path: Path) -> Attestation:
 
 
 def read_attestation(path: Path) -> Attestation:
-    """Read a bundle without trusting it.
-
-    Raises:
-        MxconvError: it is no bundle that `mxconv attest` could have written.
-    """
+    """Read a bundle without trusting it; raises MxconvError where `mxconv attest` cannot have written it."""
     read_json_object(path, unique_keys=True)
     try:
         return _attestation(Signature.read(path), path)
     except MxconvError:
         raise
-    except Exception as error:  # a stranger's file, which the library takes for its own
+    except Exception as error:  # a stranger's file, which the libraries take for their own
         raise MxconvError(
-            f"{path}: no bundle of sigstore ({type(error).__name__}: {' '.join(str(error).split())}); the file that "
-            "`mxconv attest` wrote is required. Get it again."
+            f"{path}: no attestation ({type(error).__name__}: {' '.join(str(error).split())}); the file that `mxconv "
+            "attest` wrote is required. Get it again; other signatures are for model-signing's own command."
         ) from error
 
 
@@ -133,62 +103,48 @@ def _attestation(signature: Signature, path: Path) -> Attestation:
             f"{path}: names no signer; a key's SHA-256, or a certificate with an e-mail address, URI or DNS name as "
             "its alternative name, is required. What was signed without a key is for model-signing's own command."
         )
-    return Attestation(
-        path, signature, found, signers, parse_statement(signature.bundle.dsse_envelope.payload, str(path))
-    )
+    return Attestation(path, signature, found, signers, parse_statement(signature.bundle.dsse_envelope.payload))
 
 
-def check_signature(attestation: Attestation, trust: Trust) -> None:
-    """Check that the statement is signed by who is trusted.
-
-    Raises:
-        MxconvError: the signature is another's or bad, a certificate does not lead to a trusted one, is not valid now,
-            or names somebody else.
-    """
+def check_signature(
+    attestation: Attestation, public_key: Path | None = None, roots: Sequence[Path] = (), identity: str | None = None
+) -> None:
+    """Raise MxconvError unless a key signed the statement, or `identity` by a certificate below `roots`, valid now."""
     label = str(attestation.path)
-    if bool(attestation.certificates) != bool(trust.roots):
+    if bool(attestation.certificates) != bool(roots):
         kind, option = ("certificate", "--certificate-chain") if attestation.certificates else ("key", "--public-key")
         raise MxconvError(f"{label}: signed with a {kind}; something to check it with is required. Give {option}.")
-    verifier = _verifier(trust)
+    trusted = public_key or roots[0]
+    with _refused(trusted, "or certificates,"):
+        verifier = sign_ec_key.Verifier(public_key) if public_key else sign_certificate.Verifier(roots)
     try:
         verifier.verify(attestation.signature)
-    except InvalidSignature as error:
-        raise MxconvError(
-            f"{label}: the signature is not that of the statement; an unchanged file is required. Get it again."
-        ) from error
     except Exception as error:  # a stranger's file: whatever the library stumbles over
-        with_what = ", ".join(map(str, trust.roots or (trust.public_key,)))
+        found = str(error).strip() or "the statement was changed, or another key signed it"
         raise MxconvError(
-            f"{label}: cannot be verified with {with_what} ({str(error).strip() or type(error).__name__}); a signature "
-            f"by {trust.identity or 'that key'} is required. Trust no file that somebody else signed."
+            f"{label}: not signed by what {trusted} holds ({found}); a signature by {identity or 'it'} is required. "
+            "Trust no file that somebody else signed or changed."
         ) from error
-    roots = [root for path in trust.roots for root in x509.load_pem_x509_certificates(path.read_bytes())]
+    authorities = [root for path in roots for root in x509.load_pem_x509_certificates(path.read_bytes())]
     issuers = {certificate.issuer for certificate in attestation.certificates}
-    _check_dates([*attestation.certificates, *(root for root in roots if root.subject in issuers)], label)
-    if trust.identity is not None and trust.identity not in attestation.signers:
+    _check_dates([*attestation.certificates, *(root for root in authorities if root.subject in issuers)], label)
+    if identity is not None and identity not in attestation.signers:
         raise MxconvError(
-            f"{label}: signed by {', '.join(attestation.signers)}; {trust.identity} is required. "
+            f"{label}: signed by {', '.join(attestation.signers)}; {identity} is required. "
             "Trust no file that somebody else signed."
         )
 
 
-def _verifier(trust: Trust) -> sign_ec_key.Verifier | sign_certificate.Verifier:
-    _check_files(trust.public_key, *trust.roots)
+@contextmanager
+def _refused(path: Path, what: str) -> Iterator[None]:
+    """Turn what the libraries raise for a file that is no key or certificate into an error that names it."""
     try:
-        if trust.public_key is None:
-            return sign_certificate.Verifier(trust.roots)
-        return sign_ec_key.Verifier(trust.public_key)
+        yield
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
         raise MxconvError(
-            f"{trust.public_key or trust.roots[0]}: cannot be trusted ({error}); a public key on P-256, P-384 or P-521 "
-            "or certificates, in PEM, are required. Check the file."
+            f"{path}: cannot be used ({error}); a key on P-256, P-384 or P-521, {what} in PEM is required. "
+            "Check the files."
         ) from error
-
-
-def _check_files(*paths: Path | None) -> None:
-    for path in paths:
-        if path is not None:
-            check_regular_file(path)
 
 
 def _check_dates(certificates: Iterable[x509.Certificate], label: str) -> None:

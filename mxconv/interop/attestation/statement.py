@@ -9,19 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryDirectory
+from typing import Literal
 
 from model_signing import manifest as signed_files
 from model_signing._hashing.hashing import Digest  # of inner modules: only they let a predicate have further members
 from model_signing._signing import signing
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from mxconv import __version__
 from mxconv.checkpoint.hashing import sha256_file
+from mxconv.conversion.recipe_files import make_recipe
 from mxconv.errors import MxconvError, PackageError
 from mxconv.package.manifest import FILE_NAME as MANIFEST
 from mxconv.package.manifest import Manifest, read_manifest
-from mxconv.package.package_folder import damaged_files
+from mxconv.package.recipe import Recipe, manifest_recipe
 from mxconv.package.tensor_record import Record
 from mxconv.progress import Progress, silent
 
@@ -36,7 +38,7 @@ class Claims(Record):
     version: Literal[1] = 1
     created_by: str = f"mxconv {__version__}"
     created_at: str = Field(description="when the statement was made, by the signer's clock, ISO 8601 in UTC")
-    recipe: dict[str, Any] = Field(description="of the package; its manifest holds the certificate")
+    recipe: Recipe = Field(description="of the package; its manifest holds the certificate")
 
 
 @dataclass(frozen=True)
@@ -50,26 +52,15 @@ class Statement:
 
 
 def make_payload(package: Path, progress: Progress = silent) -> signing.Payload:
-    """What is signed for a package.
-
-    Args:
-        package: the package's folder.
-        progress: told about the hashing.
-
-    Raises:
-        PackageError: it is damaged, or no certificate of verification is stored in it.
-    """
+    """What is signed for a package; raises PackageError where it is damaged, or no certificate is stored in it."""
     manifest = read_manifest(package)
     if manifest.certificate is None:
         raise PackageError(
             f"{package}: no certificate is stored in {MANIFEST}; a verified package is required. "
             f"Run: mxconv verify {package} --write"
         )
-    if damaged := damaged_files(package, manifest.files, progress):
-        raise PackageError(
-            f"{package / damaged[0]}: its SHA-256 is not the one in {MANIFEST}; only whole packages are attested. "
-            "Convert again."
-        )
+    with TemporaryDirectory(prefix="mxconv-attest-") as scratch:
+        recipe = make_recipe(package, Path(scratch), progress)
     digests = _digests(package, manifest)
     ignored = [name for name in IGNORED if name not in digests]
     arguments = {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": ignored}
@@ -77,48 +68,24 @@ def make_payload(package: Path, progress: Progress = silent) -> signing.Payload:
     items = [kind.new_item(name, Digest("sha256", bytes.fromhex(digest))) for name, digest in digests.items()]
     payload = signing.Payload(signed_files.Manifest(package.resolve().name, items, kind))
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    claims = Claims(created_at=now, recipe=_recipe_of(manifest))
-    payload.statement.pb.predicate.update({MEMBER: claims.model_dump(mode="json")})
+    claims = Claims(created_at=now, recipe=recipe).model_dump() | {"recipe": recipe.members()}
+    payload.statement.pb.predicate.update({MEMBER: claims})
     return payload
 
 
-def parse_statement(raw: bytes, label: str) -> Statement:
-    """Read a statement; `label` names it in errors.
-
-    Raises:
-        MxconvError: it is no statement of model-signing's kind with mxconv's claims.
-    """
-    try:
-        payload = json.loads(raw, parse_float=_number)
-        files = signing.dsse_payload_to_manifest(payload)
-        claims = payload["predicate"].get(MEMBER)
-    except Exception as error:  # a stranger's file, which the library takes for its own
-        raise MxconvError(
-            f"{label}: no statement of model-signing ({type(error).__name__}: {error}); the file that `mxconv attest` "
-            "wrote is required. Get it again."
-        ) from error
-    if claims is None:
-        raise MxconvError(
-            f"{label}: signed without mxconv's claims; the file that `mxconv attest` wrote is required. "
-            "Check it with model-signing's own command."
-        )
-    try:
-        parsed = Claims.model_validate_json(json.dumps(claims))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise MxconvError(
-            f"{label}: {MEMBER}.{'.'.join(map(str, first['loc']))}: {first['msg']}; claims of version 1 are required. "
-            "Use the mxconv that wrote them."
-        ) from error
+def parse_statement(raw: bytes) -> Statement:
+    """Read a statement; raises whatever the libraries do where it is none with mxconv's claims."""
+    payload = json.loads(raw, parse_float=_number)
+    files = signing.dsse_payload_to_manifest(payload)
+    claims = Claims.model_validate_json(json.dumps(payload["predicate"].get(MEMBER)))
     digests = {each.identifier: each.digest.digest_hex for each in files.resource_descriptors()}
-    return Statement(files.model_name, payload["subject"][0]["digest"]["sha256"], digests, parsed)
+    return Statement(files.model_name, payload["subject"][0]["digest"]["sha256"], digests, claims)
 
 
 def check_statement(statement: Statement, label: str, package: Path) -> None:
-    """Compare a statement with a package, whose files must be what its manifest says; `label` names it in errors.
+    """Raise MxconvError unless a statement, which errors call `label`, is about a package in this very state.
 
-    Raises:
-        MxconvError: it is about another package, or another state of this one.
+    The package's files are taken to be what its manifest says.
     """
     manifest = read_manifest(package)
     found, stated = _digests(package, manifest), statement.digests
@@ -130,6 +97,8 @@ def check_statement(statement: Statement, label: str, package: Path) -> None:
             f"{package}, whose has {found[MANIFEST]}; {others}. Get the attestation of this package, or this package "
             "as it was signed."
         )
+    if statement.claims.recipe.package != manifest_recipe(manifest):
+        raise MxconvError(f"{label}: its recipe is another package's; that of {package} is required. Attest it again.")
     if differing:
         raise MxconvError(
             f"{label}: {differing[0]!r} has SHA-256 {stated.get(differing[0])} there and {found.get(differing[0])} in "
@@ -145,7 +114,3 @@ def _number(text: str) -> float:
 def _digests(package: Path, manifest: Manifest) -> dict[str, str]:
     """The recorded SHA-256 of a package's files, and that of its manifest."""
     return {record.path: record.sha256 for record in manifest.files} | {MANIFEST: sha256_file(package / MANIFEST)}
-
-
-def _recipe_of(manifest: Manifest) -> dict[str, Any]:
-    return {"package": manifest.model_copy(update={"tensors": []}).model_dump(mode="json")}

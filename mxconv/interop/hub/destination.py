@@ -47,7 +47,7 @@ class Destination:
         return hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest() == held.git_sha1
 
     def package_files(self) -> list[str]:
-        """The files of the package or recipe that it may hold; of a package whose manifest cannot be read that alone."""
+        """The files of the package or recipe that it holds; of a package whose manifest cannot be read that alone."""
         found = [name for name in self.files if name == RECIPE or name.startswith(f"{FURTHER}/")]
         found += [ATTESTATION] if self.is_package else []
         if FILE_NAME not in self.files:

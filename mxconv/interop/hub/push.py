@@ -131,11 +131,7 @@ def prepare_recipe(
 
 
 def attested(publication: Publication, path: Path) -> Publication:
-    """With an attestation of the whole package; who signed it is for those to check who download it.
-
-    Raises:
-        MxconvError: it is none, or about another package.
-    """
+    """With an attestation; raises MxconvError unless it is about this package. Who signed it, readers check."""
     from mxconv.interop.attestation.signature import read_attestation  # of an extra
     from mxconv.interop.attestation.statement import check_statement
 

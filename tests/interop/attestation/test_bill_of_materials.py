@@ -89,5 +89,5 @@ def test_a_source_on_the_hub_has_a_package_url_and_a_local_one_keeps_its_path(
     members, _ = bom_of(package, SourceCard())
     (source,) = members["metadata"]["component"]["pedigree"]["ancestors"]
     assert source.get("purl") == ("pkg:huggingface/org/base@c0ffee" if commit else None)
-    assert (source.get("group"), source["name"]) == (("org", "base") if commit else (None, "secret-base"))
+    assert source["name"] == ("org/base" if commit else "secret-base")
     assert "/home/someone" not in json.dumps(members)

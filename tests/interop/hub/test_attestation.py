@@ -55,6 +55,16 @@ def test_a_pushed_attestation_is_checked_by_those_who_have_only_the_id(
         assert done.returncode == 0, done.stderr
 
 
+def test_an_attestation_is_about_the_package_that_a_recipe_builds(hub: HubServer, client: Client, pair: Pair) -> None:
+    client("quantize", "org/base", "-o", "made")
+    client("verify", "made", "--source", "org/base", "--write")
+    signed = client("attest", "made", *pair.options())["output"]
+    pushed = client("push", "made", "me/recipe", "--recipe", "--attestation", signed)
+    assert {"attestation.json", "mxconv-recipe.json"} <= {*pushed["files"]} and "mxconv.json" not in pushed["files"]
+    found = client("verify", "me/recipe", "--attestation", signed, "--public-key", pair.public)
+    assert found["ok"] and len(found["attestation"]["files"]) > len(pushed["files"])
+
+
 def test_a_push_without_an_attestation_leaves_none(
     hub: HubServer, client: Client, package: Path, signed: Path, source: Path, tmp_path: Path
 ) -> None:
