@@ -19,6 +19,7 @@ from mxconv.cli.bench_machine_command import machine
 from mxconv.cli.bench_serve_command import serve as serve_load
 from mxconv.cli.chat_command import chat
 from mxconv.cli.cost_command import cost
+from mxconv.cli.evaluate_command import evaluate
 from mxconv.cli.export_command import export
 from mxconv.cli.generate_command import generate
 from mxconv.cli.hub_commands import pull, push
@@ -85,7 +86,22 @@ def common(
     """Turn any 16-bit LLM checkpoint into its own draft, and prove that nothing was lost."""
 
 
-for command in (quantize, inspect, verify, generate, chat, serve, export, cost, recipe, build, attest, push, pull):
+for command in (
+    quantize,
+    inspect,
+    verify,
+    evaluate,
+    generate,
+    chat,
+    serve,
+    export,
+    cost,
+    recipe,
+    build,
+    attest,
+    push,
+    pull,
+):
     app.command()(command)
 bench = typer.Typer(
     help="Measure kernels, decoding, serving and conversion.", no_args_is_help=True, rich_markup_mode=None

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from mxconv import __version__
 from mxconv.errors import PackageError
@@ -23,9 +23,11 @@ __all__ = [
     "CertificateRecord",
     "DecodeRecord",
     "DraftWeightsRecord",
+    "EvaluationRecord",
     "FileRecord",
     "Manifest",
     "OptionsRecord",
+    "QualityRecord",
     "SegmentRecord",
     "SourceRecord",
     "TensorRecord",
@@ -118,6 +120,35 @@ class CertificateRecord(Record):
     decode: DecodeRecord | None
 
 
+class QualityRecord(Record):
+    """Next-token distributions of a level beside the target's; null is what is infinite or no number."""
+
+    name: str = Field(description="of the level")
+    perplexity: FiniteFloat | None
+    perplexity_error: FiniteFloat | None = Field(description="standard error over tokens, as of the next two")
+    mean_kl: FiniteFloat | None = Field(description="KL divergence of the target from the level, nats a token")
+    mean_kl_error: FiniteFloat | None
+    p99_kl: FiniteFloat | None = Field(description="99th percentile of the divergences")
+    agreement: FiniteFloat | None = Field(description="share of tokens at which both find the same token the likeliest")
+    agreement_error: FiniteFloat | None
+
+
+class EvaluationRecord(Record):
+    """The result of `evaluate --write`, see formats/package.md."""
+
+    created_by: str
+    sha256: Digest = Field(description="of the file of texts or prompts")
+    num_bytes: Count = Field(description="of that file")
+    context: Count | None = Field(
+        description="tokens of a window, whose second half counts; null: the target's answers to prompts"
+    )
+    num_texts: Count = Field(description="windows, or answers")
+    num_tokens: Count = Field(description="that count")
+    activations: Literal["int8", "fp32"] = Field(description="what weights of 4 and 8 bits were multiplied by")
+    kernel: str = Field(description="the implementation that computed")
+    levels: Annotated[list[QualityRecord], Field(min_length=1)] = Field(description="the target first")
+
+
 class Manifest(Record):
     format: Literal["mxconv"] = "mxconv"
     format_version: Literal[1] = FORMAT_VERSION
@@ -134,6 +165,7 @@ class Manifest(Record):
     tensors: list[TensorRecord]
     files: list[FileRecord] = Field(description="every file of the package but this one")
     certificate: CertificateRecord | None = None
+    evaluation: EvaluationRecord | None = Field(default=None, description="absent where there is none")
     tuned: dict[str, Any] | None = Field(None, description="what earlier versions found fastest; ignored")
     manifest_sha256: Digest = Field(default=NO_DIGEST, description="of this file, with these 64 digits as zeros")
 
@@ -163,8 +195,9 @@ class Manifest(Record):
     def members(self) -> dict[str, Any]:
         """As the file has them: without members that older packages lack, where they are null."""
         members = self.model_dump()
-        if self.draft_weights is None:
-            del members["draft_weights"]
+        for name in ("draft_weights", "evaluation"):
+            if members[name] is None:
+                del members[name]
         return members
 
     def to_bytes(self) -> bytes:

@@ -1,0 +1,144 @@
+"""`mxconv evaluate`: how far the next-token distributions of a package's levels are from those of its target."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from mxconv.cli.common_options import Force, Json, MaxNewTokens, Package, grouped
+from mxconv.cli.decode_options import Chat, Runtime, System, check_system
+from mxconv.cli.output import Output, check_outputs, progress_bars
+from mxconv.report.tables import NOTHING, Columns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from mxconv.drafts.loader import LoadedPackage
+    from mxconv.package.manifest import QualityRecord
+    from mxconv.verification.evaluation import Evaluation
+    from mxconv.verification.scored_texts import ScoredText
+
+
+@grouped
+def evaluate(
+    package: Package,
+    *,
+    texts: Annotated[Path | None, typer.Option(help="A text, or a .jsonl file with a `text` a line.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Or prompts (.jsonl: `prompt`, `messages`), which the target answers first.")
+    ] = None,
+    chat: Chat = False,
+    system: System = None,
+    max_new_tokens: MaxNewTokens = 64,
+    tokens: Annotated[int, typer.Option(min=1, help="Of the texts, or of the answers, at most.")] = 16_384,
+    context: Annotated[
+        int, typer.Option(min=8, help="Tokens of a window of texts, of which the second half counts.")
+    ] = 512,
+    levels: Annotated[
+        str | None, typer.Option(help="Comma-separated levels to compare with the target; by default all.")
+    ] = None,
+    activations: Annotated[
+        Literal["int8", "fp32"],
+        typer.Option(help="What weights of 4 and 8 bits multiply: int8, as in drafts; fp32 shows the weights alone."),
+    ] = "int8",
+    by_layer: Annotated[
+        bool, typer.Option("--by-layer", help="Which parts cost most: the target with one of them in 4 bits.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="With --by-layer: draw them into a .png or .svg file.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub package.")] = None,
+    runtime: Runtime,
+    write: Annotated[bool, typer.Option("--write", help="Store the levels' figures in the manifest.")] = False,
+    force: Force = False,
+    json_output: Json = False,
+) -> None:
+    """Perplexity, KL divergence and agreement of each level beside the target.
+
+    Every level is a model by itself here, with its whole output head.
+    """
+    from mxconv.package.manifest import read_manifest, replace_manifest
+    from mxconv.package.package_folder import check_writable, find_package
+    from mxconv.verification.evaluation import evaluate as evaluate_package
+
+    path = texts or prompts
+    if path is None or (texts and prompts):
+        raise typer.BadParameter("give either --texts or --prompts")
+    if chat and texts:
+        raise typer.BadParameter("--chat needs --prompts")
+    if plot is not None and not by_layer:
+        raise typer.BadParameter("--plot needs --by-layer")
+    check_system(system, chat)
+    check_outputs(force, [plot])
+    if write:
+        check_writable(package, "the evaluation")
+    with progress_bars() as progress:
+        folder = find_package(package, revision, progress)
+    with progress_bars("texts") as progress:
+
+        def read(loaded: "LoadedPackage") -> "list[ScoredText]":
+            from mxconv.speculation.prompts import read_prompts
+            from mxconv.verification.scored_texts import answers, windows
+
+            if texts is not None:
+                return windows(loaded, texts, context, tokens)
+            return answers(loaded, read_prompts(path, chat, system), max_new_tokens, tokens, progress)
+
+        found = evaluate_package(
+            folder,
+            read,
+            None if levels is None else [name.strip() for name in levels.split(",")],
+            with_parts=by_layer,
+            progress=progress,
+            activations=activations,
+            kernel=runtime.kernel,
+            num_threads=runtime.threads,
+            kv_dtype=runtime.kv_dtype,
+            weights=runtime.weights,
+        )
+    record, out = found.record(path, context if texts else None), Output(json_output)
+    _print(found, "windows" if texts else "answers", out)
+    if plot is not None:
+        from mxconv.report.picture import write_picture
+
+        out.write(plot, lambda file: write_picture(file, lambda figure: _draw(figure, found.parts)))
+    if write:
+        replace_manifest(folder, read_manifest(folder).model_copy(update={"evaluation": record}))
+    parts = [part.model_dump() for part in found.parts]
+    out.json(record.model_dump() | {"left_out": found.left_out, "parts": parts})
+
+
+def _print(found: "Evaluation", what: str, out: Output) -> None:
+    out.line(f"{found.num_tokens} tokens of {found.num_texts} {what} by {found.kernel}; ± is the standard error")
+    out.table(_columns("level"), found.levels)
+    for line in found.left_out:
+        out.line(line)
+    if found.parts:
+        out.table(_columns("in 4 bits"), found.parts)
+
+
+def _columns(name: str) -> Columns:
+    return {
+        name: ("name",),
+        "perplexity": (lambda each: _with_error(each.perplexity, each.perplexity_error, 3),),
+        "mean KL": (lambda each: _with_error(each.mean_kl, each.mean_kl_error, 5),),
+        "99% KL": ("p99_kl", ".4f"),
+        "agrees": (lambda each: _with_error(each.agreement, each.agreement_error, 4),),
+    }
+
+
+def _with_error(value: float | None, error: float | None, digits: int) -> str:
+    return NOTHING if value is None or error is None else f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def _draw(figure: "Figure", parts: "Sequence[QualityRecord]") -> None:
+    """A bar a part, the one that costs most at the top."""
+    from mxconv.report.picture import BLUE, plain
+
+    figure.set_size_inches(8, 1 + 0.16 * len(parts))
+    axes: Any = figure.subplots()
+    means, errors = zip(*((part.mean_kl or 0, part.mean_kl_error or 0) for part in parts), strict=True)
+    axes.barh([plain(part.name) for part in parts], means, xerr=errors, color=BLUE, error_kw={"lw": 0.6})
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    axes.tick_params(axis="y", labelsize=6)
+    axes.set_xlabel("mean KL divergence of the target from itself with this part in 4 bits, nats a token")
