@@ -1,6 +1,7 @@
 """Text to token ids and back, by the model's own tokenizer.json, or by its tokenizer.model."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,12 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Distinct tokens, added ones included. The model's matrices may have more rows."""
         return self._backend.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def prefix(self) -> list[int]:
+        """The tokens that are put before every text: none in many models, or one such as <s>."""
+        plain, whole = self.encode("a", add_special_tokens=False), self.encode("a")
+        return next((whole[:begin] for begin in range(len(whole)) if whole[begin : begin + len(plain)] == plain), [])
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text.

@@ -61,11 +61,11 @@ def windows(loaded: LoadedPackage, path: Path, length: int, num_tokens: int) -> 
             "fit. Choose a shorter one."
         )
     tokenizer, found, rest = loaded.tokenizer, list[ScoredText](), list[int]()
-    first = [token for token in tokenizer.encode("")[:1] if token == tokenizer.bos_token_id]
+    prefix = tokenizer.prefix
     for piece in read_pieces(path, lambda _: None):
         rest += tokenizer.encode(piece.text, piece.begins_document)
         while len(rest) >= length:
-            found.append(ScoredText((first or rest[:1]) + rest[1:length], length // 2 + 1))
+            found.append(ScoredText(prefix + rest[len(prefix) : length], length // 2 + 1))
             rest = rest[length:]
             if (len(found) + 1) * length > num_tokens:
                 return found
