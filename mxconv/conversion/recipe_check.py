@@ -138,6 +138,7 @@ class RecipeCheck:
             "draft_weights": given,
             "levels": [manifest.levels[0], draft, *package.levels[2:]],
             "certificate": package.certificate,
+            "evaluation": package.evaluation,
             "tuned": package.tuned,
             "manifest_sha256": package.manifest_sha256,
         }

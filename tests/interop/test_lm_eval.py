@@ -79,7 +79,7 @@ def responses(tasks: Path, output: Path, model: str, arguments: str) -> dict[str
 
 
 def scores(found: list[Any]) -> list[float]:
-    """Log-probabilities, which the harness writes as text; beside some of them is whether they are the greedy choice."""
+    """Log-probabilities, which the harness writes as text, some beside whether they are the greedy choice."""
     return [float(response if isinstance(response, str) else response[0]) for response in found]
 
 

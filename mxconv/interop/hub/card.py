@@ -14,6 +14,7 @@ from mxconv.checkpoint.hub import is_hub_id
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import MxconvError
 from mxconv.package.manifest import Manifest, SourceRecord
+from mxconv.report.tables import number
 
 if TYPE_CHECKING:
     from mxconv.interop.attestation.signature import Attestation
@@ -104,7 +105,7 @@ def model_card(
         base_model_relation=None if base is None else "quantized",
     )
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["code"] = code
+    environment.filters |= {"code": code, "figure": number}
     template = environment.from_string(files("mxconv.interop.hub").joinpath(TEMPLATE).read_text("utf-8"))
     return template.render(
         metadata=metadata.to_yaml(),

@@ -12,7 +12,7 @@ from packages import forge, quantize
 
 from mxconv.errors import MxconvError
 from mxconv.interop.hub.card import MARKER, SourceCard, model_card, read_measurements, read_source_card
-from mxconv.package.manifest import DecodeRecord, read_manifest
+from mxconv.package.manifest import DecodeRecord, EvaluationRecord, QualityRecord, read_manifest, replace_manifest
 from mxconv.verify import verify, write_certificate
 
 APACHE = SourceCard(license="apache-2.0", language=["en"])
@@ -65,6 +65,27 @@ def test_bits_losslessness_and_levels_come_from_the_manifest(package: Path) -> N
 def test_the_certificate_is_shown(package: Path) -> None:
     write_certificate(package, verify(package))
     assert "21 of 21 tensors rebuilt bit for bit, compared with\nthe SHA-256 of the source's" in card_of(package).text
+
+
+def test_the_evaluation_is_shown(package: Path) -> None:
+    assert "How close" not in card_of(package).text
+    members = {"perplexity": 8.0364, "perplexity_error": 0.20112, "mean_kl": 0.5, "mean_kl_error": None}
+    members |= {"p99_kl": None, "agreement": 0.75, "agreement_error": 0.0125}
+    record = EvaluationRecord(
+        created_by="mxconv 0",
+        sha256="ab" * 32,
+        num_bytes=9,
+        context=512,
+        num_texts=32,
+        num_tokens=8160,
+        activations="int8",
+        kernel="numpy",
+        levels=[QualityRecord(name="target", **members), QualityRecord(name="b|sfp", **members)],
+    )
+    replace_manifest(package, read_manifest(package).model_copy(update={"evaluation": record}))
+    text = card_of(package).text
+    assert "8160 tokens of 32 windows of 512 tokens (file with the SHA-256 `abababababababab...`), int8" in text
+    assert "| `b?sfp` | 8.036 ± 0.201 | 0.5000 ± - | - | 0.750 ± 0.013 |" in text
 
 
 @pytest.mark.parametrize("level", ["target", "bsfp", None])
