@@ -67,13 +67,12 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # linted where the harnes
         return self._tokenizer.name.replace("/", "__")
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """The template's source; the package has one."""
+        """The template's source."""
         return ChatTemplate.from_folder(self._model.loaded.folder).source if chat_template else ""
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The text of a conversation."""
-        template = ChatTemplate.from_folder(self._model.loaded.folder)
-        return template.render(chat_history, add_generation_prompt)
+        return ChatTemplate.from_folder(self._model.loaded.folder).render(chat_history, add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **ignored: Any) -> list[int]:
         """Token ids; a text that begins with the name of <s>, as rendered chats do, gets no second one."""

@@ -4,7 +4,6 @@ Figures are defined as llama.cpp's `llama-perplexity --kl-divergence` defines th
 of the target from the draft, and standard errors over tokens, which take no account of neighbours being alike.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,7 +32,8 @@ class TokenScores:
             tokens: (num_tokens,) that came.
         """
         columns = min(target.shape[1], logits.shape[1])
-        for rows in _chunks(len(tokens)):
+        for start in range(0, len(tokens), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
             exact, found, came = target[rows, :columns], logits[rows, :columns], tokens[rows]
             log_target, log_model = log_softmax(exact), log_softmax(found)
             self.surprisals.append(-log_model[np.arange(len(came)), came])
@@ -45,7 +45,7 @@ class TokenScores:
         surprisal, surprisal_error = _mean(np.concatenate(self.surprisals))
         divergences = np.concatenate(self.divergences)
         mean_kl, mean_kl_error = _mean(divergences)
-        agreement = float(np.concatenate(self.agreements).mean())
+        agreement, agreement_error = _mean(np.concatenate(self.agreements))
         with np.errstate(over="ignore", invalid="ignore"):
             perplexity = float(np.exp(surprisal))
             p99_kl = float(np.quantile(divergences, 0.99))
@@ -56,7 +56,7 @@ class TokenScores:
             "mean_kl_error": mean_kl_error,
             "p99_kl": p99_kl,
             "agreement": agreement,
-            "agreement_error": float(np.sqrt(agreement * (1 - agreement) / max(len(divergences) - 1, 1))),
+            "agreement_error": agreement_error,
         }
         return QualityRecord(
             name=name, **{key: value if np.isfinite(value) else None for key, value in figures.items()}
@@ -82,10 +82,6 @@ def divergence(log_target: F64, log_model: F64) -> F64:
         terms = probabilities * (log_target - log_model)
     summed: F64 = np.where(probabilities == 0, 0, terms).sum(axis=-1)
     return summed
-
-
-def _chunks(num_rows: int) -> Iterator[slice]:
-    return (slice(start, start + CHUNK_ROWS) for start in range(0, num_rows, CHUNK_ROWS))
 
 
 def _mean(values: F64) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def evaluate(
             ends = accumulate(len(text.token_ids) for text in texts)
             few = [text for text, end in zip(texts, ends, strict=True) if end <= PART_TOKENS] or texts[:1]
             parts = measure(target, dict(part_decoders(loaded, drafts[0])), few, progress)
-            parts.sort(key=lambda part: part.mean_kl or 0, reverse=True)
+            parts.sort(key=lambda part: inf if part.mean_kl is None else part.mean_kl, reverse=True)
         engine = loaded.matrices.engine
     num_tokens, kernel = sum(len(text.tokens) for text in texts), NUMPY if engine is None else engine.name
     return Evaluation(levels, left_out, parts, len(texts), num_tokens, activations, kernel)
@@ -168,8 +169,6 @@ def part_decoders(loaded: LoadedPackage, draft: str) -> Iterator[tuple[str, Deco
     for part, names in parts.items():
         matrices = {name: four_bits.matrices[name] for name in names if name in exact.matrices}
         stacks = {name: four_bits.stacks[name] for name in names if name in exact.stacks}
-        changed = [name for name, matrix in matrices.items() if matrix is not exact.matrices[name]]
-        changed += [name for name, stack in stacks.items() if stack is not exact.stacks[name]]
-        if changed:
-            mixed = replace(exact, matrices={**exact.matrices, **matrices}, stacks={**exact.stacks, **stacks})
+        mixed = replace(exact, matrices={**exact.matrices, **matrices}, stacks={**exact.stacks, **stacks})
+        if any(mixed.matrices[name] is not exact.matrices[name] for name in matrices) or stacks:
             yield part, loaded.matrices.decoder(config, mixed, part)

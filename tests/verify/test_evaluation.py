@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import write_tiny_tokenizer
 from dequantized import dequantized
 from packages import quantize
 from trained_levels import write_renumbered
@@ -165,3 +166,20 @@ def test_parts_are_sorted_by_what_they_cost(trained: Path, text: Path) -> None:
     assert len(costs) == 13
     assert all(first >= second for first, second in pairwise(costs))
     assert costs[-1] > 0 and costs[0] < evaluation.levels[1].mean_kl < sum(costs) * 3
+
+
+@pytest.mark.parametrize(
+    ("model_type", "codec", "experts"), [("gpt_oss", "bsfp", "mlp"), ("granitemoe", "mxfp4", "block_sparse_moe")]
+)
+def test_stacks_of_experts_are_parts(model_type: str, codec: str, experts: str, kernel: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="transformers writes the model")
+    from stacked_models import write_random_model
+
+    source = write_random_model(tmp_path / "m", model_type, num_hidden_layers=1, hidden_size=64, head_dim=16)
+    write_tiny_tokenizer(source / "tokenizer.json", 96)
+    quantize(source, tmp_path / "p", codec=codec)
+    with LoadedPackage(tmp_path / "p", ["target"], num_threads=1) as loaded:
+        ids = [ScoredText(np.random.default_rng(0).integers(3, 90, 24).tolist(), 12)]
+        found = measure(loaded.target, dict(part_decoders(loaded, codec)), ids)
+    costs = {part.name.removeprefix("model.layers.0."): part.mean_kl for part in found}
+    assert {"self_attn", experts} <= costs.keys() and all(cost is not None and cost > 0 for cost in costs.values())
