@@ -52,9 +52,10 @@ def evaluate(
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Perplexity, KL divergence and agreement of each level beside the target.
+    """Measure how near each level is to the target.
 
-    Every level is a model by itself here, with its whole output head.
+    Perplexity, KL divergence and agreement of next-token distributions. Every level is a model by itself here, with its
+    whole output head.
     """
     from mxconv.package.manifest import read_manifest, replace_manifest
     from mxconv.package.package_folder import check_writable, find_package
