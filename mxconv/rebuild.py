@@ -20,7 +20,6 @@ from mxconv.checkpoint.hub import fetch_files
 from mxconv.checkpoint.object_store import is_store_url
 from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
-from mxconv.conversion.compact_source import restore_source
 from mxconv.conversion.recipe_check import RecipeCheck
 from mxconv.conversion.recipe_files import CarriedSource, make_recipe, write_given_codes
 from mxconv.convert import Place, convert, convert_into
@@ -227,6 +226,8 @@ def _source(
     recipe, record = check.recipe, check.recipe.package.source
     with TemporaryDirectory(prefix=".mxconv-source-", dir=beside) as scratch:
         if given is None and recipe.carries_source:
+            from mxconv.conversion.compact_source import restore_source  # of an extra
+
             base_id, commit = (None, None) if recipe.base is None else (recipe.base.id, recipe.base.commit)
             with _opened_base(base_id, commit) as base:
                 restore_source(recipe.further, check.folder, Path(scratch), base, progress, num_threads)

@@ -10,7 +10,6 @@ from mxconv.arrays import U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.conversion.compact_source import write_compact_source
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.errors import PackageError
 from mxconv.package.head_screen import STEM, HeadScreen, read_head_screen
@@ -65,6 +64,8 @@ def make_recipe(
             write_given_codes(opened, path := folder / DRAFT_FILE)
             beside = [FileRecord(path=DRAFT_FILE, num_bytes=path.stat().st_size, sha256=sha256_file(path))]
     if carried is not None:
+        from mxconv.conversion.compact_source import write_compact_source  # of an extra
+
         checkpoint, threads = carried.checkpoint, carried.num_threads
         beside += write_compact_source(checkpoint, manifest.source, folder, carried.base, progress, threads)
     for record in manifest.files:
