@@ -24,7 +24,7 @@ from mxconv.package.package_folder import find_package
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
-from mxconv.speculation.selection import Selection
+from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.chat import encode_prompts
 from mxconv.text.constraint import Constraint, ConstraintVocabulary
 from mxconv.text.generation_config import GenerationConfig
@@ -45,7 +45,7 @@ class Options(Asked, total=False):
     confidence: Sequence[float] | None  # likewise; a draft stops when it is less sure
     tree: int | Literal["auto", "chain"]  # the most nodes of a tree, "chain" for none; "auto" for what pays
     seed: int  # of random draws; 0
-    accept: Literal["coupled", "rejection"]  # how drafts are verified when tokens are drawn at random; "coupled"
+    accept: Accept  # how drafts are verified when tokens are drawn at random; "coupled"
     constraint: Constraint | None  # what the answer must look like; none
     stop_strings: Sequence[str]  # texts that end the answer, beside those of generation_config.json
 

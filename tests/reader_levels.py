@@ -43,7 +43,7 @@ def check_all(levels: Sequence[Any], lengths: Any, tree: Any, selection: Selecti
     for prompt in PROMPTS:
         ids = levels[0].tokenizer.encode(prompt)
         found, generation = speculate(hierarchy, ids, num_tokens, (), selection)
-        if selection.accept != "rejection":  # its tokens are drawn in another way, of the same distribution
+        if selection.accept == "coupled":  # others' tokens are drawn in another way, of the same distribution
             assert found == by_hand(decoder_of(levels[0]), ids, num_tokens, (), selection)
         counts += [(level.num_proposed, level.num_accepted) for level in generation.trace.statistics[1:]]
     return counts

@@ -56,10 +56,10 @@ def generate(
     batch: Batch = None,
     kv_bytes: KvBytes = None,
     accept: Annotated[
-        Literal["coupled", "rejection"],
+        Literal["coupled", "rejection", "block"],
         typer.Option(
             help="How drafts are verified when tokens are drawn: coupled gives the same tokens with any drafts or "
-            "none, rejection the same distribution."
+            "none; rejection, token by token, and block, by whole paths, give the same distribution."
         ),
     ] = "coupled",
     chat: Chat = False,
@@ -103,8 +103,8 @@ def generate(
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
         in_use = model.sampling(options)
-        if check and accept == "rejection" and in_use.selection().sampling is not None:
-            raise typer.BadParameter("--check compares tokens, and under --accept rejection those differ")
+        if check and accept != "coupled" and in_use.selection().sampling is not None:
+            raise typer.BadParameter(f"--check compares tokens, and under --accept {accept} those differ")
         if in_use.is_from_file:
             Output(json_output=True).line(f"sampling: {in_use.told}", "dim")
         target, records_trees = model.loaded.levels[0].name, trace is not None

@@ -7,6 +7,8 @@
     rejection   speculative sampling: accept with probability min(1, p/q), else draw from what is left of p. The output
                 has the target's distribution, but other tokens with other drafts
 
+A fourth, `block`, judges whole paths: block_verification.py.
+
 A proposal may be a tree: verification continues with the accepted child, and ends where there is none. Under the first
 two the level's token at a node is what it would be without any tree. Under rejection siblings are judged in their
 order, each against what those before it left of p and q.
@@ -237,17 +239,10 @@ class RejectionAcceptance(Acceptance):
         left = ours
         used: list[int] = []
         for node in siblings:
-            token = proposal.tokens[node]
-            if proposal.distributions:
-                theirs = _without(proposal.distributions[node], used)
-            else:
-                theirs = np.zeros(len(ours))
-                theirs[token] = 1  # certain
+            token, theirs = proposal.tokens[node], drawn_from(proposal, node, used, len(ours))
             if self.random.random() * theirs[token] * left.sum() < left[token]:
                 return node, left
-            both = min(len(left), len(theirs))
-            rest = left / left.sum()
-            rest[:both] = np.maximum(rest[:both] - theirs[:both], 0)
+            rest = excess(left / left.sum(), theirs)
             left = rest if rest.any() else left  # nothing is left where rounding made p equal q
             used.append(token)
         return None, left
@@ -256,6 +251,23 @@ class RejectionAcceptance(Acceptance):
         cumulative = weights.cumsum()
         token = int(cumulative.searchsorted(self.random.random() * cumulative[-1], side="right"))
         return min(token, int(weights.nonzero()[0][-1]))  # the product may round up to the last sum
+
+
+def drawn_from(proposal: Proposal, node: int, used: Sequence[int], vocab_size: int) -> F64:
+    """The distribution of a node's token where those of some siblings, `used`, were drawn before it."""
+    if proposal.distributions:
+        return _without(proposal.distributions[node], used)
+    theirs = np.zeros(vocab_size)
+    theirs[proposal.tokens[node]] = 1  # certain
+    return theirs
+
+
+def excess(ours: F64, theirs: F64) -> F64:
+    """What our probabilities, or shares of them, have more than theirs, whose vocabulary may have another size."""
+    both = min(len(ours), len(theirs))
+    rest = ours.copy()
+    rest[:both] = np.maximum(rest[:both] - theirs[:both], 0)
+    return rest
 
 
 def _without(theirs: F64, used: Sequence[int]) -> F64:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from mxconv.errors import ModelError
-from mxconv.speculation.selection import Selection
+from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.distribution import Sampling
 from mxconv.text.generation_config import GenerationConfig
 from mxconv.text.penalties import Penalties
@@ -78,7 +78,7 @@ class SamplingInUse:
         made.selection()  # raises at once where a value is wrong
         return made
 
-    def selection(self, seed: int = 0, accept: Literal["coupled", "rejection"] = "coupled") -> Selection:
+    def selection(self, seed: int = 0, accept: Accept = "coupled") -> Selection:
         """The same as the decoder takes it."""
         values = self.values
         sampling = Sampling(values["temperature"] or 1.0, values["top_k"], values["top_p"], values["min_p"])

@@ -1,9 +1,11 @@
 """How a run chooses its tokens: greedily, or at random with a seed."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
+from mxconv.drafts.block_verification import BlockAcceptance
 from mxconv.drafts.path_mask import PathMask
 from mxconv.drafts.path_penalties import PathPenalties
 from mxconv.drafts.path_rules import PathRules
@@ -14,14 +16,20 @@ from mxconv.text.penalties import Penalties
 
 MAX_SEED = 2**64 - 1
 NO_PENALTIES = Penalties()
+Accept = Literal["coupled", "rejection", "block"]
+RULES: Mapping[str, Callable[[Sampling, int], Acceptance]] = {
+    "coupled": CoupledAcceptance,
+    "rejection": RejectionAcceptance,
+    "block": BlockAcceptance,
+}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """How tokens are chosen. Raises ModelError for a seed of more than 64 bits."""
+    """How tokens are chosen. Raises ModelError for a rule that there is not, or a seed of more than 64 bits."""
 
     sampling: Sampling | None = None  # greedy without
-    accept: Literal["coupled", "rejection"] = "coupled"  # how drafts are verified when tokens are drawn at random
+    accept: Accept = "coupled"  # how drafts are verified when tokens are drawn at random
     seed: int = 0  # of all draws
     penalties: Penalties = NO_PENALTIES  # what is held against tokens before they are chosen, greedily too
     constraint: Grammar | None = None  # what the answer must look like
@@ -29,16 +37,12 @@ class Selection:
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
             raise ModelError(f"seed: {self.seed}; a number from 0 to {MAX_SEED} is required. Choose another.")
+        if self.accept not in RULES:
+            raise ModelError(f"accept: {self.accept!r}; one of {', '.join(RULES)} is required. Choose one.")
 
     def acceptance(self, num_prompt_tokens: int = 0) -> Acceptance:
         """The rule, fresh for a run after a prompt of so many tokens."""
-        rule: Acceptance
-        if self.sampling is None:
-            rule = GreedyAcceptance()
-        elif self.accept == "coupled":
-            rule = CoupledAcceptance(self.sampling, self.seed)
-        else:
-            rule = RejectionAcceptance(self.sampling, self.seed)
+        rule = GreedyAcceptance() if self.sampling is None else RULES[self.accept](self.sampling, self.seed)
         penalties = None if self.penalties.is_neutral else PathPenalties(self.penalties, num_prompt_tokens)
         grammar = self.constraint
         mask = None if grammar is None else PathMask(grammar.matcher(), grammar.ends, num_prompt_tokens)

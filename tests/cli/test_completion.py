@@ -44,7 +44,7 @@ def offered(run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[s
         ("mxconv quantize s --segments p", ["paper"]),
         ("mxconv quantize s --draft ", [name + ":" * bool(kind.subject) for name, kind in KINDS.items()]),
         ("mxconv generate p --kernel ", list(kernel_names())),
-        ("mxconv generate p --accept ", ["coupled", "rejection"]),
+        ("mxconv generate p --accept ", ["coupled", "rejection", "block"]),
         ("mxconv generate p --tree ", ["auto", "chain"]),
         ("mxconv verify p --kernel n", ["numpy"]),
         ("mxconv bench kernels --kernel ", [*native_names(), "all"]),

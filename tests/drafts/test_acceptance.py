@@ -20,6 +20,7 @@ from tiny_levels import (
 )
 
 from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
+from mxconv.drafts.block_verification import BlockAcceptance
 from mxconv.drafts.proposal import Proposal
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
@@ -146,7 +147,13 @@ def test_a_seed_has_64_bits(seed: int) -> None:
 def test_a_selection_makes_the_rule_it_names() -> None:
     assert isinstance(Selection().acceptance(), GreedyAcceptance)
     assert isinstance(Selection(Sampling()).acceptance(), CoupledAcceptance)
-    assert isinstance(Selection(Sampling(), "rejection").acceptance(), RejectionAcceptance)
+    assert type(Selection(Sampling(), "rejection").acceptance()) is RejectionAcceptance
+    assert isinstance(Selection(Sampling(), "block").acceptance(), BlockAcceptance)
+    assert isinstance(Selection(accept="block").acceptance(), GreedyAcceptance)
+    with pytest.raises(
+        ModelError, match=r"^accept: 'judge'; one of coupled, rejection, block is required\. Choose one\.$"
+    ):
+        Selection(accept="judge")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

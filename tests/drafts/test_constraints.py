@@ -25,7 +25,7 @@ from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import CONSTRAINT
-from mxconv.speculation.selection import Selection
+from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.constraint import JSON_STYLE, MOST_BYTES, Constraint, ConstraintVocabulary
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties
@@ -180,10 +180,11 @@ def test_texts_beside_others_are_what_they_are_alone(loaded: LoadedPackage) -> N
         assert sequence.generation.token_ids == expected
 
 
-def test_rejection_draws_what_the_constraint_allows(loaded: LoadedPackage) -> None:
+@pytest.mark.parametrize("accept", ["rejection", "block"])
+def test_rejection_draws_what_the_constraint_allows(loaded: LoadedPackage, accept: Accept) -> None:
     constraint, ids = CONSTRAINTS["schema"], loaded.tokenizer.encode(PROMPTS[0])
     for seed in range(6):
-        selection = with_constraint(Selection(Sampling(1.0), "rejection", seed), loaded, constraint)
+        selection = with_constraint(Selection(Sampling(1.0), accept, seed), loaded, constraint)
         hierarchy = Hierarchy(loaded.levels[:2], [3], [0.0], 8)
         found = hierarchy.generate(ids, 60, loaded.tokenizer.eos_token_ids, selection=selection).token_ids
         text = loaded.tokenizer.decode([token for token in found if token not in loaded.tokenizer.eos_token_ids])

@@ -23,6 +23,7 @@ from tiny_levels import (
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
+from mxconv.drafts.block_verification import BlockAcceptance
 from mxconv.drafts.guesses import SHARPNESS, Guesses
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
@@ -211,6 +212,7 @@ def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[f
     return tail_of_counts(pairs.ravel(), (shares[0][:, None] * shares).ravel())
 
 
+@pytest.mark.parametrize("rule", [RejectionAcceptance, BlockAcceptance])
 @pytest.mark.parametrize(
     ("num_levels", "num_nodes", "sampling", "unknown"),
     [
@@ -222,9 +224,9 @@ def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[f
     ids=str,
 )
 def test_trees_that_models_draw_keep_the_targets_distribution(
-    num_levels: int, num_nodes: int, sampling: Sampling, unknown: tuple[int, ...]
+    num_levels: int, num_nodes: int, sampling: Sampling, unknown: tuple[int, ...], rule: type[RejectionAcceptance]
 ) -> None:
-    tail = tail_of_trees(RejectionAcceptance(sampling, 5), num_levels, [0.0] * num_nodes, unknown)
+    tail = tail_of_trees(rule(sampling, 5), num_levels, [0.0] * num_nodes, unknown)
     assert tail > FALSE_ALARM
 
 

@@ -18,7 +18,7 @@ from mxconv.serving.sequence import Request
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.selection import Selection
+from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties
 
@@ -83,14 +83,15 @@ def test_texts_beside_others_are_what_they_are_alone() -> None:
         assert sequence.generation.token_ids == expected.token_ids
 
 
+@pytest.mark.parametrize("accept", ["rejection", "block"])
 @pytest.mark.parametrize("num_nodes", [0, 8], ids=["chain", "tree"])
-def test_rejection_keeps_the_distribution_of_penalized_logits(num_nodes: int) -> None:
+def test_rejection_keeps_the_distribution_of_penalized_logits(num_nodes: int, accept: Accept) -> None:
     """The first two tokens after token 0: what the second is drawn from depends on the first."""
     made, sampling = tables()[:2], Sampling()
     penalties = Penalties(1.5, 0.4, 0.3, ((1, 0.5),))
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
     chain = Chain(levels, [FixedPace(3, num_nodes)], [0.0])
-    rule = Selection(sampling, "rejection", 99, penalties).acceptance(1)
+    rule = Selection(sampling, accept, 99, penalties).acceptance(1)
     target = chain.link([LevelStatistics(level.name) for level in levels], rule)
     size = len(made[0])
     pairs = np.zeros((size, size))

@@ -103,8 +103,12 @@ def test_the_text_is_the_targets(folder: Path, spec: str, place: str) -> None:
 
 @pytest.mark.parametrize(
     ("selection", "tree"),
-    [(Selection(Sampling(0.8), "rejection", 7), 12), (Selection(penalties=Penalties(1.3, 0.5, 0.25)), "chain")],
-    ids=["rejection", "penalties"],
+    [
+        (Selection(Sampling(0.8), "rejection", 7), 12),
+        (Selection(Sampling(0.8), "block", 7), 12),
+        (Selection(penalties=Penalties(1.3, 0.5, 0.25)), "chain"),
+    ],
+    ids=["rejection", "block", "penalties"],
 )
 @pytest.mark.parametrize("spec", [*(f"{kind}:HERE/{kind}" for kind in WRITERS), SPECS[1]])
 def test_under_rejection_and_penalties_too(folder: Path, spec: str, tree: int | str, selection: Selection) -> None:

@@ -1,4 +1,4 @@
-"""Which tokens stand by rejection: every level keeps its own distribution.
+"""Which tokens stand by rejection, one by one or as blocks: every level keeps its own distribution.
 
 Chi-square tests count as failed below a tail of 1e-6, the probability of a false alarm of each; their seeds are fixed,
 so that what passes once always passes. Rules that are
@@ -15,16 +15,18 @@ from markov_levels import markov, tables
 from tiny_levels import noisy_copy, target_level
 
 from mxconv.drafts.acceptance import RejectionAcceptance, Verdict
+from mxconv.drafts.block_verification import BlockAcceptance
 from mxconv.drafts.proposal import Draft, Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.selection import Selection
+from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.distribution import Sampling, distribution
 
 PROMPT = [3, 1, 4, 1, 5, 9]
+RULES = pytest.mark.parametrize("rule", [RejectionAcceptance, BlockAcceptance])
 
 
 @dataclass
@@ -112,14 +114,16 @@ def _shares(table: np.ndarray, sampling: Sampling, vocab_size: int, width: int) 
     return found
 
 
+@RULES
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.2, top_p=0.8)], ids=str)
-def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling) -> None:
-    found = tails(tables(), sampling)
+def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling, rule: type[RejectionAcceptance]) -> None:
+    found = tails(tables(), sampling, rule=rule)
     assert len(found.all) == 3
     assert min(found.all) > FALSE_ALARM
     assert all(rate is not None and 0.2 < rate < 0.98 for rate in found.acceptance_rates)  # both outcomes came often
 
 
+@RULES
 @pytest.mark.parametrize(
     ("sizes", "confidence", "sampling"),
     [
@@ -130,30 +134,39 @@ def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling) -> 
     ],
 )
 def test_thresholds_and_vocabularies_of_different_sizes_change_no_distribution(
-    sizes: tuple[int, int, int], confidence: tuple[float, float], sampling: Sampling
+    sizes: tuple[int, int, int],
+    confidence: tuple[float, float],
+    sampling: Sampling,
+    rule: type[RejectionAcceptance],
 ) -> None:
     """A draft with more rows never proposes what the level above does not have; one with fewer is helped out."""
-    assert min(tails(tables(sizes, spread=1.5), sampling, confidence).all) > FALSE_ALARM
+    assert min(tails(tables(sizes, spread=1.5), sampling, confidence, rule).all) > FALSE_ALARM
 
 
+@RULES
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=4)], ids=str)
-def test_drafts_that_do_not_know_some_tokens_change_no_distribution(sampling: Sampling) -> None:
+def test_drafts_that_do_not_know_some_tokens_change_no_distribution(
+    sampling: Sampling, rule: type[RejectionAcceptance]
+) -> None:
     """Their logits are minus infinity: the target says such tokens, and a level in the middle never does."""
     made = tables()
     made[1][:, [1, 3]] = -np.inf
     made[2][:, [0, 3]] = -np.inf
-    found = tails(made, sampling)
+    found = tails(made, sampling, rule=rule)
     assert len(found.all) == 3
     assert min(found.all) > FALSE_ALARM
     assert all(rate is not None and 0.1 < rate < 0.98 for rate in found.acceptance_rates)
 
 
-def test_a_draft_like_its_target_is_always_accepted_and_one_unlike_it_changes_nothing() -> None:
+@RULES
+def test_a_draft_like_its_target_is_always_accepted_and_one_unlike_it_changes_nothing(
+    rule: type[RejectionAcceptance],
+) -> None:
     table = tables()[0]
-    same = tails([table, table, table], Sampling())
+    same = tails([table, table, table], Sampling(), rule=rule)
     assert same.acceptance_rates == [1.0, 1.0]
     assert min(same.all) > FALSE_ALARM
-    found = tails([table, -2 * table, 3 * table], Sampling())
+    found = tails([table, -2 * table, 3 * table], Sampling(), rule=rule)
     assert min(found.all) > FALSE_ALARM
 
 
@@ -167,6 +180,10 @@ class DrawsAnewWithoutSubtracting(RejectionAcceptance):
         return verdict
 
 
+class DrawsAnewAfterABlock(DrawsAnewWithoutSubtracting, BlockAcceptance):
+    """The same after a rejected block."""
+
+
 class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
     """A level in the middle that passes on its draft's distributions for its own."""
 
@@ -176,7 +193,7 @@ class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
         return Verdict(verdict.tokens, passed_on, verdict.path)
 
 
-@pytest.mark.parametrize("rule", [DrawsAnewWithoutSubtracting, DoesNotSayWhatItDrewFrom])
+@pytest.mark.parametrize("rule", [DrawsAnewWithoutSubtracting, DrawsAnewAfterABlock, DoesNotSayWhatItDrewFrom])
 def test_a_broken_rule_is_found_out(rule: type[RejectionAcceptance]) -> None:
     assert min(tails(tables(), Sampling(), rule=rule).all) < FALSE_ALARM
 
@@ -193,18 +210,19 @@ def test_a_token_that_was_drawn_but_called_certain_keeps_the_targets_distributio
     assert (found.acceptance_rates[0] or 1) < (told.acceptance_rates[0] or 0)
 
 
-def test_equal_seeds_give_equal_texts_and_others_others() -> None:
+@pytest.mark.parametrize("accept", ["rejection", "block"])
+def test_equal_seeds_give_equal_texts_and_others_others(accept: Accept) -> None:
     hierarchy = Hierarchy([target_level(), noisy_copy(noise=0.3)], [4], [0.0])
     texts = [
-        hierarchy.generate(PROMPT, 30, selection=Selection(Sampling(), "rejection", seed)).token_ids
-        for seed in (1, 1, 2)
+        hierarchy.generate(PROMPT, 30, selection=Selection(Sampling(), accept, seed)).token_ids for seed in (1, 1, 2)
     ]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_what_is_left_is_nothing_where_rounding_made_both_equal() -> None:
+@RULES
+def test_what_is_left_is_nothing_where_rounding_made_both_equal(rule: type[RejectionAcceptance]) -> None:
     logits = np.array([[0.0, 0.0]], np.float32)
     logits = np.repeat(logits, 2, 0)
     for seed in range(20):
         proposal = Proposal([1], [np.array([0.5, 0.5 + 1e-9])])
-        assert RejectionAcceptance(Sampling(), seed).judge(logits, proposal, 3).tokens
+        assert rule(Sampling(), seed).judge(logits, proposal, 3).tokens

@@ -18,6 +18,7 @@ SELECTIONS = (
     GREEDY,
     Selection(Sampling(0.8, top_p=0.95), "coupled", 7),
     Selection(Sampling(0.8, top_p=0.95), "rejection", 7),
+    Selection(Sampling(0.8, top_p=0.95), "block", 7),
 )
 HIERARCHIES: dict[str, list[LoadedLevel]] = {
     "look-up": [target_level(), look_up("token-recycling")],
@@ -44,9 +45,9 @@ def rounds_of(generation: Generation) -> list[list[TraceEntry]]:
 @pytest.mark.parametrize(
     ("kind", "lengths", "selection"),
     [
-        (kind, lengths, SELECTIONS[(turn + shift) % 3])
+        (kind, lengths, SELECTIONS[(turn + shift) % 4])
         for turn, kind in enumerate(HIERARCHIES)
-        for shift, lengths in enumerate(("auto", "given", "given"))
+        for shift, lengths in enumerate(("auto", "given", "given", "given"))
     ],
 )
 def test_the_trees_of_a_run_tell_its_text_and_its_counts(kind: str, lengths: str, selection: Selection) -> None:

@@ -1,4 +1,5 @@
-"""Trees of proposals: walked by the level's own tokens, and under rejection without any change of distribution."""
+"""Trees of proposals: walked by the level's own tokens, and under rejection or block without any change of
+distribution."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,6 +12,7 @@ from tiny_levels import paths_of
 
 from mxconv.arrays import F64
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
+from mxconv.drafts.block_verification import BlockAcceptance
 from mxconv.drafts.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution
 
@@ -118,6 +120,7 @@ def tail_of_pairs(
     return tail_of_counts(counts.ravel(), (distribution(TARGET[0], sampling)[:, None] * after).ravel())
 
 
+@pytest.mark.parametrize("rule", [RejectionAcceptance, BlockAcceptance])
 @pytest.mark.parametrize(
     ("tree", "shape", "sampling"),
     [
@@ -128,9 +131,12 @@ def tail_of_pairs(
     ],
 )
 def test_rejection_on_trees_keeps_the_targets_distribution(
-    tree: Callable[[Shape, np.random.Generator], Proposal], shape: Shape, sampling: Sampling
+    tree: Callable[[Shape, np.random.Generator], Proposal],
+    shape: Shape,
+    sampling: Sampling,
+    rule: type[RejectionAcceptance],
 ) -> None:
-    assert tail_of_pairs(RejectionAcceptance(sampling, 3), tree, shape, sampling) > FALSE_ALARM
+    assert tail_of_pairs(rule(sampling, 3), tree, shape, sampling) > FALSE_ALARM
 
 
 class JudgesSiblingsAlike(RejectionAcceptance):
@@ -162,9 +168,10 @@ def test_a_wrong_rule_for_siblings_is_found_out(rule: type[RejectionAcceptance])
     assert tail_of_pairs(rule(Sampling(), 3), drawn_tree, (4,), Sampling(), 12_000) < FALSE_ALARM
 
 
-def test_more_siblings_stand_more_often() -> None:
+@pytest.mark.parametrize("kind", [RejectionAcceptance, BlockAcceptance])
+def test_more_siblings_stand_more_often(kind: type[RejectionAcceptance]) -> None:
     random = np.random.default_rng(1)
-    rule = RejectionAcceptance(Sampling(), 3)
+    rule = kind(Sampling(), 3)
     accepted = []
     for width in (1, 2, 4):
         verdicts: list[Verdict] = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Listed
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from mxconv.serving import scheduler as scheduler_module
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.selection import GREEDY, Accept, Selection
 from mxconv.text.distribution import Sampling
 
 SIZES = {"max_position_embeddings": 320}
@@ -269,8 +269,8 @@ def test_a_cancelled_sequence_is_done_at_once_wherever_it_is(monkeypatch: pytest
 def test_rejection_sampling_runs_beside_others() -> None:
     """Its tokens hang on what is proposed, so they are only what the target may say."""
     hierarchy = hierarchy_of("models, trees")
-    rejecting = Selection(Sampling(0.8), "rejection", 4)
-    requests = [Request([1, 2, 3], 20, (), selection) for selection in (rejecting, GREEDY, rejecting)]
+    rejecting, blocks = (Selection(Sampling(0.8), accept, 4) for accept in get_args(Accept)[1:])
+    requests = [Request([1, 2, 3], 20, (), selection) for selection in (rejecting, GREEDY, blocks)]
     sequences, heard = run_all(Engine(hierarchy), requests)
     assert [len(sequence.generation.token_ids) for sequence in sequences] == [20, 20, 20]
     assert heard.tokens[1] == Hierarchy(hierarchy.levels[:1]).generate([1, 2, 3], 20).token_ids

@@ -28,7 +28,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
 from mxconv.speculation.merged import Merged
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.selection import GREEDY, Accept, Selection
 from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
@@ -163,9 +163,10 @@ def test_levels_that_choose_for_themselves_change_nothing(
     assert num_asked > 0
 
 
-def test_rejection_sampling_runs_through_every_kind(loaded: dict[str, LoadedLevel]) -> None:
+@pytest.mark.parametrize("accept", ["rejection", "block"])
+def test_rejection_sampling_runs_through_every_kind(loaded: dict[str, LoadedLevel], accept: Accept) -> None:
     """Other tokens than the target alone would draw, each with logits that the target has for them."""
-    selection = Selection(Sampling(0.8), "rejection", 4)
+    selection = Selection(Sampling(0.8), accept, 4)
     for names in (
         ["mxfp4", "renumbered", "prompt-lookup"],
         ["padded", "noisy", "token-recycling"],
