@@ -103,7 +103,8 @@ def generate(
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
         in_use = model.sampling(options)
-        if check and accept != "coupled" and in_use.selection().sampling is not None:
+        is_drawn = in_use.selection().sampling is not None
+        if check and accept != "coupled" and is_drawn:
             raise typer.BadParameter(f"--check compares tokens, and under --accept {accept} those differ")
         if in_use.is_from_file:
             Output(json_output=True).line(f"sampling: {in_use.told}", "dim")
@@ -130,6 +131,8 @@ def generate(
         "kv_dtype": runtime.kv_dtype,
         "sampling": in_use.members,
     }
+    if is_drawn:
+        members["accept"] = accept
     if speedups := [result["speedup"] for result in results if "speedup" in result]:
         members["geomean_speedup"] = geomean(speedups)
     if decoded.seconds is not None:

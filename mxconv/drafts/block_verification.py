@@ -28,7 +28,7 @@ class _Place:
     """A node on the path that is being judged, and what its rejected children left of it."""
 
     node: int  # -1 is the context
-    theirs: F64  # (vocab_size of the draft,), what its token was drawn from
+    theirs: F64  # (vocab_size of the draft,), what its token was drawn from; not read of the context
     chance: float  # of the path down to it, or further
     ours: F64  # (vocab_size,), the target's distribution after it
     children: list[int]  # nodes not yet judged

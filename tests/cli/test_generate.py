@@ -68,3 +68,13 @@ def test_lengths_that_are_given_hold(run: Any, package: Path, tmp_path: Path) ->
 
     assert asked("given", "--num-draft-tokens", "3") <= {1, 2, 3}
     assert asked("spec", "--levels", "target", "--draft", "token-recycling,num_draft_tokens=2,confidence=0") <= {1, 2}
+
+
+def test_the_rule_that_draws_is_told_and_greedy_text_is_the_same_with_each(run: Any, package: Path) -> None:
+    common = ("generate", package, "--prompt", "Once upon", "--max-new-tokens", 12, "--json")
+    drawing = ("--temperature", 0.8, "--seed", 4, "--num-draft-tokens", 3, "--accept", "block")
+    drawn = [run(*common, *drawing).json for _ in range(2)]
+    assert [each["accept"] for each in drawn] == ["block", "block"]
+    assert drawn[0]["results"][0]["token_ids"] == drawn[1]["results"][0]["token_ids"]
+    greedy = run(*common, "--accept", "block", "--check").json
+    assert greedy["results"][0]["identical_to_target"] and "accept" not in greedy

@@ -30,6 +30,10 @@ REFUSED_USAGE = {
         ["--prompt", "a", "--confidence", "nan"],
         "--confidence: 'nan'; numbers from 0 to 1, joined by commas, are",
     ),
+    "a comparison with other draws": (
+        ["--prompt", "a", "--temperature", "1", "--accept", "block", "--check"],
+        "--check compares tokens, and under --accept block those differ",
+    ),
 }
 
 
