@@ -252,7 +252,7 @@ def test_a_page_that_claims_too_much_fails(status: str, where: str, shown: str, 
 
 
 @pytest.mark.parametrize(
-    "absent", ["`mxconv generate --accept judge`", "`--draft medusa:PATH`", "`model_type crystal`"]
+    "absent", ["`mxconv generate --accept judge`", "`--draft clover:PATH`", "`model_type crystal`"]
 )
 def test_a_page_may_say_what_is_absent(absent: str) -> None:
     row = Row("SPEQ: clairvoyance", "sees what comes", "no", "a crystal ball", absent)

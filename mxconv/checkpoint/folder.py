@@ -18,6 +18,7 @@ from mxconv.errors import CheckpointError
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 LEGACY_FILE = "pytorch_model.bin"
+HEADS_FILES = ("medusa_lm_head.pt", "hydra_lm_head.pt")
 LEGACY_INDEX_FILE = "pytorch_model.bin.index.json"
 
 COMPANION_PATTERNS = (
@@ -89,11 +90,14 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
         return _from_index(root, LEGACY_INDEX_FILE, is_legacy=True)
     if LEGACY_FILE in names:
         return Weights((LEGACY_FILE,), is_legacy=True)
+    for file in HEADS_FILES:
+        if file in names:
+            return Weights((file,), is_legacy=True)
     found = f"holds no weights, only {_listed(sorted(names))}" if names else "is empty"
     raise CheckpointError(
         f"{label}: {found}; {SINGLE_FILE}, shards with an index, or {LEGACY_FILE} is required. "
         "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
-        ".pth and .onnx are not read."
+        "Other .pt files, .pth and .onnx are not read."
     )
 
 

@@ -1,4 +1,4 @@
-"""Legacy PyTorch checkpoints (.bin): pickles, which can run code.
+"""Legacy PyTorch checkpoints (.bin, .pt): pickles, which can run code.
 
 Only `torch.load(weights_only=True)` opens them.
 
@@ -41,7 +41,7 @@ SAFE_TORCH = (2, 6)
 
 
 class LegacyFile(WeightFile):
-    """One .bin file: a pickled dictionary of tensors, mapped into memory where its container allows.
+    """One file: a pickled dictionary of tensors, mapped into memory where its container allows.
 
     Entries have no place in the file that a reader could use: `begin` is 0 and `end` the tensor's length. Nothing is
     released: torch owns the map, and the system takes its pages back when it needs them.
@@ -97,14 +97,14 @@ def _import_torch(path: Path) -> Any:
         torch = importlib.import_module("torch")
     except ImportError as error:
         raise CheckpointError(
-            f"{path}: a PyTorch .bin checkpoint, and torch is not installed; torch is required to read it. "
+            f"{path}: a PyTorch {path.suffix} checkpoint, and torch is not installed; torch is required to read it. "
             "Run: pip install 'mxconv[hf]'"
         ) from error
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     if version < SAFE_TORCH:
         raise CheckpointError(
             f"{path}: torch {torch.__version__} is installed, whose weights_only can be made to run code "
-            "(CVE-2025-32434); 2.6 or newer is required for .bin files. Run: pip install 'torch>=2.6'"
+            "(CVE-2025-32434); 2.6 or newer is required for {path.suffix} files. Run: pip install 'torch>=2.6'"
         )
     return torch
 

@@ -46,7 +46,7 @@ class Checkpoint:
     index_file: Path | None
     tensors: Mapping[str, SourceTensor]  # sorted by name
     config: dict[str, Any] | None  # config.json; None for a single file, unless that is GGUF
-    container: Literal["safetensors", ".bin", "GGUF"]
+    container: Literal["safetensors", ".bin", ".pt", "GGUF"]
     _files: tuple[WeightFile, ...] = field(repr=False)
     # companions that are made: all of GGUF's, or the tokenizer.json of a tokenizer.model
     derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)
@@ -188,7 +188,7 @@ def _open(
         index_file=index_file,
         tensors=MappingProxyType(dict(sorted(tensors.items()))),
         config=config,
-        container=".bin" if weights.is_legacy else "safetensors",
+        container="safetensors" if not weights.is_legacy else ".pt" if weights.shards[0].endswith(".pt") else ".bin",
         _files=tuple(files.values()),
         derive_files=partial(_derive_tokenizer, root) if MODEL_FILE in names and TOKENIZER_FILE not in names else dict,
         snapshot=snapshot,

@@ -27,8 +27,10 @@ EMBEDDINGS = (
     "*wte.weight",
     "*wpe.weight",
     "speculator.emb.*",
+    "input_embed_fn.weight",
 )
-LOOKED_UP = ("*embed_tokens_per_layer.weight", "*wpe.weight", "speculator.emb.*")  # never a head too
+# never a head too
+LOOKED_UP = ("*embed_tokens_per_layer.weight", "*wpe.weight", "speculator.emb.*", "input_embed_fn.weight")
 HEADS = ("lm_head.weight", "*.lm_head.weight", "embed_out.weight")
 ROUTERS = (
     "*.mlp.gate.weight",

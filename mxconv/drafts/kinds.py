@@ -8,6 +8,7 @@ swift                   the same, found while decoding  early-exit     its first
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 token-recycling         the target's last candidates    stand          the same after several tokens
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
+medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state; hydra:PATH_OR_ID: Hydra's
 spire:PATH_OR_ID        a SPIRe draft, which reads the target's hidden states of some layers
 eagle3:PATH_OR_ID       an EAGLE-3 draft head, which reads the states of a few of the target's layers
 mtp                     the checkpoint's own MTP layer, which reads the target's last hidden state
@@ -15,6 +16,7 @@ mtp                     the checkpoint's own MTP layer, which reads the target's
 
 from mxconv.drafts.eagle3 import EAGLE3
 from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LookUpKind, Value
+from mxconv.drafts.medusa import HYDRA, MEDUSA
 from mxconv.drafts.model import CHECKPOINT, PACKAGE
 from mxconv.drafts.mtp import MTP
 from mxconv.drafts.ngram import NGRAM
@@ -40,6 +42,8 @@ ALL: tuple[DraftKind, ...] = (
     TOKEN_RECYCLING,
     STAND,
     SPECULATOR,
+    MEDUSA,
+    HYDRA,
     SPIRE,
     EAGLE3,
     MTP,

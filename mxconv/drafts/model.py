@@ -231,11 +231,12 @@ def open_16_bits(spec: DraftSpec, other_dtypes: Sequence[str] = ()) -> OpenedDra
             paths.append(checkpoint.index_file)
         dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()} - {*other_dtypes}
         is_safetensors = checkpoint.container == "safetensors"
+        kind = "package" if spec.kind == "checkpoint" else spec.kind
         if not is_safetensors or not dtypes <= {"BF16", "F16"}:
             raise MxconvError(
                 f"--draft {spec.kind}:{spec.subject}: holds {', '.join(sorted(dtypes))}"
                 f"{'' if is_safetensors else f' in {checkpoint.container} files'}; BF16 or F16 safetensors are "
-                "required. Convert it first and use --draft package:PATH."
+                f"required. Convert it first and use --draft {kind}:PATH."
             )
         files = tuple(path.relative_to(root) for path in paths)
     return OpenedDraft(spec, _name(spec, root), root, files, "f16" if dtypes == {"F16"} else "bf16")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mxconv.arrays import F32
-from mxconv.drafts.readers.mlp_speculator import StageRows
+from mxconv.drafts.readers.stages import StageRows
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
@@ -78,7 +78,7 @@ class Passes:
         return logits[len(logits) - rows.num_wanted :]
 
     def stage(self, rows: StageRows) -> tuple[F32, F32]:
-        """Evaluate rows of a speculator's stage as `StageRows.evaluate` does."""
+        """Evaluate rows of a reader's stage as `StageRows.evaluate` does."""
         return rows.evaluate()
 
     def new_cache(self, decoder: Decoder) -> KVCache:

@@ -11,7 +11,7 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.kind import DraftKind, DraftSpec, LoadedLevel, OpenedDraft, OpenTarget, Run, placed
 from mxconv.drafts.model import locate_16_bits, open_16_bits, open_package
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.readers.reader import Reader, ReaderConfig
+from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -61,11 +61,15 @@ class ReaderKind(DraftKind):
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         root = find_package_or_none(spec.subject)
         draft = open_16_bits(spec, self.other_dtypes) if root is None else open_package(spec, root)[0]
-        assert draft.root is not None, "it has a folder"
-        sizes = self.config.from_file(draft.root / "config.json").sizes
+        sizes = self.sizes(draft, target)
         if target.config is not None:
             sizes.check_target(target.config, target.vocabulary.num_tokens, f"--draft {spec.subject}")
         return replace(draft, spec=replace(spec, num_draft_tokens=spec.num_draft_tokens or sizes.most_tokens))
+
+    def sizes(self, draft: OpenedDraft, target: OpenTarget) -> ReaderSizes:
+        """The sizes that the network's files tell."""
+        assert draft.root is not None, "it has a folder"
+        return self.config.from_file(draft.root / "config.json").sizes
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
         root = find_package_or_none(spec.subject)

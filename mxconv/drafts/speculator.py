@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance, RejectionAcceptance
 from mxconv.drafts.guesses import SHARPNESS
@@ -15,12 +13,13 @@ from mxconv.drafts.kind import Parameter
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig, StageRows
-from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
+from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
+from mxconv.drafts.readers.reading_draft import Listener
+from mxconv.drafts.readers.staged_draft import StagedDraft
 from mxconv.drafts.trees import Evaluate, GoesOn, GrowingTree
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.tree import MOST_ROWS, Tree
+from mxconv.engine.tree import MOST_ROWS
 from mxconv.package.level_record import LevelRecord, SpeculatorRecord
 from mxconv.package.package import Package
 
@@ -68,18 +67,16 @@ def grow_candidates(
     return tree.part(sorted(kept))
 
 
-class SpeculatorDraft(ReadingDraft):
-    """Proposes at most as many tokens as the speculator has stages, each a pass.
+class SpeculatorDraft(StagedDraft):
+    """Proposes by the stages of an MLP speculator.
 
     `num_candidates` are paths of the candidate tree that the paper describes; None grows what is worth its rows.
     """
 
     def __init__(self, speculator: MlpSpeculator, listener: Listener, num_candidates: int | None = None) -> None:
-        super().__init__(speculator.reads, listener)
-        self._speculator = speculator
+        super().__init__(speculator, listener)
+        self._top_k = speculator.config.top_k_tokens_per_head
         self._num_candidates = num_candidates
-        self._stage = 0
-        self._states: F32 = np.empty((0, 0), np.float32)  # after the context; then, a row each
 
     def grown(
         self, first: F32, evaluate: Evaluate, position: int, depth: int, floors: Sequence[float], goes_on: GoesOn
@@ -87,34 +84,20 @@ class SpeculatorDraft(ReadingDraft):
         acceptance = self.listener.acceptance
         if not self._num_candidates or isinstance(acceptance, RejectionAcceptance):
             return super().grown(first, evaluate, position, depth, floors, goes_on)
-        top_k = self._speculator.config.top_k_tokens_per_head[:depth]
-        return grow_candidates(first, position, evaluate, acceptance, top_k, self._num_candidates)
+        return grow_candidates(first, position, evaluate, acceptance, self._top_k[:depth], self._num_candidates)
 
-    def most_tokens(self, context: Sequence[int]) -> int:
-        """Its stages; 0 where no state has chosen the last token, or that one has no row."""
-        has_row = len(context) > 1 and context[-1] < self._speculator.config.vocab_size
-        return len(self._speculator.stages) if has_row and self.listener.session.holds(context) else 0
 
-    def begin(self, context: Sequence[int]) -> F32:
-        states = self.listener.session.states
-        (read,) = states.read(self._speculator.reads, len(context) - 2, len(context) - 1)
-        self._stage = 0
-        self._states, logits = self._evaluated(self._speculator.begin(read), context[-1:])
-        return logits
+def stage_cost(
+    place: Path, record: LevelRecord, target: PassCost, shape: tuple[int, int], num_passes: int, typical: str | None
+) -> PassCost:
+    """The cost of a stage, a model without layers, of which so many passes read all weights once.
 
-    def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
-        above = self._states[[parent + 1 for parent in tree.parents[tree.num_cached :]]]
-        states, logits = self._evaluated(above, tokens)
-        self._states = np.concatenate([self._states, states])
-        return logits
-
-    def _evaluated(self, states: F32, tokens: Sequence[int]) -> tuple[F32, F32]:
-        """The states and logits of the next stage."""
-        rows = StageRows(self._speculator, self._stage, states, tokens)
-        with self.statistics.forward():
-            made, logits = self.listener.session.passes.stage(rows)
-        self._stage += 1
-        return made, logits[:, : self.listener.vocab_size]
+    `shape` is the hidden size and the vocabulary size; other arguments are those of `PassCost`.
+    """
+    assert target.sizes is not None, "the first level is a model"
+    layers: dict[str, Any] = dict.fromkeys(("mixers", "norms", "dense_sizes", "has_experts"), ())
+    sizes = replace(target.sizes, hidden_size=shape[0], vocab_size=shape[1], num_experts=0, **layers)
+    return replace(PassCost.of_folder(place, record, sizes, typical), num_passes=num_passes)
 
 
 class SpeculatorKind(ReaderKind):
@@ -133,12 +116,10 @@ class SpeculatorKind(ReaderKind):
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """Every token is a pass of one stage: a model without layers."""
-        assert place is not None and target is not None and target.sizes is not None, "it has a folder and a target"
+        assert place is not None and target is not None, "it has a folder and a target"
         config = SpeculatorConfig.from_file(place / "config.json")
-        layers: dict[str, Any] = dict.fromkeys(("mixers", "norms", "dense_sizes", "has_experts"), ())
-        sizes = replace(target.sizes, hidden_size=config.inner_dim, vocab_size=config.vocab_size, **layers)
-        cost = PassCost.of_folder(place, record, replace(sizes, num_experts=0), "speculator")
-        return replace(cost, num_passes=1 if config.tie_weights else config.n_predict)
+        num_passes = 1 if config.tie_weights else config.n_predict
+        return stage_cost(place, record, target, (config.inner_dim, config.vocab_size), num_passes, "speculator")
 
     def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> SpeculatorDraft:
         return SpeculatorDraft(reader, listener, record.num_candidates)

@@ -91,7 +91,7 @@ class LevelBase(Record):
 class PlainRecord(LevelBase):
     """A level of a kind without members of its own."""
 
-    kind: Literal["target", "self-draft", "early-exit", "ngram", "spire", "eagle3", "mtp"]
+    kind: Literal["target", "self-draft", "early-exit", "ngram", "spire", "eagle3", "mtp", "medusa", "hydra"]
 
 
 class ModelRecord(LevelBase):

@@ -9,7 +9,7 @@ from greenlet import getcurrent, greenlet
 
 from mxconv.arrays import F32
 from mxconv.drafts.passes import ALONE, JointPass, Load, Meter, Passes
-from mxconv.drafts.readers.mlp_speculator import StageRows
+from mxconv.drafts.readers.stages import StageRows
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
@@ -75,13 +75,13 @@ class WantedRows:
 
 @dataclass(eq=False)
 class WantedStage:
-    """Rows of a stage of a speculator, few enough to be one piece; as `WantedRows`."""
+    """Rows of a stage of a reader, few enough to be one piece; as `WantedRows`."""
 
     rows: StageRows
 
     @property
     def model(self) -> tuple[int, int]:
-        return id(self.rows.speculator), self.rows.index
+        return id(self.rows.reader), self.rows.index
 
     @property
     def num_left(self) -> int:

@@ -154,7 +154,7 @@ def test_a_folder_without_weights_is_refused_with_what_is_there(tmp_path: Path) 
     assert error_of(tmp_path) == (
         f"{tmp_path}: is empty; model.safetensors, shards with an index, or pytorch_model.bin is required. "
         "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
-        ".pth and .onnx are not read."
+        "Other .pt files, .pth and .onnx are not read."
     )
     for i in range(7):
         (tmp_path / f"model-{i}.gguf").touch()

@@ -57,6 +57,7 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, expected: 
 KNOWN = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
     "fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, "
+    "medusa:PATH_OR_ID, hydra:PATH_OR_ID, "
     "spire:PATH_OR_ID, eagle3:PATH_OR_ID, mtp is required."
 )
 COMMON = "num_draft_tokens, confidence"

@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 from eagle3_heads import eagle3_config, write_eagle3
 from packages import quantize
+from random_heads import write_heads
 from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
 from speculators import speculator_config, write_speculator
 from spires import spire_config, spire_tensors, write_spire
@@ -62,8 +63,24 @@ def write_own_eagle3(folder: Path, **sizes: int) -> Path:
     return write_eagle3(folder, config, "BF16", range(100) if sizes else None)
 
 
+def write_own_medusa(folder: Path, **sizes: int) -> Path:
+    write_heads(folder, "medusa", TARGET | sizes, "BF16")
+    return folder
+
+
+def write_own_hydra(folder: Path, **sizes: int) -> Path:
+    write_heads(folder, "hydra-prefix", TARGET | sizes, "BF16", num_blocks=2)
+    return folder
+
+
 Write = Callable[..., Path]
-WRITERS: dict[str, Write] = {"speculator": write_own_speculator, "spire": write_own_spire, "eagle3": write_own_eagle3}
+WRITERS: dict[str, Write] = {
+    "speculator": write_own_speculator,
+    "spire": write_own_spire,
+    "eagle3": write_own_eagle3,
+    "medusa": write_own_medusa,
+    "hydra": write_own_hydra,
+}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +104,10 @@ SPECS = (
     "spire:HERE/spire-mxfp4",
     "eagle3:HERE/eagle3",
     "eagle3:HERE/eagle3-mxfp4",
+    "medusa:HERE/medusa",
+    "medusa:HERE/medusa-mxfp4",
+    "hydra:HERE/hydra",
+    "hydra:HERE/hydra-mxfp4",
 )
 
 
@@ -116,7 +137,9 @@ def test_under_rejection_and_penalties_too(folder: Path, spec: str, tree: int | 
         check_place(loaded.levels, tree, selection)
 
 
-@pytest.mark.parametrize(("kind", "tree"), [("speculator", "chain"), ("spire", "chain"), ("spire", 12), ("eagle3", 12)])
+@pytest.mark.parametrize(
+    ("kind", "tree"), [("speculator", "chain"), ("spire", "chain"), ("spire", 12), ("eagle3", 12), ("hydra", 12)]
+)
 def test_it_reads_the_states_of_a_plain_pass(
     folder: Path, kind: str, tree: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +194,7 @@ def test_orders_that_make_no_sense_are_refused(folder: Path, kind: str, tmp_path
         Hierarchy(loaded.levels)
 
 
-@pytest.mark.parametrize(("kind", "tree"), [*zip(WRITERS, (12, "chain", 12), strict=True)])
+@pytest.mark.parametrize(("kind", "tree"), [*zip(WRITERS, (12, "chain", 12, 12, "chain"), strict=True)])
 def test_texts_that_it_cannot_read(folder: Path, kind: str, tree: int | str) -> None:
     """One token, which no state has chosen; padding that it has no row for, and that the target may say; no room."""
     with LoadedPackage(folder / "padded-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:
@@ -200,7 +223,7 @@ def test_a_draft_of_another_target_is_refused(
 ) -> None:
     """Both when decoding and when converting, of which nothing is left."""
     other = WRITERS[kind](tmp_path / "other", **sizes)
-    if "hidden_size" not in sizes or kind != "spire":  # heads of another size are no such layers
+    if "hidden_size" not in sizes or kind not in ("spire", "hydra"):  # heads of another size are no such layers
         with pytest.raises(ModelError, match=message):
             LoadedPackage(folder / "spire-package", ["target"], drafts=specs(tmp_path, f"{kind}:HERE/other"))
     with pytest.raises(ModelError, match=message):

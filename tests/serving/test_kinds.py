@@ -13,6 +13,7 @@ from eagle3_heads import eagle3_config, write_eagle3
 from mtp_packages import write_mimo
 from ngram_tables import write_table
 from packages import quantize
+from random_heads import write_heads
 from speculators import speculator_config, write_speculator
 from spires import spire_config, spire_tensors, write_spire
 from trained_levels import PROMPTS, TRAINED, write_mixture, write_noisy, write_renumbered
@@ -21,7 +22,9 @@ from mxconv.arrays import F32
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.readers.medusa_heads import MedusaHeads
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
+from mxconv.drafts.readers.stages import StagedReader
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
@@ -43,6 +46,10 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
     "a speculator": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], "chain"),
     "a speculator's trees": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], 8),
+    "Medusa's heads": ("mxfp4", ["target"], ["medusa:HERE/medusa"], [3], 12),
+    "Medusa's heads of a copy": ("bsfp", ["target", "bsfp"], ["medusa:HERE/medusa"], [3], "chain"),
+    "Hydra's heads": ("mxfp4", ["target", "mxfp4"], ["hydra:HERE/hydra"], [3], 12),
+    "Hydra's heads over a layer": ("mxfp4", ["target"], ["hydra:HERE/prefixed"], [3], 12),
     "an n-gram table": ("mxfp4", ["target", "mxfp4"], ["ngram:HERE/table"], [3], "chain"),
     "a package": ("mxfp4", ["target"], ["package:HERE/bsfp"], [3], 8),
     "an MTP module": ("mimo", ["target"], ["mtp,confidence=0"], [3], 12),
@@ -74,6 +81,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = speculator_config(CONFIG["hidden_size"], CONFIG["vocab_size"], {"scale_input": True})
     write_speculator(folder / "speculator", sizes, "BF16")
     write_renumbered(folder / "renumbered")
+    for name, layout in (("medusa", "medusa"), ("hydra", "hydra"), ("prefixed", "hydra-prefix")):
+        write_heads(folder / name, layout, CONFIG, "BF16")
     return folder
 
 
@@ -110,17 +119,27 @@ def test_every_text_is_the_targets_own(folder: Path, name: str, is_constrained: 
         check(loaded, lengths, tree, [vocabulary.compile(each) if is_constrained else None for each in CONSTRAINTS])
 
 
-def test_a_stage_of_a_speculator_is_one_pass_for_all_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "reader"),
+    [
+        ("speculator", "speculator", MlpSpeculator),
+        ("medusa", "medusa", MedusaHeads),
+        ("hydra", "prefixed", MedusaHeads),
+    ],
+)
+def test_a_stage_of_a_reader_is_one_pass_for_all_texts(
+    folder: Path, kind: str, name: str, reader: type[StagedReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And each proposes what it proposes alone."""
     rows: list[int] = []
-    real = MlpSpeculator.advance
+    real = reader.advance
 
-    def advance(self: MlpSpeculator, index: int, states: F32, tokens: Sequence[int]) -> F32:
+    def advance(self: StagedReader, index: int, states: F32, tokens: Sequence[int]) -> F32:
         rows.append(len(tokens))
         return real(self, index, states, tokens)
 
-    monkeypatch.setattr(MlpSpeculator, "advance", advance)
-    spec = parse_draft(f"speculator:{folder / 'speculator'}")
+    monkeypatch.setattr(reader, "advance", advance)
+    spec = parse_draft(f"{kind}:{folder / name}")
     with LoadedPackage(folder / "mxfp4", ["target"], drafts=[spec]) as loaded:
         hierarchy = Hierarchy(loaded.levels, [2], [0.0], "chain")
         requests = [Request(loaded.tokenizer.encode(prompt), 12) for prompt in PROMPTS]

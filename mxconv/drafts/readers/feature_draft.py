@@ -119,7 +119,7 @@ class FeatureDraft(ReadingDraft):
         """What is made of the features and tokens of pairs that are not in the cache, which it adds there."""
         states = self.listener.session.states
         numbers, tokens = states.numbers(len(context) - 1), np.array(context[1:], np.int64)
-        start = min(_num_shared(self._numbers, numbers), _num_shared(self._tokens, tokens), len(tokens) - 1)
+        start = min(num_shared(self._numbers, numbers), num_shared(self._tokens, tokens), len(tokens) - 1)
         self._cache.truncate(start)
         self._numbers, self._tokens = self._numbers[:start], self._tokens[:start]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -139,7 +139,7 @@ class FeatureDraft(ReadingDraft):
         return self._head.logits(features)[:, : self.listener.vocab_size]
 
 
-def _num_shared(ours: I64, theirs: I64) -> int:
+def num_shared(ours: I64, theirs: I64) -> int:
     """Leading numbers that are the same."""
     length = min(len(ours), len(theirs))
     differ = np.flatnonzero(ours[:length] != theirs[:length])

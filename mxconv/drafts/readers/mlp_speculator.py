@@ -14,14 +14,14 @@ import numpy as np
 
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
+from mxconv.drafts.readers.reader import ReaderConfig, ReaderSizes
+from mxconv.drafts.readers.stages import MOST_STAGES, StagedReader
 from mxconv.engine.activations import exact_gelu
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import rms_norm
 
-MOST_STAGES = 64  # tokens that a proposal may have
 MOST_CANDIDATES = 64
 
 
@@ -112,7 +112,7 @@ class Stage:
     head: Matrix  # (vocab_size, inner_dim)
 
 
-class MlpSpeculator(Reader):
+class MlpSpeculator(StagedReader):
     """A draft that reads the target's last normed state.
 
     Args:
@@ -126,25 +126,23 @@ class MlpSpeculator(Reader):
         super().__init__(config.sizes, Reads(normed_last=True), name)
         self.config = config
         self.stages = [_stage(config, CheckedWeights(weights, name), index) for index in range(config.n_predict)]
+        self.num_stages = config.n_predict
         state_weight = 0.5 ** (0.5 / config.n_predict)
         self._token_weight = np.float32(sqrt((1 - state_weight**2) * (config.inner_dim / 2)) / state_weight)
 
     def begin(self, states: F32) -> F32:
-        """The target's states as the first stage takes them, (n, emb_dim)."""
         if not self.config.scale_input:
             return states
         ones = np.ones(self.config.emb_dim, np.float32)
         return rms_norm(states, ones, EPS) / np.float32(sqrt(2))
 
     def advance(self, index: int, states: F32, tokens: Sequence[int]) -> F32:
-        """One stage: the states (n, inner_dim) after tokens, from those that chose them."""
         stage = self.stages[index]
         mixed = stage.projection.multiply(states)
         mixed += self._token_weight * stage.embedding.rows(np.array(tokens, np.intp))
         return exact_gelu(rms_norm(mixed, stage.scale, EPS) + stage.shift)
 
     def logits(self, index: int, states: F32) -> F32:
-        """(n, vocab_size) float32: the logits of a stage's states."""
         return self.stages[index].head.multiply(states)
 
 
@@ -160,28 +158,3 @@ def _stage(config: SpeculatorConfig, weights: CheckedWeights, index: int) -> Sta
         shift=weights.vector(f"{PREFIX}ln.{own}.bias", inner),
         head=weights.matrix(f"{PREFIX}head.{own}.weight", config.vocab_size, inner),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class StageRows:
-    """Rows of one stage of a speculator: each of a state and the token that it chose."""
-
-    speculator: MlpSpeculator
-    index: int
-    states: F32  # (num_rows, inner_dim), of the first stage (num_rows, emb_dim)
-    tokens: Sequence[int]
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.tokens)
-
-    def evaluate(self) -> tuple[F32, F32]:
-        """The states after these tokens, (num_rows, inner_dim), and their logits, (num_rows, vocab_size)."""
-        states = self.speculator.advance(self.index, self.states, self.tokens)
-        return states, self.speculator.logits(self.index, states)
-
-    @staticmethod
-    def joined(parts: Sequence["StageRows"]) -> "StageRows":
-        """Rows of the same stage, one after the other."""
-        tokens = [token for part in parts for token in part.tokens]
-        return StageRows(parts[0].speculator, parts[0].index, np.concatenate([part.states for part in parts]), tokens)

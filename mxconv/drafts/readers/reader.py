@@ -85,4 +85,7 @@ def reader_of(config: Mapping[str, object]) -> str | None:
     """The kind of reader that a config.json describes; None where it describes anything else."""
     if config.get("speculators_model_type") == "eagle3":
         return "eagle3"
-    return {"mlp_speculator": "speculator", "spire": "spire"}.get(str(config.get("model_type")))
+    for kind in ("medusa", "hydra"):
+        if f"{kind}_num_heads" in config and "hidden_size" not in config:  # a whole model has its own size
+            return kind
+    return {"mlp_speculator": "speculator", "spire": "spire", "medusa": "medusa"}.get(str(config.get("model_type")))

@@ -8,6 +8,7 @@ from eagle3_heads import eagle3_config, write_eagle3
 from hub_client import Client
 from hub_server import HubServer
 from packages import files_of, quantize
+from random_heads import write_heads
 from safetensors.numpy import load_file
 from speculators import speculator_config, write_speculator
 from spires import spire_config, spire_tensors, write_spire
@@ -15,7 +16,7 @@ from trained_levels import TRAINED
 
 from mxconv.interop.plain_safetensors import export_safetensors
 
-KINDS = ("speculator", "spire", "eagle3")
+KINDS = ("speculator", "spire", "eagle3", "medusa", "hydra")
 
 
 def write_reader(kind: str, folder: Path) -> Path:
@@ -24,6 +25,9 @@ def write_reader(kind: str, folder: Path) -> Path:
     hidden_size, vocab_size = target["hidden_size"], target["vocab_size"]
     if kind == "speculator":
         return write_speculator(folder, speculator_config(hidden_size, vocab_size), "BF16")
+    if kind in ("medusa", "hydra"):
+        write_heads(folder, "hydra-prefix" if kind == "hydra" else kind, target, "BF16")
+        return folder
     if kind == "eagle3":
         return write_eagle3(folder, eagle3_config(vocab_size, hidden_size), "BF16")
     config = spire_config(target, [target["num_hidden_layers"] - 1])
@@ -64,3 +68,15 @@ def test_a_draft_is_pushed_pulled_used_by_its_id_and_exported(
         name: array.tobytes() for name, array in expected.items()
     }
     assert (tmp_path / "export" / "config.json").read_bytes() == (source / "config.json").read_bytes()
+
+
+def test_heads_in_a_file_of_torch_draft_by_their_id(
+    target: Path, hub: HubServer, client: Client, tmp_path: Path
+) -> None:
+    config = json.loads((TRAINED / "config.json").read_text())
+    for kind in ("medusa", "hydra"):
+        write_heads(tmp_path / kind, kind, config, "F16", f"{kind}_lm_head.pt")
+        hub.repositories[f"org/{kind}"] = {"main": tmp_path / kind}
+        words = ("generate", target, "--prompt", "import os", "--levels", "target", "--max-new-tokens", "12", "--check")
+        made = client(*words, "--draft", f"{kind}:org/{kind}", "--num-draft-tokens", "3")
+        assert made["results"][0]["levels"][1]["num_proposed"] > 0
