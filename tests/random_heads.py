@@ -1,7 +1,7 @@
 """Medusa's and Hydra's heads with random weights, as torch modules whose state dicts are the files of the Hub."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +177,24 @@ def torch_logits(module: Any, states: np.ndarray, tokens: np.ndarray, target: De
             made = torch.from_numpy(target.head.rows(np.arange(target.config.vocab_size))).double() @ made
         found.append(made.numpy())
     return found
+
+
+@torch.no_grad()
+def fit_outputs(module: Any, texts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], target: Decoder) -> None:
+    """Make the output matrix of each head the least squares of the target's logits, as many places later.
+
+    `texts` are the tokens, the target's states (num_tokens, hidden_size) and its logits (num_tokens, vocab_size).
+    """
+    outputs = [[*head.modules()][-1] for head in module.heads()]
+    for number, output in enumerate(outputs):
+        taken: list[torch.Tensor] = []
+        wanted: list[np.ndarray] = []
+        hook = output.register_forward_pre_hook(lambda _, inputs, taken=taken: taken.append(inputs[0]))
+        for tokens, states, logits in texts:
+            for place in range(1, len(tokens) - number):
+                torch_logits(module, states[:place], tokens[place : place + number + 1], target)
+                wanted.append(logits[place + number])
+        hook.remove()
+        output.weight[:] = torch.linalg.lstsq(torch.stack(taken), torch.from_numpy(np.array(wanted)).double())[0].T
+        if output.bias is not None:
+            output.bias[:] = 0

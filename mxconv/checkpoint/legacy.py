@@ -104,7 +104,7 @@ def _import_torch(path: Path) -> Any:
     if version < SAFE_TORCH:
         raise CheckpointError(
             f"{path}: torch {torch.__version__} is installed, whose weights_only can be made to run code "
-            "(CVE-2025-32434); 2.6 or newer is required for {path.suffix} files. Run: pip install 'torch>=2.6'"
+            f"(CVE-2025-32434); 2.6 or newer is required for {path.suffix} files. Run: pip install 'torch>=2.6'"
         )
     return torch
 
