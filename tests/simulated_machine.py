@@ -18,6 +18,7 @@ class SimulatedDraft:
     keeps_on: float = 1.0  # chance to propose a further token
     starts: float = 1.0  # chance to propose any
     catch_up_seconds: float = 0.0  # for each token that it has missed
+    at_once: bool = False  # those seconds are of a whole proposal
 
     def expected_rate(self, num_tokens: int, slope: float) -> float:
         """Tokens a second, in the long run, of always asking for `num_tokens`."""
@@ -27,7 +28,8 @@ class SimulatedDraft:
             right *= self.acceptance
             proposed, accepted = proposed + reached, accepted + right
             reached, right = reached * self.keeps_on, right * self.keeps_on
-        asked = self.seconds * (proposed + 1 - self.starts)  # a draft that says nothing has thought as long
+        units = float(self.at_once) or proposed + 1 - self.starts  # a draft that says nothing has thought as long
+        asked = self.seconds * units
         return (1 + accepted) / (asked + 1 + slope * proposed)
 
 
@@ -69,7 +71,9 @@ class SimulatedMachine:
                 while accepted < proposed and self._random.random() < draft.acceptance:
                     accepted += 1
             missed = self._missed[choice.draft]
-            draft_seconds = draft.seconds * max(proposed, 1) + draft.catch_up_seconds * max(missed - 1, 0)
+            draft_seconds = draft.seconds * (1 if draft.at_once else max(proposed, 1)) + draft.catch_up_seconds * max(
+                missed - 1, 0
+            )
         level_seconds = 1 + self.slope * proposed
         self._missed = [missed + 1 + accepted for missed in self._missed]
         if choice.num_tokens:

@@ -10,6 +10,7 @@ Source:
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +18,6 @@ import numpy as np
 
 from mxconv.arrays import F32, I64
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.drafts.kind import DraftSpec, OpenedDraft, OpenTarget
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
@@ -112,7 +112,11 @@ class Eagle3(FeatureReader):
         return bool((self.tokens < vocab_size).any())
 
     def fuse(self, states: F32) -> F32:
-        eps, parts = self.config.layer.rms_norm_eps, [states[place] for place in self._order]
+        return self.fused([states[place] for place in self._order])
+
+    def fused(self, parts: Sequence[F32]) -> F32:
+        """(n, hidden_size) float32: features from states (n, hidden size of the target), in the fusion's order."""
+        eps = self.config.layer.rms_norm_eps
         if self._state_norms:
             parts = [rms_norm(part, norm, eps) for part, norm in zip(parts, self._state_norms, strict=True)]
         joined = np.concatenate(parts, axis=1)
@@ -131,27 +135,27 @@ class Eagle3Kind(ReaderKind):
     """A head that may know only some of the target's tokens."""
 
     name = "eagle3"
-    config = Eagle3Config
+    config: type[Eagle3Config] = Eagle3Config
     other_dtypes = ("I64", "I32", "BOOL")  # of the tables of its vocabulary
-
-    def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
-        draft = super().open(spec, target)
-        if target.config is not None and draft.root is not None:
-            Eagle3Config.from_file(draft.root / "config.json").layers_of(target.config.num_hidden_layers)
-        return draft
 
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
     ) -> Eagle3:
         assert target is not None, "a head without an embedding takes the target's"
-        config = Eagle3Config.from_file(folder / "config.json")
+        config = self.config.from_file(folder / "config.json")
         layers = config.layers_of(target.config.num_hidden_layers)
         weights, tensors = reader_weights(folder, record, make, stack)
-        weights = ModelWeights({EMBEDDING: target.embedding, **weights.matrices}, weights.vectors)
+        weights = replace(weights, matrices={EMBEDDING: target.embedding, **weights.matrices})
         tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
-        made = Eagle3(config, weights, tokens, layers, record.name)
-        made.grower = make.pair_grower(made.paired)
-        return made
+        return self.made(config, weights, tokens, layers, record.name, make)
+
+    def made(
+        self, config: Any, weights: ModelWeights, tokens: I64, layers: Sequence[int], name: str, make: Matrices
+    ) -> Eagle3:
+        """The head, from what the files hold."""
+        head = Eagle3(config, weights, tokens, layers, name)
+        head.grower = make.pair_grower(head.paired)
+        return head
 
     def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> FeatureDraft:
         return FeatureDraft(reader, listener)

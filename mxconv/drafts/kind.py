@@ -168,6 +168,7 @@ class DraftKind:
     subject: str = ""  # what must follow the colon, in capitals as messages name it
     parameters: tuple[Parameter, ...] = ()  # beside the common ones
     record_type: type[LevelRecord] = PlainRecord
+    drafts_at_once = False  # one pass makes a whole proposal
     speaks_as_target = True  # its tokens are the target's, whatever model is above it
 
     def check(self, spec: DraftSpec) -> None:

@@ -11,15 +11,21 @@ speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden 
 medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state; hydra:PATH_OR_ID: Hydra's
 spire:PATH_OR_ID        a SPIRe draft, which reads the target's hidden states of some layers
 eagle3:PATH_OR_ID       an EAGLE-3 draft head, which reads the states of a few of the target's layers
+p-eagle:PATH_OR_ID      the same head, trained to propose all tokens in one pass
+dflash:PATH_OR_ID       a DFlash or DSpark head, which makes a block of tokens of such states in one pass
+gemma4-assistant:PATH_OR_ID  the assistant of a Gemma 4, which reads its target's keys and values
 mtp                     the checkpoint's own MTP layer, which reads the target's last hidden state
 """
 
+from mxconv.drafts.dflash import DFLASH
 from mxconv.drafts.eagle3 import EAGLE3
+from mxconv.drafts.gemma4_assistant import GEMMA4_ASSISTANT
 from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LookUpKind, Value
 from mxconv.drafts.medusa import HYDRA, MEDUSA
 from mxconv.drafts.model import CHECKPOINT, PACKAGE
 from mxconv.drafts.mtp import MTP
 from mxconv.drafts.ngram import NGRAM
+from mxconv.drafts.p_eagle import P_EAGLE
 from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.drafts.spire import SPIRE
@@ -46,6 +52,9 @@ ALL: tuple[DraftKind, ...] = (
     HYDRA,
     SPIRE,
     EAGLE3,
+    P_EAGLE,
+    DFLASH,
+    GEMMA4_ASSISTANT,
     MTP,
 )
 KINDS = {kind.name: kind for kind in ALL}  # by the word of a SPEC

@@ -67,9 +67,12 @@ class ReaderKind(DraftKind):
         return replace(draft, spec=replace(spec, num_draft_tokens=spec.num_draft_tokens or sizes.most_tokens))
 
     def sizes(self, draft: OpenedDraft, target: OpenTarget) -> ReaderSizes:
-        """The sizes that the network's files tell."""
+        """The sizes that the network's files tell; raises ModelError where the target lacks layers that it reads."""
         assert draft.root is not None, "it has a folder"
-        return self.config.from_file(draft.root / "config.json").sizes
+        config = self.config.from_file(draft.root / "config.json")
+        if target.config is not None:
+            config.layers_of(target.config.num_hidden_layers)
+        return config.sizes
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
         root = find_package_or_none(spec.subject)
@@ -109,4 +112,4 @@ def reader_weights(
         made[EMBEDDING] = embedding
     elif has_exact_head(package) and HEAD in records:
         made[HEAD] = exact_matrix(package, records[HEAD], make)
-    return ModelWeights(made, exact.vectors), stored
+    return ModelWeights(made, exact.vectors, arrays=exact.arrays), stored

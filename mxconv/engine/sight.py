@@ -47,6 +47,8 @@ def seen_by(
 ) -> Sequence[int]:
     """The places in its cache that a row of a sequence attends to on its path, itself included.
 
+    A window of rows that see more, or less, than their path is counted from the end of the cache, for all of them.
+
     Args:
         row: of the sequence's rows.
         rows: which lie after the length of their cache.
@@ -55,6 +57,11 @@ def seen_by(
         sink_window: of a draft that sees less.
     """
     length, tree = rows.cache.length, rows.branches
+    if rows.sees == "cache":
+        return range(max(0, length - 1 - (window or length)), length)
+    if rows.sees != "path":
+        is_whole = window is None or rows.sees == "block"
+        return range(max(0, length - (window or length)), length + (rows.num_rows if is_whole else row + 1))
     path: Sequence[int] = range(length + row + 1)
     if not tree.is_chain:
         start = length - tree.num_cached

@@ -91,7 +91,20 @@ class LevelBase(Record):
 class PlainRecord(LevelBase):
     """A level of a kind without members of its own."""
 
-    kind: Literal["target", "self-draft", "early-exit", "ngram", "spire", "eagle3", "mtp", "medusa", "hydra"]
+    kind: Literal[
+        "target",
+        "self-draft",
+        "early-exit",
+        "ngram",
+        "spire",
+        "eagle3",
+        "p-eagle",
+        "dflash",
+        "gemma4-assistant",
+        "mtp",
+        "medusa",
+        "hydra",
+    ]
 
 
 class ModelRecord(LevelBase):

@@ -11,6 +11,7 @@ from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, Recognized, choose_codec, is_rounded
 from mxconv.conversion.rows import rounded
+from mxconv.drafts.readers.reader import reader_of
 from mxconv.errors import MxconvError
 from mxconv.report.open_weights import OpenWeights, WeightTensor, with_decoded, with_experts
 
@@ -83,7 +84,7 @@ def head_note(config: Mapping[str, Any]) -> str | None:
     """A line about a draft head in the format of vllm-project/speculators; None for a model.
 
     Source:
-        Eagle3SpeculatorConfig of speculators 0.4.
+        SpeculatorModelConfig of speculators 0.9.
     """
 
     def section(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -95,12 +96,12 @@ def head_note(config: Mapping[str, Any]) -> str | None:
     method, layer = section(config, "speculators_config"), section(config, "transformer_layer_config")
     kind = config.get("speculators_model_type") or method.get("algorithm")
     target = section(method, "verifier").get("name_or_path") or "an unnamed model"
-    can_run = "Run it below its model with --draft eagle3:PATH_OR_ID."
+    own = reader_of(config)
     return (
         f"draft head, {kind} (speculators format), for {target}: {layer.get('num_hidden_layers', '?')} layers of width "
         f"{layer.get('hidden_size', '?')}; it knows {config.get('draft_vocab_size') or 'all'} of the target's "
         f"{layer.get('vocab_size', '?')} tokens. "
-        f"{can_run if kind == 'eagle3' else 'mxconv lists such heads and does not run them.'}"
+        + (f"Run it below its model with --draft {own}:PATH_OR_ID." if own else "mxconv does not run such heads.")
     )
 
 

@@ -16,7 +16,7 @@ they learn, and each is charged its part of the passes of all: under load rows a
 
 import copy
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -69,6 +69,7 @@ class DraftEstimate:
     reads: float  # the expected price of reading a token that it has missed, in those of the level; 0 if it need not
     grows: bool  # it is asked for trees
     by_depth: bool  # it is a model, which evaluates a depth of its tree in a pass
+    at_once: bool  # one pass makes the whole proposal, which is its unit
     unit: RowPrices = field(default_factory=RowPrices)  # seconds of all texts that share it, by their number
     starts: Chance = field(default_factory=lambda: Chance(1.0, weight=2.0))  # it proposes something
     goes_on: Chance = field(default_factory=lambda: Chance(0.8, weight=2.0))  # it proposes a further token
@@ -91,7 +92,13 @@ class DraftEstimate:
         texts = now.load.num_texts
         return self.unit.seconds(texts) / texts if self.unit.curve else self.share * now.plain
 
+    def drafting(self, number: float, now: Prices) -> float:
+        """Seconds of one text for a proposal of so many tokens or depths."""
+        return self.each(now) * (1 if self.at_once else number)
+
     def units(self, outcome: Outcome) -> int:
+        if self.at_once:
+            return 1
         return max(outcome.depth if self.by_depth and self.grows else outcome.num_proposed, 1)
 
     def fade(self) -> None:
@@ -143,6 +150,7 @@ class AdaptivePace:
         growers: the drafts that grow trees, and whether each is a model.
         reads: the expected price of a pass of models among the drafts, in passes of the level; 0 with a shared cache.
         most_nodes: the most nodes of a tree; 0 means chains alone.
+        at_once: the drafts that make a whole proposal in one pass.
     """
 
     def __init__(
@@ -152,13 +160,14 @@ class AdaptivePace:
         growers: Mapping[int, bool] | None = None,
         reads: Mapping[int, float] | None = None,
         most_nodes: int = MOST_NODES,
+        at_once: Collection[int] = (),
     ) -> None:
         grown = growers if growers and most_nodes else {}
         self.drafts: list[DraftEstimate] = []
         for draft in range(num_drafts):
             share, by_depth = (reads or {}).get(draft), (growers or {}).get(draft, True)
             expected = (share or USUAL_SHARE) if by_depth else 0.0
-            self.drafts.append(DraftEstimate(expected, share or 0.0, draft in grown, by_depth))
+            self.drafts.append(DraftEstimate(expected, share or 0.0, draft in grown, by_depth, draft in at_once))
         self._sets_floors, self._most_nodes = sets_floors, most_nodes
         self._prices, self._credit, self._last_pass = RowPrices(), FIRST_CREDIT, 0  # the last two are the root's
         self._root = self  # the pace that this one was copied from, for a text
@@ -232,14 +241,14 @@ class AdaptivePace:
     def _chain(self, draft: int, most: int, now: Prices) -> Option | None:
         """The length with the best rate; one token of a draft that was never asked."""
         known, best = self.drafts[draft], None
-        each, proposed, accepted = known.each(now), 0.0, 0.0
+        proposed, accepted = 0.0, 0.0
         reached = right = known.starts.value
         for asked in range(1, most + 1 if known.num_rounds else 2):
             right *= known.right.value
             proposed, accepted = proposed + reached, accepted + right
             reached, right = reached * known.goes_on.value, right * known.goes_on.value
-            risk = asked * each + now.rows(1 + asked) - now.plain
-            seconds = max(proposed, 1.0) * each + now.rows(1 + proposed)
+            risk = known.drafting(asked, now) + now.rows(1 + asked) - now.plain
+            seconds = known.drafting(max(proposed, 1.0), now) + now.rows(1 + proposed)
             option = Option(Choice(draft, asked), 1 + accepted, seconds, risk)
             if risk > self._root._credit * now.plain or (best and option.rate < CLEARLY * best.rate):
                 break
@@ -252,8 +261,8 @@ class AdaptivePace:
         # twice the rows of any pass so far: beyond them prices are guesses, and a kernel's may leap
         each, widest = known.each(now), max(2 * int(now.of_all.widest / now.load.num_texts) - 1, FIRST_NODES)
         most_nodes = min(self._most_nodes, MOST_NODES, widest if known.num_rounds else FIRST_NODES)
-        depth = min(most, int(0.8 * most_loss / each)) if known.by_depth and each else most
-        depths = min(max(known.depth.value, 1.0), depth) * each if known.by_depth else 0.0
+        depth = min(most, int(0.8 * most_loss / each)) if known.by_depth and each and not known.at_once else most
+        depths = known.drafting(min(max(known.depth.value, 1.0), depth), now) if known.by_depth else 0.0
 
         def loss(nodes: int) -> float:
             return now.rows(1 + nodes) - now.plain + depths + (0.0 if known.by_depth else nodes * each)
@@ -278,7 +287,8 @@ class AdaptivePace:
         if not known.by_depth or not self._sets_floors:
             return replace(choice, floors=floors)
         of_depth = sum(prices[: max(round(known.nodes.value), 1)]) / max(known.depth.value, 1.0)
-        return replace(choice, floors=floors, floor=(each * rate + of_depth) / known.trust)
+        further = 0.0 if known.at_once else each * rate
+        return replace(choice, floors=floors, floor=(further + of_depth) / known.trust)
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         if choice is RESTING:

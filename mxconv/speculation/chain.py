@@ -58,6 +58,12 @@ def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
     return {number: not is_look_up(draft.record) for number, draft in drafts if _speak_alike(levels[consumer], draft)}
 
 
+def at_once(levels: Sequence[LoadedLevel], consumer: int) -> set[int]:
+    """The drafts for a level, the next one being 0, that make a whole proposal in one pass."""
+    drafts = enumerate(levels[consumer + 1 : num_models(levels)])
+    return {number for number, draft in drafts if kind_of(draft.record).drafts_at_once}
+
+
 def reads(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, float]:
     """The expected price of a pass of each model that drafts for a level, the next one being 0, in passes of the level.
 

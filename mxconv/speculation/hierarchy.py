@@ -21,7 +21,7 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace
-from mxconv.speculation.chain import Chain, growers, num_models, reads
+from mxconv.speculation.chain import Chain, at_once, growers, num_models, reads
 from mxconv.speculation.generation import Ending, Generation, Step
 from mxconv.speculation.level import Level
 from mxconv.speculation.pace import FixedPace, Pace
@@ -108,6 +108,7 @@ class Hierarchy:
                 growers=growers(self.levels, index),
                 reads=reads(self.levels, index),
                 most_nodes=MOST_NODES if num_nodes is None else num_nodes,
+                at_once=at_once(self.levels, index),
             )
             if self.adaptive
             else FixedPace(self.num_draft_tokens[index], num_nodes or 0)

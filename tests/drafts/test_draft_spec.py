@@ -45,6 +45,9 @@ def spec(
         ("ngram:some/table.safetensors,confidence=0", spec("ngram", "some/table.safetensors", confidence=0.0)),
         ("token-recycling,num_candidates=4", spec("token-recycling", num_candidates=4)),
         ("eagle3:a/b,num_draft_tokens=5", spec("eagle3", "a/b", 5)),
+        ("p-eagle:a/b", spec("p-eagle", "a/b")),
+        ("gemma4-assistant:a/b", spec("gemma4-assistant", "a/b")),
+        ("dflash:a/b,confidence=0.5", spec("dflash", "a/b", confidence=0.5)),
         ("mtp,bits=16,num_draft_tokens=2", spec("mtp", "", 2, bits=16)),
         ("speculator:a/b,num_candidates=4", spec("speculator", "a/b", num_candidates=4)),
         ("spire:a/b,num_draft_tokens=4", spec("spire", "a/b", 4)),
@@ -58,7 +61,8 @@ KNOWN = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
     "fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, "
     "medusa:PATH_OR_ID, hydra:PATH_OR_ID, "
-    "spire:PATH_OR_ID, eagle3:PATH_OR_ID, mtp is required."
+    "spire:PATH_OR_ID, eagle3:PATH_OR_ID, p-eagle:PATH_OR_ID, dflash:PATH_OR_ID, "
+    "gemma4-assistant:PATH_OR_ID, mtp is required."
 )
 COMMON = "num_draft_tokens, confidence"
 

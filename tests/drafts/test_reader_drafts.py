@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from eagle3_heads import eagle3_config, write_eagle3
+from dflash_heads import dflash_config, write_dflash
+from eagle3_heads import eagle3_config, p_eagle_config, write_eagle3
 from packages import quantize
 from random_heads import write_heads
 from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
@@ -73,6 +74,21 @@ def write_own_hydra(folder: Path, **sizes: int) -> Path:
     return folder
 
 
+def write_own_p_eagle(folder: Path, **sizes: int) -> Path:
+    changes: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [0, 3]} | (
+        {"draft_vocab_size": 100} if sizes else {}
+    )
+    config = p_eagle_config(VOCAB_SIZE, HIDDEN_SIZE, changes)
+    config |= {"transformer_layer_config": config["transformer_layer_config"] | sizes}
+    return write_eagle3(folder, config, "BF16", range(100) if sizes else None)
+
+
+def write_own_dflash(folder: Path, **sizes: int) -> Path:
+    config = dflash_config(VOCAB_SIZE, HIDDEN_SIZE, {"draft_vocab_size": 100} if sizes else {})
+    config |= {"transformer_layer_config": config["transformer_layer_config"] | sizes}
+    return write_dflash(folder, config, "BF16", range(100) if sizes else None)
+
+
 Write = Callable[..., Path]
 WRITERS: dict[str, Write] = {
     "speculator": write_own_speculator,
@@ -80,6 +96,8 @@ WRITERS: dict[str, Write] = {
     "eagle3": write_own_eagle3,
     "medusa": write_own_medusa,
     "hydra": write_own_hydra,
+    "p-eagle": write_own_p_eagle,
+    "dflash": write_own_dflash,
 }
 
 
@@ -108,6 +126,10 @@ SPECS = (
     "medusa:HERE/medusa-mxfp4",
     "hydra:HERE/hydra",
     "hydra:HERE/hydra-mxfp4",
+    "p-eagle:HERE/p-eagle",
+    "p-eagle:HERE/p-eagle-mxfp4",
+    "dflash:HERE/dflash",
+    "dflash:HERE/dflash-mxfp4",
 )
 
 
@@ -194,7 +216,7 @@ def test_orders_that_make_no_sense_are_refused(folder: Path, kind: str, tmp_path
         Hierarchy(loaded.levels)
 
 
-@pytest.mark.parametrize(("kind", "tree"), [*zip(WRITERS, (12, "chain", 12, 12, "chain"), strict=True)])
+@pytest.mark.parametrize(("kind", "tree"), [*zip(WRITERS, (12, "chain", 12, 12, "chain", "chain", 12), strict=True)])
 def test_texts_that_it_cannot_read(folder: Path, kind: str, tree: int | str) -> None:
     """One token, which no state has chosen; padding that it has no row for, and that the target may say; no room."""
     with LoadedPackage(folder / "padded-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:

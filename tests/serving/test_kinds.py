@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import safetensors.numpy
 from batches import alone, assert_as_alone, position_bytes, run_all
-from eagle3_heads import eagle3_config, write_eagle3
+from dflash_heads import dflash_config, write_dflash
+from eagle3_heads import eagle3_config, p_eagle_config, write_eagle3
 from mtp_packages import write_mimo
 from ngram_tables import write_table
 from packages import quantize
@@ -44,6 +45,11 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "a window": ("mxfp4", ["target", "mxfp4"], ["streaming,sink=1,window=6"], [3], 8),
     "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
+    "P-EAGLE": ("mxfp4", ["target"], ["p-eagle:HERE/parallel"], [4], "chain"),
+    "P-EAGLE's trees": ("mxfp4", ["target", "mxfp4"], ["p-eagle:HERE/parallel"], "auto", "auto"),
+    "DFlash": ("mxfp4", ["target"], ["dflash:HERE/block"], [4], "chain"),
+    "DFlash below a copy": ("mxfp4", ["target", "mxfp4"], ["dflash:HERE/block"], "auto", "auto"),
+    "DSpark's trees": ("mxfp4", ["target"], ["dflash:HERE/markov"], [4], 12),
     "a speculator": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], "chain"),
     "a speculator's trees": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], 8),
     "Medusa's heads": ("mxfp4", ["target"], ["medusa:HERE/medusa"], [3], 12),
@@ -78,6 +84,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_spire(folder / "spire", config, spire_tensors(TENSORS, config, noise=0.05), "BF16")
     layers = {"eagle_aux_hidden_state_layer_ids": [0, 2, 3]}
     write_eagle3(folder / "head", eagle3_config(CONFIG["vocab_size"], CONFIG["hidden_size"], layers), "BF16")
+    write_eagle3(folder / "parallel", p_eagle_config(CONFIG["vocab_size"], CONFIG["hidden_size"], layers), "BF16")
+    for name, kind in (("block", "dflash"), ("markov", "dspark")):
+        config = dflash_config(CONFIG["vocab_size"], CONFIG["hidden_size"], {"speculators_model_type": kind})
+        write_dflash(folder / name, config, "BF16")
     sizes = speculator_config(CONFIG["hidden_size"], CONFIG["vocab_size"], {"scale_input": True})
     write_speculator(folder / "speculator", sizes, "BF16")
     write_renumbered(folder / "renumbered")

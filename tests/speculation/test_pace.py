@@ -112,6 +112,15 @@ def test_prices_that_change_midway_are_found_out(speeds: tuple[float, ...]) -> N
     assert machine.seconds - before < 1.05 * 500
 
 
+def test_a_draft_that_makes_a_block_at_once_is_asked_for_long_ones() -> None:
+    """A first token that costs .9 of a pass loses alone, and seven further ones cost nothing but their rows."""
+    block = SimulatedDraft(0.8, 0.9, at_once=True)
+    machine, pace = SimulatedMachine([block], noise=0.1), AdaptivePace(1, at_once={0})
+    machine.run(pace, 600)
+    assert machine.num_tokens / machine.seconds > 0.9 * machine.best_rate() > 1.4
+    assert np.mean([choice.num_tokens for choice in machine.choices[100:] if choice.num_tokens]) > 5
+
+
 def test_an_interruption_is_not_believed() -> None:
     machine, pace = SimulatedMachine([SELF]), AdaptivePace(1)
     machine.run(pace, 300)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, ClassVar, Self
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe, describe_values
@@ -36,6 +36,8 @@ class Eagle3Config(ReaderConfig):
         vllm-project/speculators 0.9, Eagle3SpeculatorConfig; arXiv 2503.01840, section 3.
     """
 
+    model_type: ClassVar[str] = "eagle3"
+
     name: str
     layer: ModelConfig
     draft_vocab_size: int
@@ -48,7 +50,12 @@ class Eagle3Config(ReaderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        fields.choice("speculators_model_type", ("eagle3",))
+        return cls(**cls.members(fields))
+
+    @classmethod
+    def members(cls, fields: Fields) -> dict[str, Any]:
+        """The members by name."""
+        fields.choice("speculators_model_type", (cls.model_type,))
         section = fields.section("transformer_layer_config")
         section.choice("model_type", LAYER_TYPES)
         layer = describe(section)
@@ -58,17 +65,17 @@ class Eagle3Config(ReaderConfig):
         norm_before_fc, fc_norm = fields.flag("norm_before_fc", False), fields.flag("fc_norm", False)
         if norm_before_fc and fc_norm:
             fields.reject("fc_norm", "with norm_before_fc, false is required: states are normed once")
-        return cls(
-            name=fields.name,
-            layer=layer,
-            draft_vocab_size=draft_vocab_size,
-            target_hidden_size=fields.size("target_hidden_size", layer.hidden_size),
-            layer_ids=_layer_ids(fields),
-            norm_before_residual=fields.flag("norm_before_residual", False),
-            norm_before_fc=norm_before_fc,
-            fc_norm=fc_norm,
-            norm_output=fields.flag("norm_output", False),
-        )
+        return {
+            "name": fields.name,
+            "layer": layer,
+            "draft_vocab_size": draft_vocab_size,
+            "target_hidden_size": fields.size("target_hidden_size", layer.hidden_size),
+            "layer_ids": read_layers(fields, LAYER_IDS),
+            "norm_before_residual": fields.flag("norm_before_residual", False),
+            "norm_before_fc": norm_before_fc,
+            "fc_norm": fc_norm,
+            "norm_output": fields.flag("norm_output", False),
+        }
 
     @property
     def vocab_size(self) -> int:
@@ -85,17 +92,23 @@ class Eagle3Config(ReaderConfig):
         Raises:
             ModelError: the target does not have them.
         """
-        layers = self.layer_ids
-        if layers is None:
-            layers = default_layers(num_layers)
-        if not _are_there(layers, num_layers):
-            how = "by default " if self.layer_ids is None else ""
-            raise ModelError(
-                f"{self.name}: reads {how}the states of layers {', '.join(map(str, layers))} ({LAYER_IDS}); different "
-                f"ones from 0 to {num_layers}, the target's layers, are required. Use a head that was trained for this "
-                "target."
-            )
-        return layers
+        return checked_layers(self.name, LAYER_IDS, self.layer_ids, num_layers)
+
+
+def checked_layers(name: str, key: str, layers: tuple[int, ...] | None, num_layers: int) -> tuple[int, ...]:
+    """The states that a head reads of a target of `num_layers`: those of a key of its config.json, or the default.
+
+    Raises:
+        ModelError: the target does not have them.
+    """
+    how = "by default " if layers is None else ""
+    layers = default_layers(num_layers) if layers is None else layers
+    if not _are_there(layers, num_layers):
+        raise ModelError(
+            f"{name}: reads {how}the states of layers {', '.join(map(str, layers))} ({key}); different ones from 0 to "
+            f"{num_layers}, the target's layers, are required. Use a head that was trained for this target."
+        )
+    return layers
 
 
 def default_layers(num_layers: int) -> tuple[int, ...]:
@@ -172,10 +185,11 @@ def _are_there(layers: Sequence[int], num_layers: int) -> bool:
     return min(layers) >= 0 and max(layers) <= num_layers and len(set(layers)) == len(layers)
 
 
-def _layer_ids(fields: Fields) -> tuple[int, ...] | None:
-    layers = fields.values.get(LAYER_IDS)
+def read_layers(fields: Fields, key: str) -> tuple[int, ...] | None:
+    """The numbers of layers that a key lists; None where it is null or absent."""
+    layers = fields.values.get(key)
     if layers is None:
         return None
     if not isinstance(layers, list) or not 1 <= len(layers) <= MOST_STATES or not all(type(i) is int for i in layers):
-        fields.reject(LAYER_IDS, f"a list of 1 to {MOST_STATES} layer numbers, or null, is required")
+        fields.reject(key, f"a list of 1 to {MOST_STATES} layer numbers, or null, is required")
     return tuple(layers)

@@ -71,6 +71,14 @@ class ReaderConfig(ABC):
     @abstractmethod
     def sizes(self) -> ReaderSizes: ...
 
+    def layers_of(self, num_layers: int) -> tuple[int, ...]:
+        """The states that it reads of a target of `num_layers`, where the file names them or leaves them to its depth.
+
+        Raises:
+            ModelError: the target does not have them.
+        """
+        return ()
+
 
 class Reader:
     """A network whose input is what another model computed."""
@@ -81,11 +89,21 @@ class Reader:
         self.name = name
 
 
+OF_FORMAT = {"eagle3": "eagle3", "peagle": "p-eagle", "dflash": "dflash", "dspark": "dflash"}
+OF_MODEL_TYPE = {
+    "mlp_speculator": "speculator",
+    "spire": "spire",
+    "gemma4_assistant": "gemma4-assistant",
+    "medusa": "medusa",
+}
+
+
 def reader_of(config: Mapping[str, object]) -> str | None:
     """The kind of reader that a config.json describes; None where it describes anything else."""
-    if config.get("speculators_model_type") == "eagle3":
-        return "eagle3"
     for kind in ("medusa", "hydra"):
         if f"{kind}_num_heads" in config and "hidden_size" not in config:  # a whole model has its own size
             return kind
-    return {"mlp_speculator": "speculator", "spire": "spire", "medusa": "medusa"}.get(str(config.get("model_type")))
+    if "dflash_config" in config:
+        return "dflash"
+    own = OF_FORMAT.get(str(config.get("speculators_model_type")))
+    return own or OF_MODEL_TYPE.get(str(config.get("model_type")))

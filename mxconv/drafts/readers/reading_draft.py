@@ -45,6 +45,7 @@ class ReadingDraft(ABC):
         self.statistics = listener.statistics
         self.sharpness = listener.sharpness
         self.listener = listener
+        self.num_wanted = 0  # tokens of a path of the proposal that begins
 
     @abstractmethod
     def most_tokens(self, context: Sequence[int]) -> int:
@@ -58,11 +59,16 @@ class ReadingDraft(ABC):
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
         """(num_rows, vocab_size): the logits of a tree's new rows after the context, all of one depth, the next."""
 
+    def own_chance(self, logits: F32) -> float:
+        """The chance of the likeliest token of a chain's last logits, (vocab_size,)."""
+        return top_probability(logits)
+
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """A chain, a pass a token."""
         proposal = Proposal([])
         if not (most := min(num_tokens, self.most_tokens(context))):
             return proposal
+        self.num_wanted = most
         limits = TreeLimits(most, [0.0] * most, *self._least(floor), 1.0, 1)
         if (grown := self._grown_at_once(context, limits)) is not None:
             return Proposal(grown.tokens, probabilities=grown.probabilities)
@@ -76,7 +82,7 @@ class ReadingDraft(ABC):
             proposal.tokens.extend(guess.tokens)
             if guess.distribution is not None:
                 proposal.distributions.append(guess.distribution)
-            own_chance = top_probability(logits)
+            own_chance = self.own_chance(logits)
             proposal.probabilities.append(own_chance)
             chance *= own_chance
             if not goes_on(chance, own_chance):
@@ -90,6 +96,7 @@ class ReadingDraft(ABC):
         depth = min(most_depth, self.most_tokens(context))
         if not floors or depth < 1:
             return Proposal([], parents=[])
+        self.num_wanted = depth
         limits = TreeLimits(depth, floors, *self._least(floor), self.sharpness.value)
         if (grown := self._grown_at_once(context, limits)) is not None:
             return grown

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from dflash_heads import dflash_config, write_dflash
 from eagle3_heads import eagle3_config, write_eagle3
 from hub_client import Client
 from hub_server import HubServer
@@ -16,7 +17,7 @@ from trained_levels import TRAINED
 
 from mxconv.interop.plain_safetensors import export_safetensors
 
-KINDS = ("speculator", "spire", "eagle3", "medusa", "hydra")
+KINDS = ("speculator", "spire", "eagle3", "medusa", "hydra", "dflash")
 
 
 def write_reader(kind: str, folder: Path) -> Path:
@@ -30,6 +31,8 @@ def write_reader(kind: str, folder: Path) -> Path:
         return folder
     if kind == "eagle3":
         return write_eagle3(folder, eagle3_config(vocab_size, hidden_size), "BF16")
+    if kind == "dflash":
+        return write_dflash(folder, dflash_config(vocab_size, hidden_size), "BF16")
     config = spire_config(target, [target["num_hidden_layers"] - 1])
     return write_spire(folder, config, spire_tensors(load_file(TRAINED / "model.safetensors"), config), "BF16")
 

@@ -1,0 +1,211 @@
+"""A DFlash or DSpark head, in the format of the `speculators` package: `dflash:PATH_OR_ID`.
+
+A few layers over a block: the context's last token, and a mask for each token after it. Every row sees the whole block
+and, as keys and values, what a fusion makes of the target's states of all tokens before, so that one pass proposes all
+tokens at once. DSpark's Markov head then lets each depend on the one before.
+
+Source:
+    Chen, Liang and Liu, "DFlash: Block Diffusion for Flash Speculative Decoding" (arXiv 2602.06036); DSpark (arXiv
+    2607.05147). Norms, positions and masks: DFlashDraftModel of vllm-project/speculators 0.9.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mxconv.arrays import F32, I64
+from mxconv.drafts.eagle3 import target_tokens
+from mxconv.drafts.pass_cost import PassCost
+from mxconv.drafts.reader_kind import ReaderKind, reader_weights
+from mxconv.drafts.readers.dflash_config import DflashConfig
+from mxconv.drafts.readers.dflash_heads import ConfidenceHead, MarkovHead
+from mxconv.drafts.readers.feature_draft import num_shared
+from mxconv.drafts.readers.reader import Reader
+from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
+from mxconv.engine.attention import WeightedAttention
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder, among_all
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.layer import Layer
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.paired_layers import EMBEDDING
+from mxconv.engine.rope import Positions
+from mxconv.engine.states import Reads
+from mxconv.engine.stored_bytes import head_bytes
+from mxconv.engine.stored_weights import HEAD
+from mxconv.engine.tree import Tree
+from mxconv.engine.weights import CheckedWeights, ModelWeights
+from mxconv.kernels.rowwise import rms_norm
+from mxconv.package.level_record import LevelRecord
+from mxconv.package.package import Package
+
+
+class Dflash(Reader):
+    """A head that reads the states of a few layers of the target.
+
+    Args:
+        config: of the head.
+        weights: under the names of a `speculators` head.
+        tokens: (num_tokens,) the target's id of each row of the output head.
+        layers: whose states are fused, in that order.
+
+    Raises:
+        ModelError: a tensor is missing or misshapen.
+    """
+
+    def __init__(
+        self, config: DflashConfig, weights: ModelWeights, tokens: I64, layers: Sequence[int], name: str
+    ) -> None:
+        super().__init__(replace(config.sizes, least_layers=max(layers)), Reads(tuple(sorted(layers))), name)
+        self.config = config
+        self.tokens = tokens
+        self._order = [self.reads.layers.index(layer) for layer in layers]
+        own, size = CheckedWeights(weights, name), config.layer.hidden_size
+        self.embedding = own.matrix(EMBEDDING, config.vocab_size, size)
+        self.fusion = own.matrix("fc.weight", size, len(layers) * size)
+        self._fused_norm = own.vector("hidden_norm.weight", size)
+        self.layers = [Layer(own, config.layer, index, f"layers.{index}.") for index in range(config.num_layers)]
+        for layer in self.layers:
+            _attention(layer).attends_together = True
+        self.norm = own.vector("norm.weight", size)
+        self.head = own.matrix(HEAD, len(tokens), size)
+        self.markov = MarkovHead(config, own) if config.markov_rank else None
+        self.confidence = None if config.confidence == "none" else ConfidenceHead(config, own)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for the keys and values of one text."""
+        return KVCache(self.config.layer)
+
+    def read(self, states: F32, cache: KVCache) -> None:
+        """Add keys and values of tokens, from states (num_states, n, hidden_size), to the cache."""
+        joined = np.concatenate([states[place] for place in self._order], axis=1)
+        fused = rms_norm(self.fusion.multiply(joined), self._fused_norm, self.config.layer.rms_norm_eps)
+        positions = Positions(range(cache.length, cache.length + len(fused)))
+        cache.reserve(len(fused))
+        for layer in self.layers:
+            cache.write(layer.index, *_attention(layer).keys_and_values(fused, positions))
+        cache.advance(len(fused))
+
+    def block(self, token: int, cache: KVCache) -> F32:
+        """(block_size, hidden_size) float32: the normed states of a block after a cache, which stays as it is."""
+        config = self.config
+        ids = [token, *[config.mask_token_id] * (config.block_size - 1)]
+        rows = SequenceRows(ids, cache, sees=config.sees)
+        positions, x = Positions(rows.positions), self.embedding.rows(np.array(ids, np.intp))
+        cache.reserve(len(ids))
+        for layer in self.layers:
+            x = layer(x, [rows], positions)
+        return rms_norm(x, self.norm, config.layer.rms_norm_eps)
+
+
+def _attention(layer: Layer) -> WeightedAttention:
+    assert isinstance(layer.mixer, WeightedAttention), "its layers have keys of their own"
+    return layer.mixer
+
+
+class DflashDraft(ReadingDraft):
+    """Proposes a block by one pass. In a tree, the nodes of a depth differ by what the Markov head adds alone."""
+
+    def __init__(self, head: Dflash, listener: Listener) -> None:
+        super().__init__(head.reads, listener)
+        self._head = head
+        self._cache = head.new_cache()
+        self._numbers: I64 = np.empty(0, np.int64)  # of the states that the cache was made of
+        self._hidden = self._logits = np.empty((0, 0), np.float32)  # of the block's rows that are wanted
+        self._memory: F32 = np.empty((0, 0), np.float32)  # of the Markov head after the context; then, a row each
+        self._chance: float | None = None  # by the confidence head, of the last row
+
+    def most_tokens(self, context: Sequence[int]) -> int:
+        is_there = len(context) > 1 and max(context) < self._head.sizes.vocab_size
+        knows_any = (self._head.tokens < self.listener.vocab_size).any()
+        return (
+            (self._head.sizes.most_tokens or 0)
+            if is_there and knows_any and self.listener.session.holds(context)
+            else 0
+        )
+
+    def begin(self, context: Sequence[int]) -> F32:
+        """Read the states that are new, and evaluate the block."""
+        head, states, length = self._head, self.listener.session.states, len(context) - 1
+        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
+            numbers = states.numbers(length)
+            start = num_shared(self._numbers, numbers)
+            self._cache.truncate(start)
+            self._numbers = numbers[:start]
+            if start < length:
+                head.read(states.read(head.reads, start, length), self._cache)
+            self._numbers = numbers
+            block, first = head.block(context[-1], self._cache), head.config.first_row
+            self._hidden = block[first : first + self.num_wanted]
+            self._logits = head.head.multiply(self._hidden)
+            if head.markov is not None:
+                self._memory = np.zeros((1, head.markov.rank), np.float32)
+                if first:  # the row of the context's last token, which chooses none
+                    _, self._memory = head.markov.step(head.markov.embedded(context[-1:]), block[:1], self._memory)
+            return self._after(context[-1:], [0], 0)
+
+    def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
+        above = [parent + 1 for parent in tree.parents[tree.num_cached :]]
+        begin = self.statistics.clock()
+        with np.errstate(over="ignore", invalid="ignore"):
+            logits = self._after(tokens, above, tree.depths[tree.num_cached] + 1)
+        self.statistics.seconds += self.statistics.clock() - begin
+        return logits
+
+    def own_chance(self, logits: F32) -> float:
+        return super().own_chance(logits) if self._chance is None else self._chance
+
+    def _after(self, tokens: Sequence[int], above: Sequence[int], depth: int) -> F32:
+        """The logits (n, vocab_size) that choose the tokens after some of a depth, whose parents' rows are `above`."""
+        head, places = self._head, [depth] * len(tokens)
+        hidden, logits, embedded = self._hidden[places], self._logits[places], None
+        if head.markov is not None:
+            embedded = head.markov.embedded(tokens)
+            made, memory = head.markov.step(embedded, hidden, self._memory[above])
+            self._memory = np.concatenate([self._memory, memory])
+            logits = logits + head.markov.output.multiply(made)
+        if head.confidence is not None:
+            self._chance = float(head.confidence.chances(hidden, embedded)[-1])
+        return among_all(logits, head.tokens, head.config.vocab_size)[:, : self.listener.vocab_size]
+
+
+class DflashKind(ReaderKind):
+    """A head that may know only some of the target's tokens."""
+
+    name = "dflash"
+    drafts_at_once = True
+    config = DflashConfig
+    other_dtypes = ("I64", "I32", "BOOL")  # of the tables of its vocabulary
+
+    def reader(
+        self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
+    ) -> Dflash:
+        assert target is not None, "a head without an embedding takes the target's"
+        config = DflashConfig.from_file(folder / "config.json")
+        layers = config.layers_of(target.config.num_hidden_layers)
+        weights, tensors = reader_weights(folder, record, make, stack)
+        matrices = {EMBEDDING: target.embedding, **weights.matrices}
+        tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
+        if HEAD not in matrices and config.draft_vocab_size == config.vocab_size:
+            matrices[HEAD] = target.head
+            tokens = tokens if target.tokens is None else target.tokens
+        return Dflash(config, replace(weights, matrices=matrices), tokens, layers, record.name)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        """A pass a block; without a vocabulary of its own a head reads the target's output head too."""
+        cost = super().cost(record, place, package, target)
+        assert place is not None, "it has a folder"
+        config = DflashConfig.from_file(place / "config.json")
+        if config.draft_vocab_size < config.vocab_size:
+            return cost
+        return replace(cost, num_bytes=cost.num_bytes + head_bytes(package, is_draft=False))
+
+    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> DflashDraft:
+        return DflashDraft(reader, listener)
+
+
+DFLASH = DflashKind()
