@@ -76,6 +76,17 @@ def attend(
     return mixed.reshape(num_heads, -1)
 
 
+def retrieve(sight: SinkWindow, query: F32, keys: F32, values: F32, sinks: F32 | None = None, **options: Any) -> F32:
+    """What `attend` gives where each head of keys reads the positions that it retrieves alone."""
+    group = len(query) // len(keys)
+    mixed = []
+    for head, queries in enumerate(query.reshape(len(keys), group, -1)):
+        found, one = sight.retrieved(queries, keys[head]), slice(head, head + 1)
+        own = None if sinks is None else sinks[head * group : (head + 1) * group]
+        mixed.append(attend(queries, keys[one, found], values[one, found], sinks=own, **options))
+    return np.concatenate(mixed)
+
+
 def attend_together(
     queries: F32,
     keys: F32,
@@ -167,6 +178,10 @@ class WeightedAttention(WeightedPart):
             if written is not None:
                 rows.cache.write(self.index, written[0][span], written[1][span])
             seen = [seen_by(row, rows, parts.window, parts.is_chunked, sink_window) for row in range(rows.num_rows)]
+            if sink_window is not None and sink_window.pages:
+                for row, places in enumerate(seen, span.start):
+                    mixed[row] = retrieve(sink_window, queries[row], *self._read(rows, places), **options)
+                continue
             if self.attends_together:
                 num_places = rows.cache.length + rows.num_rows
                 is_seen = np.zeros((rows.num_rows, num_places), np.bool_)

@@ -15,6 +15,32 @@ from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, PoolFull
 
 
+class KeyRanges:
+    """The greatest and the least of each number of the keys of a sequence's pages, by which drafts retrieve pages.
+
+    Passes of drafts that retrieve fill them in, of pages that are whole, so that no page is read twice for them.
+    """
+
+    def __init__(self) -> None:
+        self.num_pages = 0  # whose ranges are known, the first ones
+        self._values: F32 = np.empty((0, 0, 2, 0, 0), np.float32)
+
+    def array(self, cache: "KVCache") -> F32:
+        """(attending layers, num_key_value_heads, 2, head_dim, pages), with room for all pages of the cache."""
+        layers, _, heads, _, size = cache.pool.slabs.page_shape
+        room = cache.capacity // PAGE
+        if self._values.shape[-1] < room:
+            grown = np.empty((layers, heads, 2, size, max(room, 2 * self.num_pages)), np.float32)
+            if self.num_pages:
+                grown[..., : self.num_pages] = self._values[..., : self.num_pages]
+            self._values = grown
+        return self._values
+
+    def cut(self, length: int) -> None:
+        """Forget those of pages with positions from `length` on."""
+        self.num_pages = min(self.num_pages, length // PAGE)
+
+
 class KVCache:
     """The keys and values of one sequence, in pages of a pool that may be of many.
 
@@ -54,6 +80,7 @@ class KVCache:
         attending, sizes = len(config.attentions), config.state_sizes
         self.states = None if sizes is None else StateCache(sizes, config.num_hidden_layers - attending)
         self.length = self.num_left_out = 0
+        self.ranges = KeyRanges()
         self.pool = pool or KVPool(config, dtype=dtype)
         if not self.pool.fits(config):
             raise ModelError(
@@ -149,6 +176,7 @@ class KVCache:
         if self.states is not None:
             self.states.keep(start, rows)
         self.length = start + len(rows)
+        self.ranges.cut(start)
 
     def take(self, places: Sequence[int]) -> Kept:
         """Copy what all layers have at some places, as it is kept, for `put`."""
@@ -186,6 +214,7 @@ class KVCache:
         if self.states is not None:
             self.states.truncate(length)
         self.length = length
+        self.ranges.cut(length)
 
     def release(self) -> None:
         """Forget everything, and give back all pages."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attending
+from mxconv.arch.description import Attending, Attention
 from mxconv.arch.elements import Linear
 from mxconv.arrays import F32, I64
 from mxconv.engine.cache import KVCache
@@ -30,6 +30,7 @@ from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import StateRoom, States
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.engine.weights import CheckedWeights, ModelWeights, Projection
+from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
 
 
@@ -65,6 +66,11 @@ class Decoder:
     def head(self) -> Matrix:
         """The matrix that logits come from, (vocab_size, hidden_size); of some tokens alone, their rows."""
         return self.output.matrix
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether a layer attends to pages of the cache that its queries choose."""
+        return any(layer.sink_window is not None and layer.sink_window.pages > 0 for layer in self.layers)
 
     def new_cache(self, capacity: int = 0, pool: KVPool | None = None) -> KVCache:
         """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
@@ -164,11 +170,13 @@ class Decoder:
         Args:
             skipped: the parts to leave out. Attention goes too where another layer that it reads from is left out.
             sink_window: what to attend to; None is everything. Neither adds to what a variant already leaves out.
+                Pages are retrieved in layers that see every position.
             name: what messages call it.
             num_experts: that a row is sent to in each layer that has experts, fewer than otherwise; None is as many.
 
         Raises:
-            ModelError: `skipped` names a layer that there is not, or no layer has more than `num_experts`.
+            ModelError: `skipped` names a layer that there is not, or no layer has more than `num_experts`,
+                or none attends to keys of every position, of which pages could be retrieved.
         """
         if num_experts is not None:
             check_fewer(self.config, num_experts, name or self.name)
@@ -182,9 +190,15 @@ class Decoder:
             reads_skipped = isinstance(mixer, Attending) and mixer.source in skipped.attention
             layer.skips_attention = layer.index in skipped.attention or reads_skipped
             layer.skips_mlp = layer.index in skipped.mlp
-            layer.sink_window = sink_window
+            retrieves = isinstance(mixer, Attention) and mixer.window is None
+            layer.sink_window = sink_window if retrieves or not (sink_window and sink_window.pages) else None
             if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
                 layer.mlp = layer.mlp.with_fewer(num_experts)
+        if sink_window and sink_window.pages and not made.retrieves:
+            raise ModelError(
+                f"{made.name}: pages are to be retrieved, and no layer of {self.config.model_type} attends to keys of "
+                "every position; such a layer is required. Use another draft."
+            )
         made._bind()
         return made
 

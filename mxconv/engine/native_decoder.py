@@ -11,6 +11,7 @@ from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
+from mxconv.engine.kv_pages import PAGE
 from mxconv.engine.native_parts import NativeParts, handle, native_of
 from mxconv.engine.rope import Positions
 from mxconv.engine.screened_head import ScreenedHead
@@ -58,8 +59,11 @@ class NativeDecoder(Decoder):
     ) -> F32:
         x, own = self.first_inputs(ids, positions)
         logits = np.empty((sum(rows.num_wanted for rows in sequences), self.head.shape[0]), np.float32)
-        tokens = [sequence_tokens(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
+        retrieves = self.retrieves
+        tokens = [sequence_tokens(rows, room, retrieves) for rows, room in zip(sequences, rooms, strict=True)]
         self.handle.forward(x, **self._parts.tables(positions), layer_inputs=own, logits=logits, sequences=tokens)
+        for rows in sequences if retrieves else ():
+            rows.cache.ranges.num_pages = (rows.cache.length + rows.num_rows) // PAGE
         return logits
 
     def grow(self, token_ids: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits) -> GrownTree | None:
@@ -69,7 +73,9 @@ class NativeDecoder(Decoder):
         rows = SequenceRows(token_ids, cache, None, 1)
         rows.checked_ids(self.config, self.name)
         multiplier = self.config.embedding_multiplier
-        return grown(self.handle, self._parts, rows, embedding, vocab_size, limits, multiplier=multiplier)
+        return grown(
+            self.handle, self._parts, rows, embedding, vocab_size, limits, multiplier, retrieves=self.retrieves
+        )
 
 
 def _screen(head: Matrix) -> _native.HeadScreen | None:
@@ -89,6 +95,7 @@ def grown(
     limits: TreeLimits,
     multiplier: float = 1.0,
     features: _native.Features | None = None,
+    retrieves: bool = False,
 ) -> GrownTree:
     """Evaluate a chain and a tree below it, and advance the cache by both.
 
@@ -101,6 +108,7 @@ def grown(
         limits: of the tree.
         multiplier: of embeddings.
         features: of paired layers, each of which is at the position of its token, one after its place.
+        retrieves: whether the decoder retrieves pages.
     """
     cache, num_tokens = rows.cache, len(rows.token_ids)
     cache.reserve(num_tokens + limits.most_rows)
@@ -110,7 +118,7 @@ def grown(
         embedding=handle(embedding),
         multiplier=multiplier,
         **parts.tables(Positions(range(start, start + num_tokens + limits.most_depth - 1))),
-        sequence=sequence_tokens(rows, None),
+        sequence=sequence_tokens(rows, None, retrieves),
         vocab_size=vocab_size,
         limits=_native.TreeLimits(**vars(limits)),
         features=features,
@@ -119,8 +127,9 @@ def grown(
     return GrownTree(**{field.name: getattr(made, field.name) for field in fields(GrownTree)})
 
 
-def sequence_tokens(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
+def sequence_tokens(rows: SequenceRows, room: StateRoom | None, retrieves: bool = False) -> _native.SequenceTokens:
     cache, tree = rows.cache, rows.branches
+    ranges = {"key_ranges": cache.ranges.array(cache), "num_ranges": cache.ranges.num_pages} if retrieves else {}
     return _native.SequenceTokens(
         _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers),
         length=cache.length,
@@ -132,6 +141,7 @@ def sequence_tokens(rows: SequenceRows, room: StateRoom | None) -> _native.Seque
         states=None if room is None else room.values,
         num_left_out=cache.num_left_out,
         walk=None if cache.states is None else _walk(cache.states),
+        **ranges,
     )
 
 

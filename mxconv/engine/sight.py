@@ -1,10 +1,16 @@
-"""Which places of a cache a row attends to: all of its path, a window of it, or a draft's sinks and window."""
+"""Which places of a cache a row attends to: all of its path, a window of it, or what a draft sees of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from mxconv.arrays import F32, I64
 from mxconv.engine.forest import SequenceRows
+from mxconv.engine.kv_pages import PAGE
 from mxconv.errors import ModelError
+
+LEAST_RETRIEVING = 64  # positions of a window beside retrieved pages: no branch of a tree lies before it
 
 
 @dataclass(frozen=True)
@@ -18,20 +24,27 @@ class SinkWindow:
 
     A layer with a sliding window of its own sees no more than that: sinks that have left it are out of sight.
 
+    With `pages`, each row also attends to so many pages of the cache between the two, which are whole pages then as well;
+    layers with a window of their own attend as in the target. Every head of keys chooses pages for its queries by an
+    upper bound of their scores, made of the greatest and the least of each number of a page's keys.
+
     Raises:
         ModelError: a smaller number than these.
 
     Source:
-        StreamingLLM, arXiv 2309.17453 (four sinks); MagicDec, arXiv 2408.11049 (as a draft).
+        StreamingLLM, arXiv 2309.17453 (four sinks); MagicDec, arXiv 2408.11049 (as a draft); TriForce, arXiv 2404.11912
+        (retrieved pages as a draft); Quest, arXiv 2406.10774 (the bound).
     """
 
     sink: int  # from 0 on; the first positions get much of the attention whatever they say
-    window: int  # from 1 on
+    window: int  # from 1 on; from 64 on where pages are retrieved
+    pages: int = 0  # retrieved between them
 
     def __post_init__(self) -> None:
-        for name, least in (("sink", 0), ("window", 1)):
+        for name, least in (("sink", 0), ("window", LEAST_RETRIEVING if self.pages else 1), ("pages", 0)):
             if (value := getattr(self, name)) < least:
-                raise ModelError(f"attention {name}: {value} positions; at least {least} is required.")
+                what = name if name == "pages" else "positions"
+                raise ModelError(f"attention {name}: {value} {what}; at least {least} is required.")
 
     def visible(self, stop: int, own_window: int | None) -> tuple[range, range]:
         """The positions that the one before `stop` attends to in a layer with a window of its own, sinks apart."""
@@ -40,6 +53,25 @@ class SinkWindow:
         if start <= max(self.sink, own_start):  # nothing between them
             return range(0), range(own_start, stop)
         return range(own_start, max(self.sink, own_start)), range(start, stop)
+
+    def retrieved(self, queries: F32, keys: F32) -> I64:
+        """The positions that a row attends to with one head of keys, ascending.
+
+        Args:
+            queries: (n, head_dim), all that share the head.
+            keys: (num_positions, head_dim), of the row's path from its first position on, itself included.
+        """
+        first = -(-min(self.sink, len(keys)) // PAGE)
+        last = max(max(0, len(keys) - self.window) // PAGE, first)
+        positions = np.arange(len(keys))
+        if last - first <= self.pages:
+            return positions
+        between = keys[first * PAGE : last * PAGE].reshape(last - first, PAGE, -1)
+        raised, lowered = np.maximum(queries, 0).sum(axis=0), np.minimum(queries, 0).sum(axis=0)
+        bounds = between.max(axis=1) @ raised + between.min(axis=1) @ lowered
+        chosen = first + np.argsort(-bounds, kind="stable")[: self.pages]
+        pages = positions // PAGE
+        return positions[(pages < first) | (pages >= last) | np.isin(pages, chosen)]
 
 
 def seen_by(
@@ -54,7 +86,7 @@ def seen_by(
         rows: which lie after the length of their cache.
         window: how many positions it sees; None is all.
         is_chunked: whether windows lie side by side.
-        sink_window: of a draft that sees less.
+        sink_window: of a draft that sees less; one that retrieves pages chooses from these places by head.
     """
     length, tree = rows.cache.length, rows.branches
     if rows.sees == "cache":
@@ -69,7 +101,7 @@ def seen_by(
     stop = len(path)
     if window is not None and is_chunked:  # what is in no place precedes these
         window = min(stop, (stop - 1 + rows.cache.num_left_out) % window + 1)
-    if sink_window is None:
+    if sink_window is None or sink_window.pages:
         return path[max(0, stop - (window or stop)) :]
     sinks, others = sink_window.visible(stop, window)
     near = path[others.start : others.stop]

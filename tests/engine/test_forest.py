@@ -107,7 +107,8 @@ def live(decoder: Decoder, alone: Decoder, data: st.DataObject, num_passes: int,
 
 
 def sinks() -> st.SearchStrategy[SinkWindow | None]:
-    return st.none() | st.builds(SinkWindow, st.integers(0, 90), st.integers(1, 70))
+    retrieving = st.builds(SinkWindow, st.integers(0, 70), st.integers(64, 90), st.integers(1, 2))
+    return st.none() | st.builds(SinkWindow, st.integers(0, 90), st.integers(1, 70)) | retrieving
 
 
 @pytest.mark.parametrize("implementation", native_names())

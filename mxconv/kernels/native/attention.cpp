@@ -26,6 +26,7 @@ Demands Attention::demands() const {
     demands.rotation = rotation.table;
     demands.num_pairs = rotation.num_pairs;
     demands.temperature = temperature;
+    demands.retrieves = sight.pages > 0;
     return demands;
 }
 
@@ -39,6 +40,7 @@ Attention::Memory Attention::memory(Room& room, const Slice& slice) const {
     m.rows = room.own.take<float>(tokens_together() * columns);
     m.shares = room.own.take<float>(kAttentionRows * (slice.most_visible + kAttentionChunk));
     m.others = room.own.take<int32_t>(tokens_together() * sight.most_others(slice.most_visible));
+    if (sight.pages > 0) m.retrieval = Retrieval::take(room.own, head_dim, slice.most_visible);
     return m;
 }
 
@@ -48,6 +50,7 @@ void Attention::add_to_rows(Step& step, const Activations& taken, const Sum& sum
     m.mixed.finite = step.finite;
     project(step, taken, m);
     if (norms.span_rows) place_rows(step, m);
+    if (sight.pages > 0) put_key_ranges(step);
     attend(step, m);
     step.add_product(output, m.mixed, sum, m.products);
 }
@@ -72,24 +75,33 @@ void Attention::project(Step& step, const Activations& taken, const Memory& m) c
 void Attention::attend(Step& step, const Memory& m) const {
     const int64_t group = num_heads / num_key_value_heads;
     const int64_t fewest = kBlock / std::gcd(head_dim, kBlock), grouped = std::lcm(fewest, group);
-    const int64_t head_stride = fused == Fused::kHeads ? 3 * head_dim : query_dim();
     const auto together = [&](int64_t) { return tokens_together(); };
     step.attend(
         sight, {num_heads, fewest, grouped}, m.others, together, [&](const HeadsAndTokens& at, const Visible* seen) {
             const CachePages& cache = step.slice.tokens[at.token].sequence->cache;
+            const auto attend = step.kernels.rowwise.attend[static_cast<int>(cache.dtype)];
             const int64_t columns = (at.last - at.first) * head_dim;
             for (int64_t head = at.first, other; head < at.last; head = other) {
                 other = std::min((head / group + 1) * group, at.last);
-                const AttentionQueries queries{m.projected + at.token * m.width + head * head_stride,
-                                               at.end - at.token,
-                                               other - head,
-                                               m.width,
-                                               head_stride,
-                                               columns,
-                                               sinks != nullptr ? sinks + head : nullptr};
-                step.kernels.rowwise.attend[static_cast<int>(cache.dtype)](queries, cache.of(source, head / group),
-                                                                           head_dim, logit_cap, seen, m.shares,
-                                                                           m.rows + (head - at.first) * head_dim);
+                AttentionQueries queries{m.projected + at.token * m.width + head * head_stride(),
+                                         at.end - at.token,
+                                         other - head,
+                                         m.width,
+                                         head_stride(),
+                                         columns,
+                                         sinks != nullptr ? sinks + head : nullptr};
+                KeysAndValues kept = cache.of(source, head / group);
+                float* out = m.rows + (head - at.first) * head_dim;
+                if (sight.pages == 0) {
+                    attend(queries, kept, head_dim, logit_cap, seen, m.shares, out);
+                    continue;
+                }
+                queries.num_tokens = 1;
+                kept.key_pages = kept.value_pages = m.retrieval.pages;
+                for (int64_t t = at.token; t < at.end; ++t, queries.values += m.width, out += columns) {
+                    const Visible found = retrieve(step, t, head / group, seen[t - at.token], m);
+                    attend(queries, kept, head_dim, logit_cap, &found, m.shares, out);
+                }
             }
             for (int64_t t = at.token; t < at.end; ++t) {
                 float* row = m.rows + (t - at.token) * columns;
@@ -97,6 +109,39 @@ void Attention::attend(Step& step, const Memory& m) const {
                 step.kernels.prepare(row, t, at.first * head_dim, columns, output.form(), m.mixed);
             }
         });
+}
+
+// Of pages that are whole now, a page's for each head of keys; those before the pass were put by passes before it.
+void Attention::put_key_ranges(Step& step) const {
+    const Slice& slice = step.slice;
+    for (int64_t token = 0, next; token < slice.num_tokens; token = next) {
+        const auto& [sequence, place] = slice.tokens[token];
+        for (next = token; next < slice.num_tokens && slice.tokens[next].sequence == sequence;) ++next;
+        const int64_t first = place == sequence->length ? sequence->key_ranges.num_known : place / kPagePositions;
+        const int64_t last = (slice.tokens[next - 1].place + 1) / kPagePositions;
+        if (first >= last) continue;
+        const SequenceTokens& of = *sequence;
+        step.share((last - first) * num_key_value_heads, [&](int64_t i) {
+            put_key_range(of, source, i % num_key_value_heads, first + i / num_key_value_heads);
+        });
+    }
+}
+
+// All queries of a head of keys choose together, so that no token's pages depend on how heads are shared among threads.
+Visible Attention::retrieve(const Step& step, int64_t token, int64_t key_head, const Visible& seen,
+                            const Memory& m) const {
+    const int64_t group = num_heads / num_key_value_heads;
+    std::fill_n(m.retrieval.raised, head_dim, 0.0f);
+    std::fill_n(m.retrieval.lowered, head_dim, 0.0f);
+    for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+        const float* query = m.projected + token * m.width + head * head_stride();
+        for (int64_t i = 0; i < head_dim; ++i) {
+            m.retrieval.raised[i] += std::max(query[i], 0.0f);
+            m.retrieval.lowered[i] += std::min(query[i], 0.0f);
+        }
+    }
+    const SequenceTokens& sequence = *step.slice.tokens[token].sequence;
+    return m.retrieval.choose(step.kernels.rowwise, sequence, sight, source, key_head, head_dim, seen);
 }
 
 // What heads [first, last) of a token gave, by their gates.

@@ -3,6 +3,7 @@
 
 #include "parts.hpp"
 #include "pass.hpp"
+#include "retrieval.hpp"
 
 namespace mxconv {
 
@@ -46,6 +47,7 @@ struct Attention final : Part {
 
     // From one query to the next.
     int64_t query_dim() const { return is_gated ? 2 * head_dim : head_dim; }
+    int64_t head_stride() const { return fused == Fused::kHeads ? 3 * head_dim : query_dim(); }
 
     Demands demands() const override;
     int forms() const override { return query.form() | key.form() | value.form(); }
@@ -63,6 +65,7 @@ struct Attention final : Part {
         float* rows;        // of some heads of some tokens
         float* shares;      // of the visible positions
         int32_t* others;    // that tokens see beside a run of positions
+        Retrieval retrieval;
     };
 
     Memory memory(Room& room, const Slice& slice) const;
@@ -71,6 +74,9 @@ struct Attention final : Part {
     int64_t tokens_together() const;
     void project(Step& step, const Activations& taken, const Memory& memory) const;
     void attend(Step& step, const Memory& memory) const;
+    void put_key_ranges(Step& step) const;
+    Visible retrieve(const Step& step, int64_t token, int64_t key_head, const Visible& seen,
+                     const Memory& memory) const;
     void gate(const Step& step, int64_t token, int64_t first, int64_t last, const Memory& memory, float* heads) const;
 
     void place_head(const Step& step, int64_t token, int64_t number, float* values) const;

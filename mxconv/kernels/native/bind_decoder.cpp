@@ -88,6 +88,7 @@ class BoundDecoder {
             for (const Branch& branch : layer.branches) {
                 tables_.add(branch.part->demands(), parts);
                 add_state(branch.part->demands(), parts);
+                parts.retrieves |= branch.part->demands().retrieves;
             }
         }
         if (screen) {

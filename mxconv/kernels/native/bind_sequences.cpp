@@ -154,6 +154,13 @@ SequenceTokens BoundSequence::checked(const DecoderParts& decoder) const {
         sequence.stages = stages;
         sequence.states = states->data();
     }
+    if (decoder.retrieves) {
+        require_that(key_ranges.has_value(), "ranges of keys are missing");
+        require(*key_ranges, "key_ranges", {decoder.num_caches, decoder.num_key_value_heads, 2, decoder.head_dim, -1});
+        sequence.key_ranges = {key_ranges->data(), static_cast<int64_t>(key_ranges->shape(4)), num_ranges};
+        require_that(capacity <= sequence.key_ranges.room * kPagePositions, "no room for the ranges of keys");
+        require_that(num_ranges >= 0 && num_ranges <= length / kPagePositions, "ranges of pages that are not whole");
+    }
     if (decoder.num_states > 0) {
         require_that(walk && walk->walk.length == length, "a walk through the states is missing");
         sequence.walk = walk_of(*walk, decoder, num_tokens);
@@ -178,16 +185,18 @@ void bind_sequences(nb::module_& module) {
         "those of the new rows, from `length` on, go to `kept`.");
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
         .def(nb::init<BoundPages, int64_t, int64_t, int64_t, std::optional<Array<uint64_t>>, int64_t,
-                      std::vector<int64_t>, std::optional<MutableArray<float>>, int64_t, std::optional<BoundWalk>>(),
+                      std::vector<int64_t>, std::optional<MutableArray<float>>, int64_t, std::optional<BoundWalk>,
+                      std::optional<MutableArray<float>>, int64_t>(),
              nb::arg("pages"), nb::arg("length"), nb::arg("num_tokens"), nb::arg("num_logits"),
              nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
              nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
-             nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(),
+             nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(), nb::arg("key_ranges").noconvert() = nb::none(), nb::arg("num_ranges") = 0,
              "Tokens after `length` positions, where their keys and values are written; the last num_logits of them "
              "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
              "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
              "the last layer's is what they all give, two more that after the norm. num_left_out positions of the text "
-             "before these are in no place.");
+             "before these are in no place. key_ranges (layers, heads, 2, head_dim, pages) holds the greatest and the "
+             "least of the keys of the first num_ranges pages, and receives those of pages that the pass fills.");
 }
 
 }  // namespace mxconv

@@ -59,6 +59,8 @@ struct BoundSequence {
     std::optional<MutableArray<float>> states;
     int64_t num_left_out;
     std::optional<BoundWalk> walk;
+    std::optional<MutableArray<float>> key_ranges;
+    int64_t num_ranges;
 
     // Raises where an array does not fit.
     SequenceTokens checked(const DecoderParts& decoder) const;

@@ -77,6 +77,7 @@ struct Demands {
     int64_t layer_input = -1, layer_input_size = 0;                 // inputs of the layer's own, likewise
     int64_t num_states = 0;                                         // layers with a state, at least
     StateSizes state{};                                             // of each
+    bool retrieves = false;                                         // pages, by the ranges of their keys
 };
 
 class Part {
@@ -119,6 +120,7 @@ struct DecoderParts {
     int64_t num_caches, num_key_value_heads, head_dim;  // of a cache, which has room for the largest layer
     int64_t num_states;                                 // layers that have one; 0: none
     StateSizes state;                                   // of each
+    bool retrieves;                                     // pages, by the ranges of their keys
 };
 
 }  // namespace mxconv

@@ -21,7 +21,7 @@ Visible Sight::of(const Token& token, int32_t* others) const {
     const int64_t run = seen.num_run, total = run + seen.num_others;
     const int64_t near = is_chunked ? (total - 1 + sequence.num_left_out) % window + 1 : window;
     int64_t hidden = near ? std::max<int64_t>(0, total - near) : 0;
-    const int64_t old = recent ? std::max<int64_t>(0, total - recent) : 0;
+    const int64_t old = recent && pages == 0 ? std::max<int64_t>(0, total - recent) : 0;
     if (old > std::max(sink, hidden)) {  // there is something between the sinks and what is recent
         for (int64_t i = hidden; i < sink; ++i) {
             others[seen.num_others++] = static_cast<int32_t>(i < run ? i : others[i - run]);

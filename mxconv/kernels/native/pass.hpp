@@ -36,6 +36,17 @@ struct CachePages {
     void write(int64_t layer, bool is_value, int64_t head, int64_t position, const float* values, int64_t count) const;
 };
 
+// The greatest and the least of each number of a page's keys: (layers, heads, 2, head_dim, room).
+struct KeyRanges {
+    float* values;      // null: nobody retrieves
+    int64_t room;       // pages
+    int64_t num_known;  // of the first pages, before a pass
+
+    float* of(const CachePages& cache, int64_t layer, int64_t head) const {
+        return values + (layer * cache.num_heads + head) * 2 * cache.head_dim * room;
+    }
+};
+
 // The tokens of one sequence in a pass, and the cache that they continue.
 struct SequenceTokens {
     int64_t num_tokens;
@@ -55,6 +66,7 @@ struct SequenceTokens {
     float* states;  // (stages, num_tokens, hidden_size)
 
     std::optional<Walk> walk;  // through states of mixers
+    KeyRanges key_ranges;
 };
 
 // By what pairs of a head's values rotate.
@@ -86,6 +98,7 @@ struct Sight {
     int64_t window;        // how many positions, itself included; 0 is all
     int64_t sink, recent;  // a draft's: the first and the last so many; recent 0 is all
     bool is_chunked;       // windows lie side by side: what is seen begins at the last multiple of `window`
+    int64_t pages;         // that are retrieved between `sink` and `recent`, all three in whole pages; 0: none
 
     // `others` has room for `most_others`.
     Visible of(const Token& token, int32_t* others) const;

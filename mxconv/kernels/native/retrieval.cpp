@@ -1,0 +1,95 @@
+#include "retrieval.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+namespace mxconv {
+
+namespace {
+
+#include "numbers.inl"
+
+template <class Element, class Value>
+void put_range(const Element* keys, int64_t head_dim, int64_t room, const Value& value, float* greatest) {
+    float* const smallest = greatest + head_dim * room;
+    for (int64_t i = 0; i < head_dim; ++i) {
+        float high = value(keys[i]), low = high;
+        for (int64_t position = 1; position < kPagePositions; ++position) {
+            const float number = value(keys[position * head_dim + i]);
+            high = std::max(high, number);
+            low = std::min(low, number);
+        }
+        greatest[i * room] = high;
+        smallest[i * room] = low;
+    }
+}
+
+int64_t page_after(int64_t positions) { return (positions + kPagePositions - 1) / kPagePositions; }
+
+}  // namespace
+
+void put_key_range(const SequenceTokens& sequence, int64_t layer, int64_t head, int64_t page) {
+    const CachePages& cache = sequence.cache;
+    const KeyRanges& ranges = sequence.key_ranges;
+    const CachePage& place = cache.pages[static_cast<size_t>(page)];
+    const int64_t at = cache.run(layer, false, head) * place.step;
+    float* to = ranges.of(cache, layer, head) + page;
+    const auto put = [&](const auto* keys, const auto& value) {
+        put_range(keys + at, cache.head_dim, ranges.room, value, to);
+    };
+    switch (cache.dtype) {
+        case CacheDtype::kFp32: put(static_cast<const float*>(place.first), [](float x) { return x; }); break;
+        case CacheDtype::kBf16: put(static_cast<const uint16_t*>(place.first), bf16_value); break;
+        case CacheDtype::kFp16: put(static_cast<const uint16_t*>(place.first), f16_value); break;
+    }
+}
+
+Retrieval Retrieval::take(Scratch& own, int64_t head_dim, int64_t most_visible) {
+    const int64_t pages = page_after(most_visible);
+    Retrieval r{};
+    r.raised = own.take<float>(head_dim);
+    r.lowered = own.take<float>(head_dim);
+    r.scores = own.take<float>(pages);
+    r.numbers = own.take<int32_t>(pages);
+    r.pages = own.take<CachePage>(pages);
+    r.others = own.take<int32_t>(kTreeTokens);
+    return r;
+}
+
+Visible Retrieval::choose(const Rowwise& rowwise, const SequenceTokens& sequence, const Sight& sight, int64_t layer,
+                          int64_t head, int64_t head_dim, const Visible& seen) const {
+    const std::vector<CachePage>& all = sequence.cache.pages;
+    const int64_t total = seen.num_run + seen.num_others, first = page_after(std::min(sight.sink, total));
+    const int64_t last = std::max(std::max<int64_t>(0, total - sight.recent) / kPagePositions, first);
+    const int64_t end = page_after(seen.num_others > 0 ? seen.others[seen.num_others - 1] + 1 : seen.num_run);
+    const int64_t hidden = last - first - sight.pages, count = last - first;
+    if (hidden <= 0) {
+        std::copy(all.begin(), all.begin() + end, pages);
+        return seen;
+    }
+    std::fill(scores, scores + count, 0.0f);
+    const KeyRanges& ranges = sequence.key_ranges;
+    const float* range = ranges.of(sequence.cache, layer, head) + first;
+    for (const float* query : {raised, lowered}) {
+        for (int64_t i = 0; i < head_dim; ++i) rowwise.add_scaled(range + i * ranges.room, query[i], count, scores);
+        range += sequence.cache.head_dim * ranges.room;
+    }
+    for (int64_t page = 0; page < count; ++page) {
+        if (!(scores[page] == scores[page])) scores[page] = -std::numeric_limits<float>::infinity();
+    }
+    std::iota(numbers, numbers + count, 0);
+    std::nth_element(numbers, numbers + sight.pages, numbers + count, [&](int32_t a, int32_t b) {
+        return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+    });
+    std::sort(numbers, numbers + sight.pages);
+    CachePage* to = std::copy(all.begin(), all.begin() + first, pages);
+    for (int64_t i = 0; i < sight.pages; ++i) *to++ = all[static_cast<size_t>(first + numbers[i])];
+    std::copy(all.begin() + last, all.begin() + end, to);
+    const auto moved = static_cast<int32_t>(hidden * kPagePositions);
+    for (int64_t i = 0; i < seen.num_others; ++i) others[i] = seen.others[i] - moved;
+    return {0, seen.num_run - moved, others, seen.num_others};
+}
+
+}  // namespace mxconv
