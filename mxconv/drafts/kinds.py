@@ -3,6 +3,7 @@
 checkpoint:PATH_OR_ID   a 16-bit model as it is
 package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names another of its levels
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
+retrieval               its 4-bit copy over these and the pages of the cache that matter most to each token
 fewer-experts:NUMBER    the target, every token sent to so many experts
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
@@ -27,10 +28,11 @@ from mxconv.drafts.mtp import MTP
 from mxconv.drafts.ngram import NGRAM
 from mxconv.drafts.p_eagle import P_EAGLE
 from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
+from mxconv.drafts.sparse_views import RETRIEVAL, STREAMING
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.drafts.spire import SPIRE
 from mxconv.drafts.stand import STAND
-from mxconv.drafts.target_views import EARLY_EXIT, FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, STREAMING, SWIFT, TARGET
+from mxconv.drafts.target_views import EARLY_EXIT, FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, SWIFT, TARGET
 from mxconv.drafts.token_recycling import TOKEN_RECYCLING
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
@@ -42,6 +44,7 @@ ALL: tuple[DraftKind, ...] = (
     SWIFT,
     EARLY_EXIT,
     STREAMING,
+    RETRIEVAL,
     FEWER_EXPERTS,
     PROMPT_LOOKUP,
     NGRAM,

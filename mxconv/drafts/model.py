@@ -29,7 +29,8 @@ from mxconv.drafts.kind import (
 )
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.readers.reader import reader_of
-from mxconv.drafts.target_views import FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, STREAMING, TARGET
+from mxconv.drafts.sparse_views import STREAMING
+from mxconv.drafts.target_views import FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, TARGET
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.level_record import LevelRecord, ModelRecord

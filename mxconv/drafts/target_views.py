@@ -1,10 +1,7 @@
-"""The package's own levels, and views of the target: without some of its parts, positions or experts.
+"""The package's own levels, and views of the target: without some of its parts or experts.
 
 target, self-draft     the 16-bit weights, and the 4-bit copy that drafts for them; no SPEC names these
 layer-skip:a3-5+m7+8   without some of its attention and MLP parts: Draft & Verify (arXiv 2309.08168)
-streaming:sink=4,window=252
-                       over the first and the last positions alone: StreamingLLM (arXiv 2309.17453); as a draft
-                       MagicDec (arXiv 2408.11049)
 fewer-experts:2        every token sent to so many experts, from 0 on
 """
 
@@ -25,7 +22,6 @@ from mxconv.package.level_record import (
     LayerSkipRecord,
     LevelRecord,
     Shared,
-    StreamingRecord,
     SwiftRecord,
 )
 from mxconv.package.package import Package
@@ -125,7 +121,9 @@ class TargetView(ModelKind):
         """
         own, above = self.left_out(record, whole.config.num_hidden_layers), skipped_parts(whole)
         skipped = Skipped(own.attention | above.attention, own.mlp | above.mlp)
-        seen = whole.layers[0].sink_window if record.window is None else SinkWindow(record.sink, record.window)
+        seen = whole.sink_window
+        if record.window is not None:
+            seen = SinkWindow(record.sink, record.window, record.pages or 0)
         return whole.variant(skipped, seen, record.name, record.experts)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
@@ -149,22 +147,6 @@ class LayerSkip(TargetView):
 
     def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
         return Skipped.parse(record.skipped, num_layers)
-
-
-class Streaming(TargetView):
-    """Its passes read a constant number of keys and values."""
-
-    name = "streaming"
-    record_type = StreamingRecord
-    parameters = (
-        Parameter("sink", 0, MOST_POSITIONS, default=4),
-        Parameter("window", 1, MOST_POSITIONS, default=252),
-        CACHE,
-    )
-
-    def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
-        seen = record.sink + record.window
-        return whole.with_windows([seen if window is None else min(window, seen) for window in whole.windows])
 
 
 class FewerExperts(TargetView):
@@ -221,5 +203,5 @@ class Swift(TargetView):
 
 
 TARGET, SELF_DRAFT = Target(), SelfDraft()
-LAYER_SKIP, STREAMING, FEWER_EXPERTS = LayerSkip(), Streaming(), FewerExperts()
+LAYER_SKIP, FEWER_EXPERTS = LayerSkip(), FewerExperts()
 EARLY_EXIT, SWIFT = EarlyExit(), Swift()

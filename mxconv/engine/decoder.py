@@ -46,6 +46,8 @@ class Decoder:
         ModelError: a tensor is missing or has another shape than the configuration says.
     """
 
+    sink_window: SinkWindow | None = None  # of a variant
+
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str) -> None:
         self.config = config
         self.name = name
@@ -70,7 +72,7 @@ class Decoder:
     @property
     def retrieves(self) -> bool:
         """Whether a layer attends to pages of the cache that its queries choose."""
-        return any(layer.sink_window is not None and layer.sink_window.pages > 0 for layer in self.layers)
+        return self.sink_window is not None and self.sink_window.pages > 0
 
     def new_cache(self, capacity: int = 0, pool: KVPool | None = None) -> KVCache:
         """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
@@ -183,7 +185,7 @@ class Decoder:
         skipped = skipped or Skipped()
         skipped.check(self.config.num_hidden_layers)
         made = copy(self)
-        made.name = name or self.name
+        made.name, made.sink_window = name or self.name, sink_window
         made.layers = [copy(layer) for layer in self.layers]
         for layer in made.layers:
             mixer = layer.parts.mixer
@@ -191,10 +193,10 @@ class Decoder:
             layer.skips_attention = layer.index in skipped.attention or reads_skipped
             layer.skips_mlp = layer.index in skipped.mlp
             retrieves = isinstance(mixer, Attention) and mixer.window is None
-            layer.sink_window = sink_window if retrieves or not (sink_window and sink_window.pages) else None
+            layer.sink_window = sink_window if retrieves or not made.retrieves else None
             if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
                 layer.mlp = layer.mlp.with_fewer(num_experts)
-        if sink_window and sink_window.pages and not made.retrieves:
+        if made.retrieves and not any(layer.sink_window for layer in made.layers):
             raise ModelError(
                 f"{made.name}: pages are to be retrieved, and no layer of {self.config.model_type} attends to keys of "
                 "every position; such a layer is required. Use another draft."

@@ -62,7 +62,8 @@ class NativeDecoder(Decoder):
         retrieves = self.retrieves
         tokens = [sequence_tokens(rows, room, retrieves) for rows, room in zip(sequences, rooms, strict=True)]
         self.handle.forward(x, **self._parts.tables(positions), layer_inputs=own, logits=logits, sequences=tokens)
-        for rows in sequences if retrieves else ():
+        fills = retrieves and not any(layer.skips_attention for layer in self.layers)
+        for rows in sequences if fills else ():
             rows.cache.ranges.num_pages = (rows.cache.length + rows.num_rows) // PAGE
         return logits
 

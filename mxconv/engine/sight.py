@@ -24,7 +24,7 @@ class SinkWindow:
 
     A layer with a sliding window of its own sees no more than that: sinks that have left it are out of sight.
 
-    With `pages`, each row also attends to so many pages of the cache between the two, which are whole pages then as well;
+    With `pages`, each row also attends to so many pages of the cache between the two, which are whole pages then too;
     layers with a window of their own attend as in the target. Every head of keys chooses pages for its queries by an
     upper bound of their scores, made of the greatest and the least of each number of a page's keys.
 

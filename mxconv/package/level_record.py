@@ -69,6 +69,7 @@ class LevelBase(Record):
     skip: Null = None
     sink: Null = None
     window: Null = None
+    pages: Null = None
     experts: Null = None
     max_ngram: Null = None
     min_ngram: Null = None
@@ -84,7 +85,7 @@ class LevelBase(Record):
     @model_serializer(mode="wrap")
     def _without_later_members(self, members: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Packages without them keep the bytes of those that were written before there were these members."""
-        later = ("vocabulary", "screen")
+        later = ("vocabulary", "screen", "pages")
         return {name: value for name, value in members(self).items() if name not in later or value is not None}
 
 
@@ -130,6 +131,13 @@ class StreamingRecord(LevelBase):
     window: Annotated[int, Field(ge=1, lt=2**63)] = Field(description="last positions that are attended to")
 
 
+class RetrievalRecord(LevelBase):
+    kind: Literal["retrieval"]
+    sink: Count = Field(description="first positions that are attended to, in whole pages of 64")
+    window: Annotated[int, Field(ge=64, lt=2**63)] = Field(description="last ones, likewise")
+    pages: Annotated[int, Field(ge=1, lt=2**31)] = Field(description="between them, chosen by each token")
+
+
 class FewerExpertsRecord(LevelBase):
     kind: Literal["fewer-experts"]
     experts: Count = Field(description="how many a token is sent to")
@@ -167,6 +175,7 @@ LevelRecord = Annotated[
     | LayerSkipRecord
     | SwiftRecord
     | StreamingRecord
+    | RetrievalRecord
     | FewerExpertsRecord
     | PromptLookupRecord
     | TokenRecyclingRecord

@@ -1,4 +1,4 @@
-"""Retrieved pages: chosen as Quest chooses them, by NumPy and by native kernels, a row's alone whatever else there is."""
+"""Retrieved pages: chosen as Quest chooses them, by NumPy and by native kernels, for each row by its path alone."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,7 +67,9 @@ def test_native_kernels_retrieve_what_numpy_does(
             of_kind(oracle, kind).variant(sink_window=sight).forward(ids, KVCache(oracle.decoder.config, dtype=dtype))
             for kind in ("numpy", IMPLEMENTATIONS[0])
         )
-        differs = np.abs(found - expected).max(axis=1) > 2e-3 * np.abs(expected).max()  # bounds of two pages may be near
+        differs = (
+            np.abs(found - expected).max(axis=1) > 2e-3 * np.abs(expected).max()
+        )  # bounds of two pages may be near
         assert differs.mean() < 0.01, f"{sight}: {differs.sum()} rows"
         assert (np.abs(found - whole).max(axis=1)[-300:] > 0.01 * np.abs(whole).max()).any(), "nothing was left out"
 

@@ -43,6 +43,9 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "swift": ("mxfp4", ["target"], ["swift,confidence=0"], [3], "chain"),
     "early exit": ("mxfp4", ["target"], ["early-exit", "prompt-lookup"], "auto", "auto"),
     "a window": ("mxfp4", ["target", "mxfp4"], ["streaming,sink=1,window=6"], [3], 8),
+    "a window of 4 bits": ("bsfp", ["target"], ["streaming,sink=1,window=6,bits=4"], [3], "chain"),
+    "retrieved pages": ("mxfp4", ["target"], ["retrieval,pages=1,window=64"], [3], 8),
+    "pages by 16 bits": ("bsfp", ["target", "bsfp"], ["retrieval,pages=1,window=64,bits=16"], "auto", "auto"),
     "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
     "P-EAGLE": ("mxfp4", ["target"], ["p-eagle:HERE/parallel"], [4], "chain"),
@@ -106,7 +109,7 @@ def check(loaded: LoadedPackage, lengths: Any, tree: Any, grammars: Sequence[Gra
         Request(
             loaded.tokenizer.encode(prompt), 16, loaded.tokenizer.eos_token_ids, replace(selection, constraint=grammar)
         )
-        for prompt, selection, grammar in zip([*PROMPTS, PROMPTS[0] * 2], selections, grammars, strict=True)
+        for prompt, selection, grammar in zip([*PROMPTS, PROMPTS[1] * 8], selections, grammars, strict=True)
     ]
     known = [alone(loaded.levels[0], request) for request in requests]
     for at_a_time, kv_bytes in ((1, None), (3, None), (4, 400 * position_bytes(hierarchy))):
