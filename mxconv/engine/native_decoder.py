@@ -130,7 +130,7 @@ def grown(
 
 def sequence_tokens(rows: SequenceRows, room: StateRoom | None, retrieves: bool = False) -> _native.SequenceTokens:
     cache, tree = rows.cache, rows.branches
-    ranges = {"key_ranges": cache.ranges.array(cache), "num_ranges": cache.ranges.num_pages} if retrieves else {}
+    ranges = cache.ranges
     return _native.SequenceTokens(
         _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers),
         length=cache.length,
@@ -142,7 +142,8 @@ def sequence_tokens(rows: SequenceRows, room: StateRoom | None, retrieves: bool 
         states=None if room is None else room.values,
         num_left_out=cache.num_left_out,
         walk=None if cache.states is None else _walk(cache.states),
-        **ranges,
+        key_ranges=ranges.array(cache) if retrieves else None,
+        num_ranges=ranges.num_pages if retrieves else 0,
     )
 
 

@@ -31,6 +31,9 @@ def spec(
             "streaming:sink=0,window=1,cache=own",
             spec("streaming", cache="own", sink=0, window=1),
         ),
+        ("streaming,bits=4", spec("streaming", bits=4)),
+        ("retrieval", spec("retrieval")),
+        ("retrieval:pages=3,sink=0,window=64,bits=16", spec("retrieval", pages=3, sink=0, window=64, bits=16)),
         ("fewer-experts:2,cache=own", spec("fewer-experts", "2", cache="own")),
         ("prompt-lookup", spec("prompt-lookup")),
         (
@@ -59,7 +62,7 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, expected: 
 
 KNOWN = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
-    "fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, "
+    "retrieval, fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, "
     "medusa:PATH_OR_ID, hydra:PATH_OR_ID, "
     "spire:PATH_OR_ID, eagle3:PATH_OR_ID, p-eagle:PATH_OR_ID, dflash:PATH_OR_ID, "
     "gemma4-assistant:PATH_OR_ID, mtp is required."
@@ -102,6 +105,9 @@ COMMON = "num_draft_tokens, confidence"
         ),
         ("token-recycling:num_candidates=65", "num_candidates is 65; 1 to 64 is required."),
         ("streaming:window=0", "window is 0; 1 to 2147483648 is required."),
+        ("retrieval:window=63", "window is 63; 64 to 2147483648 is required."),
+        ("retrieval:pages=0", "pages is 0; 1 to 33554432 is required."),
+        ("retrieval,bits=8", "bits is 8; 4 or 16 is required."),
         ("swift:cache=own", f"parameter 'cache'; one of {COMMON}, skip is required."),
         ("swift:skip=1.1", "skip is 1.1; 0 to 1 is required."),
         ("early-exit:3", f"parameter '3'; one of {COMMON} is required."),
@@ -135,6 +141,7 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
         ("early-exit", {}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming", {"sink": 4, "window": 252}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming:sink=0,window=9,cache=own", {"sink": 0, "window": 9}, ["weights", "tokenizer"]),
+        ("retrieval", {"sink": 4, "window": 256, "pages": 16}, ["weights", "kv_cache", "tokenizer"]),
         ("fewer-experts:0", {"experts": 0}, ["weights", "kv_cache", "tokenizer"]),
         ("prompt-lookup", {"max_ngram": 3, "min_ngram": 1}, ["tokenizer"]),
         ("prompt-lookup:max_ngram=7,min_ngram=7", {"max_ngram": 7, "min_ngram": 7}, ["tokenizer"]),
@@ -155,6 +162,6 @@ def test_a_record_holds_what_its_kind_needs_and_nothing_else(
 ) -> None:
     found = record_of(parse_draft(text), "name").model_dump()
     assert found["shares"] == shares
-    every = ("skipped", "skip", "sink", "window", "max_ngram", "min_ngram", "num_candidates", "experts")
-    assert {key: found[key] for key in every if found[key] is not None} == members
+    every = ("skipped", "skip", "sink", "window", "pages", "max_ngram", "min_ngram", "num_candidates", "experts")
+    assert {key: found[key] for key in every if found.get(key) is not None} == members
     assert (found["name"], found["codec"], found["files"], found["path"]) == ("name", None, [], None)

@@ -35,6 +35,7 @@ def test_further_drafts_stand_below_the_packages_own(tmp_path: Path) -> None:
 KINDS = (
     "layer-skip:a1",
     "streaming:sink=1,window=3",
+    "retrieval:pages=1,window=64",
     "prompt-lookup:max_ngram=2,min_ngram=2",
     "token-recycling:num_candidates=5",
     "stand:max_ngram=2,num_candidates=5",
@@ -82,6 +83,35 @@ def test_a_part_of_the_target_shares_its_weights(tmp_path: Path, is_in_package: 
         assert (logits(streaming, short) == logits(target, short)).all()  # a window that has seen everything
         assert not (logits(streaming, long)[-1] == logits(target, long)[-1]).all()
         assert not (logits(skipping, short) == logits(target, short)).all()
+
+
+@pytest.mark.parametrize("is_in_package", [True, False])
+@pytest.mark.parametrize("first", ["target", "mxfp4"])
+def test_a_sparse_view_has_the_weights_that_its_bits_say(tmp_path: Path, is_in_package: bool, first: str) -> None:
+    specs = ["streaming,bits=4", "retrieval", "retrieval,bits=16"]
+    package = pack(write_tiny_llama(tmp_path / "source"), tmp_path / "p", drafts=tuple(specs) * is_in_package)
+    names = ["target", "mxfp4"][["target", "mxfp4"].index(first) :]
+    names += ["streaming", "retrieval", "retrieval-2"] * is_in_package
+    drafts = () if is_in_package else [parse_draft(spec) for spec in specs]
+    with LoadedPackage(package, names, drafts=drafts) as loaded:
+        weights = {level.name: level.decoder.layers[0].mlp.down.matrix for level in loaded.levels if level.decoder}
+        assert weights["streaming"] is weights["retrieval"] is weights["mxfp4"]
+        assert weights["retrieval-2"] is weights[first]
+        window, pages, _ = (level.decoder.sink_window for level in loaded.levels[-3:] if level.decoder)
+        assert (window, pages) == (SinkWindow(4, 252), SinkWindow(4, 256, 16))
+        assert all(level.shares_cache for level in loaded.levels[1:])
+        codecs = [level.record.codec for level in loaded.levels[-3:]]
+        assert codecs == ["mxfp4", "mxfp4", None]
+
+
+def test_the_copy_in_four_bits_is_no_view_of_another_model(tmp_path: Path) -> None:
+    source, small = write_tiny_llama(tmp_path / "source"), write_tiny_llama(tmp_path / "small")
+    package = pack(source, tmp_path / "p", drafts=(f"checkpoint:{small}",))
+    message = (
+        r"level streaming: the 4-bit copy of .*p below small; the weights that it is made of are required above it"
+    )
+    with pytest.raises(ModelError, match=message):
+        LoadedPackage(package, ["small"], drafts=[parse_draft("streaming,bits=4")])
 
 
 @pytest.mark.parametrize("is_in_package", [True, False])
