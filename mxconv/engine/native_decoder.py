@@ -62,9 +62,9 @@ class NativeDecoder(Decoder):
         retrieves = self.retrieves
         tokens = [sequence_tokens(rows, room, retrieves) for rows, room in zip(sequences, rooms, strict=True)]
         self.handle.forward(x, **self._parts.tables(positions), layer_inputs=own, logits=logits, sequences=tokens)
-        fills = retrieves and not any(layer.skips_attention for layer in self.layers)
-        for rows in sequences if fills else ():
-            rows.cache.ranges.num_pages = (rows.cache.length + rows.num_rows) // PAGE
+        if self._fills_ranges:
+            for rows in sequences:
+                rows.cache.ranges.num_pages = (rows.cache.length + rows.num_rows) // PAGE
         return logits
 
     def grow(self, token_ids: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits) -> GrownTree | None:
@@ -73,10 +73,18 @@ class NativeDecoder(Decoder):
             return None
         rows = SequenceRows(token_ids, cache, None, 1)
         rows.checked_ids(self.config, self.name)
-        multiplier = self.config.embedding_multiplier
-        return grown(
+        multiplier, num_whole = self.config.embedding_multiplier, (cache.length + len(token_ids)) // PAGE
+        made = grown(
             self.handle, self._parts, rows, embedding, vocab_size, limits, multiplier, retrieves=self.retrieves
         )
+        if self._fills_ranges:
+            cache.ranges.num_pages = num_whole
+        return made
+
+    @property
+    def _fills_ranges(self) -> bool:
+        """Whether a pass puts the ranges of keys of every layer that drafts retrieve from."""
+        return self.retrieves and not any(layer.skips_attention for layer in self.layers)
 
 
 def _screen(head: Matrix) -> _native.HeadScreen | None:

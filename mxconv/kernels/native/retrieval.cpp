@@ -13,16 +13,24 @@ namespace {
 
 template <class Element, class Value>
 void put_range(const Element* keys, int64_t head_dim, int64_t room, const Value& value, float* greatest) {
+    constexpr int64_t kAtOnce = 16;  // numbers of a key, in registers
     float* const smallest = greatest + head_dim * room;
-    for (int64_t i = 0; i < head_dim; ++i) {
-        float high = value(keys[i]), low = high;
+    for (int64_t first = 0; first < head_dim; first += kAtOnce) {
+        const int64_t count = least(kAtOnce, head_dim - first);
+        float high[kAtOnce], low[kAtOnce];
+        for (int64_t i = 0; i < count; ++i) high[i] = low[i] = value(keys[first + i]);
         for (int64_t position = 1; position < kPagePositions; ++position) {
-            const float number = value(keys[position * head_dim + i]);
-            high = std::max(high, number);
-            low = std::min(low, number);
+            const Element* key = keys + position * head_dim + first;
+            for (int64_t i = 0; i < count; ++i) {
+                const float number = value(key[i]);
+                high[i] = number > high[i] ? number : high[i];
+                low[i] = number < low[i] ? number : low[i];
+            }
         }
-        greatest[i * room] = high;
-        smallest[i * room] = low;
+        for (int64_t i = 0; i < count; ++i) {
+            greatest[(first + i) * room] = high[i];
+            smallest[(first + i) * room] = low[i];
+        }
     }
 }
 
