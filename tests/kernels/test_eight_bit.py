@@ -1,4 +1,4 @@
-"""MXINT8 times int8, by NumPy and by every native implementation: exact integers, and the same bits at any width."""
+"""MXINT8 and MX2 times int8, by NumPy and every native implementation: exact integers, the same bits at any width."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from mxconv.codecs.int8 import BLOCK, quantize_int8
+from mxconv.codecs.mx2 import encode_mx2, pack_mx2
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad
-from mxconv.kernels.draft_matrix import EightBitMatrix, mxint8_matrix
+from mxconv.kernels.draft_matrix import EightBitMatrix, TwoBitMatrix, mx2_matrix, mxint8_matrix
 from mxconv.kernels.engine import native_names
 
 if native_names():
@@ -31,15 +32,17 @@ class Mxint8Weights:
     def shape(self) -> tuple[int, int]:
         return self.integers.shape[0], self.integers.shape[1]
 
+    step = 2.0**-6  # of the integers
+
     @property
-    def reference(self) -> EightBitMatrix:
+    def reference(self) -> EightBitMatrix | TwoBitMatrix:
         elements = pack_quads(pad(self.integers.view(np.uint8), TILE_ROWS, BLOCK))
         return mxint8_matrix(self.shape, elements, pack_scales(pad(self.scales, TILE_ROWS, 1)))
 
     @property
     def factors(self) -> np.ndarray:
         """(rows, blocks) float64: what an integer is multiplied by."""
-        return np.exp2(self.scales.astype(np.float64) - 127 - 6)
+        return np.exp2(self.scales.astype(np.float64) - 127) * self.step
 
     @property
     def values(self) -> np.ndarray:
@@ -54,16 +57,35 @@ class Mxint8Weights:
         return dots, x_scales
 
 
-def mxint8_weights(
-    rng: np.random.Generator, shape: tuple[int, int], scales: tuple[int, int] = (115, 131)
+class Mx2Weights(Mxint8Weights):
+    """A matrix of ±1 and ±3 and its scale bytes."""
+
+    step = 1.0
+
+    @property
+    def reference(self) -> TwoBitMatrix:
+        codes = encode_mx2(self.integers.astype(np.float32))
+        return mx2_matrix(
+            self.shape, pack_mx2(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(self.scales, TILE_ROWS, 1))
+        )
+
+
+KINDS = (Mxint8Weights, Mx2Weights)
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def drawn(
+    kind: type[Mxint8Weights], rng: np.random.Generator, shape: tuple[int, int], scales: tuple[int, int] = (115, 131)
 ) -> Mxint8Weights:
-    """Any integers, a block of zeros, a block of each extreme, and scale bytes of a range."""
+    """Any integers of a format, blocks of some extremes, and scale bytes of a range."""
     num_blocks = -(-shape[1] // BLOCK)
-    integers = rng.integers(-127, 128, shape).astype(np.int8)
-    for value in (0, 127, -127):
+    is_mx2 = kind is Mx2Weights
+    integers = rng.choice([-3, -1, 1, 3] if is_mx2 else np.arange(-127, 128), shape).astype(np.int8)
+    for value in (1, 3, -3) if is_mx2 else (0, 127, -127):
         row, block = rng.integers(shape[0]), rng.integers(num_blocks)
         integers[row, block * BLOCK : (block + 1) * BLOCK] = value
-    return Mxint8Weights(integers, rng.integers(*scales, (shape[0], num_blocks), endpoint=True).astype(np.uint8))
+    drawn_scales = rng.integers(*scales, (shape[0], num_blocks), endpoint=True)
+    return kind(integers, np.minimum(drawn_scales, 253 if is_mx2 else 254).astype(np.uint8))
 
 
 def late_scaling_by_hand(weights: Mxint8Weights, x: np.ndarray) -> np.ndarray:
@@ -77,11 +99,12 @@ def late_scaling_by_hand(weights: Mxint8Weights, x: np.ndarray) -> np.ndarray:
     return total
 
 
+@each_kind
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_bit_follows_from_exact_integers_and_one_scaling_a_block(
-    rng: np.random.Generator, shape: tuple[int, int]
+    rng: np.random.Generator, shape: tuple[int, int], kind: type[Mxint8Weights]
 ) -> None:
-    weights = mxint8_weights(rng, shape)
+    weights = drawn(kind, rng, shape)
     for num_tokens in (1, 2, 9):
         x = (rng.standard_normal((num_tokens, shape[1])) * 3).astype(np.float32)
         found = weights.reference.multiply(x)
@@ -89,10 +112,13 @@ def test_every_bit_follows_from_exact_integers_and_one_scaling_a_block(
         assert found.tobytes() == late_scaling_by_hand(weights, x).tobytes()
 
 
+@each_kind
 @pytest.mark.parametrize("scales", [(115, 131), (0, 1), (253, 254)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_rows_are_the_values(rng: np.random.Generator, shape: tuple[int, int], scales: tuple[int, int]) -> None:
-    weights = mxint8_weights(rng, shape, scales)
+def test_rows_are_the_values(
+    rng: np.random.Generator, shape: tuple[int, int], scales: tuple[int, int], kind: type[Mxint8Weights]
+) -> None:
+    weights = drawn(kind, rng, shape, scales)
     indices = np.array([shape[0] - 1, 0, shape[0] // 2, 0])
     rows = weights.reference.rows(indices)
     assert rows.dtype == np.float32
@@ -104,12 +130,13 @@ def native(engine: Any, weights: Mxint8Weights) -> "NativeMatrix":
     return native_draft(engine, weights.reference)
 
 
+@each_kind
 @pytest.mark.parametrize("scales", [(115, 131), (0, 2), (221, 231)])  # beyond 2^104 the AVX-512 kernels count 2^104
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_are_the_reference_up_to_the_sum_over_blocks(
-    engine: Any, rng: np.random.Generator, shape: tuple[int, int], scales: tuple[int, int]
+    engine: Any, rng: np.random.Generator, shape: tuple[int, int], scales: tuple[int, int], kind: type[Mxint8Weights]
 ) -> None:
-    weights = mxint8_weights(rng, shape, scales)
+    weights = drawn(kind, rng, shape, scales)
     x = rng.standard_normal((9, shape[1])).astype(np.float32)
     dots, x_scales = weights.block_dots(x)
     magnitude = np.einsum("trb,tb,rb->tr", np.abs(dots), x_scales, weights.factors)
@@ -119,25 +146,30 @@ def test_products_are_the_reference_up_to_the_sum_over_blocks(
     assert (np.abs(found - expected) <= 2 * x_scales.shape[1] * EPSILON * magnitude + smallest).all()
 
 
+@each_kind
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_row_has_the_same_bits_at_every_width_and_number_of_threads(
-    engine: Any, rng: np.random.Generator, shape: tuple[int, int]
+    engine: Any, rng: np.random.Generator, shape: tuple[int, int], kind: type[Mxint8Weights]
 ) -> None:
-    weights = mxint8_weights(rng, shape)
+    weights = drawn(kind, rng, shape)
     x = rng.standard_normal((max(WIDTHS), shape[1])).astype(np.float32)
     expected = native(_native.Engine(engine.name, 1), weights).multiply(x)
     for width in WIDTHS:
         assert native(engine, weights).multiply(x[:width]).tobytes() == expected[:width].tobytes()
 
 
+@each_kind
 @pytest.mark.parametrize("width", range(1, 10))
-def test_integers_agree_bit_for_bit_at_their_limits(engine: Any, rng: np.random.Generator, width: int) -> None:
+def test_integers_agree_bit_for_bit_at_their_limits(
+    engine: Any, rng: np.random.Generator, width: int, kind: type[Mxint8Weights]
+) -> None:
     """All scales are powers of two and sums stay below 2^24 steps, so every bit of the result is an integer's."""
     shape = 48, 256
-    integers = rng.integers(-127, 128, shape).astype(np.int8)
-    integers[:16] = np.where(rng.random((16, 256)) < 0.5, 127, -127)
-    integers[16], integers[17], integers[18] = 127, -127, 0
-    weights = Mxint8Weights(integers, np.full((48, 8), 127 + 6, np.uint8))  # a step of 1
+    integers = drawn(kind, rng, shape).integers
+    most = np.abs(integers).max()
+    integers[:16] = np.where(rng.random((16, 256)) < 0.5, most, -most)
+    integers[16], integers[17], integers[18] = most, -most, 0 if most > 3 else 1
+    weights = kind(integers, np.full((48, 8), 127 - round(np.log2(kind.step)), np.uint8))  # a step of 1
     x = rng.integers(-127, 128, (width, shape[1])).astype(np.float32)
     x[:, ::BLOCK] = 127  # so that each block's scale is 1
     x[0] = np.where(np.arange(shape[1]) % 2, 127, -127)
@@ -147,11 +179,12 @@ def test_integers_agree_bit_for_bit_at_their_limits(engine: Any, rng: np.random.
     assert (native(engine, weights).multiply(x) == expected).all()
 
 
+@each_kind
 @pytest.mark.parametrize("intruder", [np.nan, np.inf, -np.inf])
 def test_a_token_that_is_not_finite_gets_nans_and_leaves_others_alone(
-    engine: Any, rng: np.random.Generator, intruder: float
+    engine: Any, rng: np.random.Generator, intruder: float, kind: type[Mxint8Weights]
 ) -> None:
-    matrix = native(engine, mxint8_weights(rng, (40, 70)))
+    matrix = native(engine, drawn(kind, rng, (40, 70)))
     x = rng.standard_normal((3, 70)).astype(np.float32)
     clean = matrix.multiply(x)
     x[1, 5] = intruder
@@ -160,8 +193,9 @@ def test_a_token_that_is_not_finite_gets_nans_and_leaves_others_alone(
     assert np.array_equal(found[[0, 2]], clean[[0, 2]])
 
 
-def test_rows_are_those_of_the_reference(engine: Any, rng: np.random.Generator) -> None:
-    weights = mxint8_weights(rng, (40, 70))
+@each_kind
+def test_rows_are_those_of_the_reference(engine: Any, rng: np.random.Generator, kind: type[Mxint8Weights]) -> None:
+    weights = drawn(kind, rng, (40, 70))
     indices = np.array([39, 0, 16, 15])
     assert (native(engine, weights).rows(indices) == weights.values[indices]).all()
     assert (native(engine, weights).turned().rows(np.arange(70)) == weights.values.T).all()
@@ -169,10 +203,12 @@ def test_rows_are_those_of_the_reference(engine: Any, rng: np.random.Generator) 
 
 @pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
 def test_arrays_of_another_shape_or_dtype_are_refused(rng: np.random.Generator) -> None:
-    weights = mxint8_weights(rng, (40, 70))
+    weights = drawn(Mxint8Weights, rng, (40, 70))
     elements, scales = weights.reference.codes, weights.reference.stored_scales
     with pytest.raises(TypeError, match=r"elements: shape \(3, 12, 64\); \(3, 24, 64\) is required"):
         _native.mxint8(40, 70, np.ascontiguousarray(elements[:, ::2]), scales)
+    with pytest.raises(TypeError, match=r"codes: shape \(3, 12, 64\); \(3, 6, 64\) is required"):
+        _native.mx2(40, 70, np.ascontiguousarray(elements[:, ::2]), scales)
     with pytest.raises(TypeError, match=r"scales: shape \(2, 3, 16\); \(3, 3, 16\) is required"):
         _native.mxint8(40, 70, elements, scales[:2])
     with pytest.raises(TypeError):

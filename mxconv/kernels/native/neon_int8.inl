@@ -44,9 +44,29 @@ struct CodedWeights {
 
     explicit CodedWeights(const Matrix& matrix) : levels(vld1q_s8(matrix.levels)) {}
 
-    FourRows operator()(const uint8_t* codes) const {
-        const uint8x16_t packed = vld1q_u8(codes);
+    FourRows operator()(const uint8_t* codes, int tile) const {
+        const uint8x16_t packed = vld1q_u8(codes + kTileBytes * tile);
         return {vqtbl1q_s8(levels, vandq_u8(packed, vdupq_n_u8(0x0F))), vqtbl1q_s8(levels, vshrq_n_u8(packed, 4))};
+    }
+};
+
+// Codes of 2 bits, two a nibble, whose levels are looked up in a table for each place.
+struct PairedWeights {
+    static constexpr int kTileBytes = 32;
+    int8x16_t tables[2];
+
+    explicit PairedWeights(const Matrix& matrix) {
+        for (int place = 0; place < 2; ++place) {
+            int8_t levels[16];
+            for (int i = 0; i < 16; ++i) levels[i] = matrix.levels[i >> 2 * place & 3];
+            tables[place] = vld1q_s8(levels);
+        }
+    }
+
+    FourRows operator()(const uint8_t* codes, int tile) const {
+        const uint8x16_t packed = vld1q_u8(codes + 64 * (tile / 2));
+        const uint8x16_t nibbles = tile % 2 ? vshrq_n_u8(packed, 4) : vandq_u8(packed, vdupq_n_u8(0x0F));
+        return {vqtbl1q_s8(tables[0], nibbles), vqtbl1q_s8(tables[1], nibbles)};
     }
 };
 
@@ -56,8 +76,9 @@ struct StoredWeights {
 
     explicit StoredWeights(const Matrix&) {}
 
-    FourRows operator()(const uint8_t* elements) const {
-        return {vreinterpretq_s8_u8(vld1q_u8(elements)), vreinterpretq_s8_u8(vld1q_u8(elements + 64))};
+    FourRows operator()(const uint8_t* elements, int tile) const {
+        const uint8_t* at = elements + kTileBytes * tile;
+        return {vreinterpretq_s8_u8(vld1q_u8(at)), vreinterpretq_s8_u8(vld1q_u8(at + 64))};
     }
 };
 
@@ -72,7 +93,7 @@ template <int kTokens, int kFour, int kToken = 0>
 template <int kTokens, int kTile = 0, class Weights>
 [[gnu::always_inline]] inline void dot_tiles(const Weights& weights, const uint8_t* codes, const int8x16_t* x,
                                              int32x4_t* dots) {
-    const FourRows rows = weights(codes + Weights::kTileBytes * kTile);
+    const FourRows rows = weights(codes, kTile);
     dot_tokens<kTokens, 2 * kTile>(rows.first, x, dots);
     dot_tokens<kTokens, 2 * kTile + 1>(rows.last, x, dots);
     if constexpr (kTile < 3) dot_tiles<kTokens, kTile + 1>(weights, codes, x, dots);
@@ -130,7 +151,7 @@ struct BlockByMatrices {
         for (int p = 0; p < kPairs; ++p) sums[p][0] = sums[p][1] = no_dots();
 #pragma GCC unroll 4
         for (int tile = 0; tile < 4; ++tile) {
-            const FourRows weights = stored(codes + Weights::kTileBytes * tile);
+            const FourRows weights = stored(codes, tile);
             const int32x4_t first = vreinterpretq_s32_s8(weights.first), last = vreinterpretq_s32_s8(weights.last);
             const int8x16_t rows[2] = {vreinterpretq_s8_s32(vzip1q_s32(first, last)),
                                        vreinterpretq_s8_s32(vzip2q_s32(first, last))};
@@ -211,6 +232,10 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
         return int8_panel<CodedWeights, true>(matrix, row_tile, a, panel, width, out);
     }
     return int8_panel<CodedWeights, false>(matrix, row_tile, a, panel, width, out);
+}
+
+void mx2(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, float* out) {
+    int8_panel<PairedWeights, true>(matrix, row_tile, a, panel, width, out);
 }
 
 void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, float* out) {
