@@ -1,10 +1,11 @@
-"""Calibration: better codes for the 4-bit draft of a package, by what its matrices multiply in given texts.
+"""Calibration: better codes for the draft of a package, by what its matrices multiply in given texts.
 
     calibrate(Path("package"), [Path("texts.jsonl")], Path("draft.safetensors"), 16_384)
 
-The package holds the direct cast. The texts go through the target's layers, one after another; X^T X of what each
-matrix of a layer multiplies is summed (`engine/recorded_inputs.py`); its codes are rounded anew (`codecs/gptq.py`), and
-kept for each row that errs less than the nearest codes. Scales are chosen anew before, by the mean squares of what
+The package holds the direct cast to 4 bits, or is given a draft of 2 bits (formats/mx2.md). The texts go through the
+target's layers, one after another; X^T X of what each matrix of a layer multiplies is summed
+(`engine/recorded_inputs.py`); its codes are rounded anew (`codecs/gptq.py`), and kept for each row that errs less than
+the nearest codes. Scales are chosen anew before, by the mean squares of what
 their weights multiply; BSFP chooses among the codes that reach a weight (`codecs/bsfp/reach.py`). Memory holds the sums
 of one layer. What comes out is a draft file. Inputs that the 4-bit layers before give, as in GPTQ's paper, took half as
 long again, and the draft agreed with its target no more often.
@@ -13,6 +14,7 @@ long again, and the draft agreed with its target no more often.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -24,13 +26,16 @@ from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
 from mxconv.codecs.gptq import (
     BLOCK_ROWS,
     DAMPING,
-    E2m1Grid,
+    E2M1,
+    TWO_BITS,
     Grid,
     InputFactor,
+    MxGrid,
     compensated_codes,
     fit_block_scales,
     output_errors,
 )
+from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFileWriter
@@ -67,6 +72,7 @@ class Calibration:
     own_inputs: list[F32 | None]  # of each text, where layers have own ones: (num_layers, num_tokens, size)
     caches: list[KVCache] | None  # of each text, where layers read what other layers wrote
     norm: WeightedNorm  # of what the head takes
+    is_in_two_bits: bool = False
     num_compensated: int = 0
     num_cast: int = 0
 
@@ -115,6 +121,7 @@ def calibrate(
     progress: Progress = silent,
     *,
     with_screen: bool = False,
+    codec: Literal["mx2"] | None = None,
 ) -> None:
     """Write a draft file for a package that was cast.
 
@@ -126,6 +133,7 @@ def calibrate(
         num_threads: of native kernels.
         progress: told about tokens that the target writes, and layers.
         with_screen: whether the file is to have a screen of the draft's output head, where one pays.
+        codec: of the draft, whose output head, embedding and experts then stay the 4-bit level's; None: the package's.
 
     Raises:
         MxconvError: a file cannot be read or holds no text, or the model cannot be decoded.
@@ -138,6 +146,7 @@ def calibrate(
             if record.codec in ("mxfp4", "bsfp")
             and record.carried is None
             and (own := loaded.own.config.own_name(record.name)) is not None
+            and (codec is None or (record.stack is None and own.startswith(loaded.own.config.layer_prefix)))
         }
         options = loaded.package.manifest.options
         description = {
@@ -149,9 +158,12 @@ def calibrate(
             "num_tokens": sum(map(len, texts)),
             "num_tokens_written": num_written,
         }
+        if codec is not None:
+            description["codec"] = codec
         calibration = Calibration.begin(loaded, texts)
+        calibration.is_in_two_bits = codec == "mx2"
         shapes = {record.name: stored_shape(record) for record in records.values()}
-        with DraftFileWriter(draft_file, shapes, options.codec) as writer:
+        with DraftFileWriter(draft_file, shapes, codec or options.codec) as writer:
             left = dict(records)
             config = loaded.own.config
             for index in range(config.num_hidden_layers):
@@ -163,7 +175,7 @@ def calibrate(
             screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
             _calibrate_head(calibration, normed, left, writer)
             for record in left.values():
-                writer.write(record.name, *_cast(loaded, record))
+                writer.write(record.name, *_cast(calibration, record))
                 calibration.num_cast += 1
             counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
             writer.commit(description | counts, screen)
@@ -219,7 +231,7 @@ def _write_anew(
             key, found = (own, expert), recorder.sums.get((own, expert))
             if found is None or found.num_rows < MIN_ROWS or not _is_usable(found):
                 calibration.num_cast += 1
-                drafts.append(_cast(loaded, record, expert))
+                drafts.append(_cast(calibration, record, expert))
                 continue
             calibration.num_compensated += 1
             if id(found) not in factors:
@@ -231,7 +243,9 @@ def _write_anew(
             for start in range(0, matrix.shape[0], step):
                 rows = slice(start, min(start + step, matrix.shape[0]))
                 weights = matrix.rows(np.arange(rows.start, rows.stop)).astype(np.float64)
-                if record.codec == "mxfp4":
+                if calibration.is_in_two_bits:
+                    drafts.append(_mx2_anew(weights, inputs))
+                elif record.codec == "mxfp4":
                     drafts.append(_mxfp4_anew(loaded.package.mxfp4(record, expert), rows, weights, inputs))
                 else:
                     drafts.append(_bsfp_anew(loaded.package.bsfp(record, expert), rows, weights, inputs))
@@ -239,13 +253,20 @@ def _write_anew(
         writer.write(record.name, np.concatenate(codes), np.concatenate(scales))
 
 
-def _cast(loaded: LoadedPackage, record: TensorRecord, expert: int | None = None) -> Draft:
+def _cast(calibration: Calibration, record: TensorRecord, expert: int | None = None) -> Draft:
     """Codes and scales of the direct cast; of a stack of experts all, or one's."""
+    loaded = calibration.loaded
+    if calibration.is_in_two_bits:
+        own = loaded.own.config.own_name(record.name)
+        assert own is not None, "a matrix of the model's"
+        matrix = loaded.own.sixteen_bits.matrices[own]
+        codes, scales = quantize_mx2(matrix.rows(np.arange(matrix.shape[0])))
+        return pack_mx2(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
     if record.codec == "mxfp4":
         mxfp4 = loaded.package.mxfp4(record, expert)
         return mxfp4.codes, mxfp4.scales
     if expert is None and record.stack:
-        each = [_cast(loaded, record, number) for number in range(record.stack.num_experts)]
+        each = [_cast(calibration, record, number) for number in range(record.stack.num_experts)]
         return np.concatenate([codes for codes, _ in each]), np.concatenate([scales for _, scales in each])
     bsfp = loaded.package.bsfp(record, expert).packed
     return bsfp.codes, bsfp.scales
@@ -280,11 +301,21 @@ def _mxfp4_anew(cast: StoredMxfp4, rows: slice, weights: F64, inputs: _Inputs) -
     """Codes, and scales that suit what the weights multiply."""
     tiles, (num_rows, columns) = _tiles(rows), weights.shape
     cast_codes = unpack_nibbles(cast.codes[tiles])[:num_rows, :columns]
-    scales = fit_block_scales(weights, unpack_scales(cast.scales[tiles])[:num_rows], inputs.squares)
-    grid = E2m1Grid.of(scales, columns)
+    scales = fit_block_scales(E2M1, weights, unpack_scales(cast.scales[tiles])[:num_rows], inputs.squares)
+    grid = MxGrid.of(E2M1, scales, columns)
     codes = inputs.better_codes(weights, grid, grid.cast(weights))
     codes = np.where(np.repeat(scales == 0, BLOCK, axis=1)[:, :columns], cast_codes, codes)  # zeros are zero bytes
     return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
+
+
+def _mx2_anew(weights: F64, inputs: _Inputs) -> Draft:
+    """Codes, and scales that suit what the weights multiply, two bits each; zeros are zero bytes."""
+    columns = weights.shape[1]
+    scales = fit_block_scales(TWO_BITS, weights, quantize_mx2(weights.astype(np.float32))[1], inputs.squares)
+    grid = MxGrid.of(TWO_BITS, scales, columns)
+    codes = inputs.better_codes(weights, grid, grid.cast(weights))
+    codes[np.repeat(scales == 0, BLOCK, axis=1)[:, :columns]] = 0
+    return pack_mx2(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
 
 
 def _bsfp_anew(cast: StoredBsfp, rows: slice, weights: F64, inputs: _Inputs) -> Draft:

@@ -31,7 +31,7 @@ from mxconv.bench.rates import spread
 from mxconv.gpu.device import require_room
 from mxconv.gpu.launch import MAX_TOKENS
 from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight, uploaded_weight
-from mxconv.package.stored_matrix import StoredMxint8
+from mxconv.package.stored_matrix import StoredMx2, StoredMxint8
 
 LIBRARY = "bf16"  # torch's product, the baseline
 KERNELS = (LIBRARY, "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-bf16")
@@ -168,7 +168,7 @@ def make_gpu_operand(kernel: str, shape: tuple[int, int], device: torch.device) 
     if isinstance(stored, np.ndarray):
         patterns: U16 = stored
         return Operand(kernel, "bf16", shape, patterns.nbytes, slab, lambda: LibraryMatrix(patterns, device))
-    assert not isinstance(stored, StoredMxint8)
+    assert not isinstance(stored, StoredMxint8 | StoredMx2)
     form: Activations = "int8" if kernel == "mxfp4-int8" else "bf16"
 
     def copy() -> BsfpWeight | FourBitWeight:

@@ -41,12 +41,13 @@ STYLES = {
     "bsfp-full": (GREEN, "D"),
     "bsfp-draft": (VERMILION, "^"),
     "mxint8": ("#8C6D31", "X"),
+    "mx2": ("#5D3A9B", "P"),
     "mxfp4-int8": (ORANGE, "s"),
     "mxfp4-fp32": (PURPLE, "P"),
     "mxfp4-bf16": (PURPLE, "P"),
 }
 PEAKS = {  # the kernels that share a peak
-    "int8": ("bsfp-draft", "mxint8", "mxfp4-int8"),
+    "int8": ("bsfp-draft", "mxint8", "mx2", "mxfp4-int8"),
     "bf16": ("bf16", "bsfp-full"),
     "fp32": ("fp16", "mxfp4-fp32"),
 }

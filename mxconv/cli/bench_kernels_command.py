@@ -36,7 +36,7 @@ TABLE = {
     "peak": ("compute_peak", ".0f"),
     "of roofline": ("fraction_of_roofline", ".3f"),
 }
-ON_CPU = ("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxint8", "mxfp4-int8", "mxfp4-fp32")
+ON_CPU = ("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxint8", "mx2", "mxfp4-int8", "mxfp4-fp32")
 
 
 def kernels(

@@ -4,15 +4,17 @@ Inputs of a matrix are taken one after another; the rounding error of each is ma
 yet, as far as the inputs go together (X^T X says how far). Inputs with the largest sum of squares come first.
 
 Source: arXiv 2210.17323, Algorithm 1, with the order that its authors' code calls act_order. The grid is of levels
-with scales that were chosen before (`E2m1Grid`, `bsfp.reach.ReachGrid`); the original's is of integers.
+with scales that were chosen before (`MxGrid`, `bsfp.reach.ReachGrid`); the original's is of integers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from mxconv.arrays import F64, I64, U8
+from mxconv.arrays import F32, F64, I64, U8
+from mxconv.codecs import mx2
 from mxconv.codecs.e2m1 import VALUES, encode_e2m1
 from mxconv.codecs.e8m0 import BIAS, decode_e8m0
 from mxconv.codecs.mxfp4 import BLOCK, MAX_EXPONENT
@@ -63,40 +65,54 @@ class Grid(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class E2m1Grid:
-    """E2M1 at given scales, (rows, columns) float64, powers of two: implements `Grid`."""
+class Elements(NamedTuple):
+    """What a block's scale is multiplied by: how values become codes, and the values of these."""
 
+    encode: Callable[[F32], U8]
+    values: F32
+    most: int  # exponent of a scale
+
+
+E2M1 = Elements(encode_e2m1, VALUES, MAX_EXPONENT)
+TWO_BITS = Elements(mx2.encode_mx2, mx2.VALUES, mx2.MAX_EXPONENT)
+
+
+@dataclass(frozen=True)
+class MxGrid:
+    """Elements at given scales, (rows, columns) float64, powers of two: implements `Grid`."""
+
+    elements: Elements
     scales: F64
 
     @classmethod
-    def of(cls, scales: U8, num_columns: int) -> Self:
+    def of(cls, elements: Elements, scales: U8, num_columns: int) -> Self:
         """The grid of (rows, num_blocks) uint8 E8M0 scales."""
-        return cls(np.repeat(decode_e8m0(scales).astype(np.float64), BLOCK, axis=1)[:, :num_columns])
+        return cls(elements, np.repeat(decode_e8m0(scales).astype(np.float64), BLOCK, axis=1)[:, :num_columns])
 
     def turned(self) -> Self:
-        return type(self)(self.scales.T)
+        return type(self)(self.elements, self.scales.T)
 
     def part(self, rows: slice, order: I64) -> Self:
-        return type(self)(np.ascontiguousarray(self.scales[rows].T[order]))
+        return type(self)(self.elements, np.ascontiguousarray(self.scales[rows].T[order]))
 
     def round(self, place: int, values: F64) -> tuple[U8, F64]:
-        codes = encode_e2m1((values / self.scales[place]).astype(np.float32))
-        return codes, VALUES[codes] * self.scales[place]
+        codes = self.elements.encode((values / self.scales[place]).astype(np.float32))
+        return codes, self.elements.values[codes] * self.scales[place]
 
     def values(self, codes: U8) -> F64:
-        made: F64 = VALUES[codes] * self.scales
+        made: F64 = self.elements.values[codes] * self.scales
         return made
 
     def cast(self, weights: F64) -> U8:
         """The codes nearest to the weights."""
-        return encode_e2m1((weights / self.scales).astype(np.float32))
+        return self.elements.encode((weights / self.scales).astype(np.float32))
 
 
-def fit_block_scales(weights: F64, cast: U8, squares: F64) -> U8:
-    """Scales of MXFP4 blocks by what weights are multiplied by: the nearest codes err least.
+def fit_block_scales(elements: Elements, weights: F64, cast: U8, squares: F64) -> U8:
+    """Scales of blocks by what weights are multiplied by: the nearest codes err least.
 
     Args:
+        elements: of the format.
         weights: (rows, columns) float64.
         cast: (rows, num_blocks) uint8 E8M0 scales of the direct cast; each becomes this, half of it or twice as much.
             A scale of 0, which blocks of zeros have, stays.
@@ -107,8 +123,8 @@ def fit_block_scales(weights: F64, cast: U8, squares: F64) -> U8:
     """
     best, least = cast.copy(), np.full(cast.shape, np.inf)
     for step in (0, -1, 1):
-        scales = np.where(cast == 0, 0, np.clip(cast.astype(np.int16) + step, 1, BIAS + MAX_EXPONENT)).astype(np.uint8)
-        grid = E2m1Grid.of(scales, weights.shape[1])
+        scales = np.where(cast == 0, 0, np.clip(cast.astype(np.int16) + step, 1, BIAS + elements.most)).astype(np.uint8)
+        grid = MxGrid.of(elements, scales, weights.shape[1])
         errors = squares * np.square(weights - grid.values(grid.cast(weights)))
         sums = pad(errors, 1, BLOCK).reshape(*cast.shape, BLOCK).sum(axis=2)
         is_better = sums < least

@@ -92,7 +92,7 @@ def pass_seconds(hardware: Hardware, level: CostLevel, workload: Workload, num_t
     if level.architecture is None:
         return 0.0
     if hardware.accelerator and workload.batch == 1:
-        mode: Mode = "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
+        mode: Mode = "draft" if level.codec in ("bsfp-draft", "mxfp4", "mx2") else "full"
         return run_pass(Accelerator.of(hardware), level.architecture, mode, num_tokens, workload.context).seconds
     points = pass_points(hardware, level.codec, level_count(level, workload, num_tokens))
     return sum(point.seconds for point in points)

@@ -35,7 +35,7 @@ DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer
-LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "package"]
+LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "mx2", "package"]
 Value = int | float | str
 Proposer = Callable[[LevelStatistics, Acceptance], Draft]
 
@@ -128,7 +128,7 @@ class LoadedLevel:
     decoder: Decoder | None  # None for look-ups and readers
     tokenizer: Tokenizer | None = None  # the very object of another level, or one of its own
     table: NgramTable | None = None
-    folder: Path | None = None  # of a model that is not the package's own
+    folder: Path | None = None  # of a model that is not the package's own; the file of a 2-bit draft
     reader: Reader | None = None
 
     @property

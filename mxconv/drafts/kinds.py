@@ -5,6 +5,7 @@ package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names anoth
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
 retrieval               its 4-bit copy over these and the pages of the cache that matter most to each token
 fewer-experts:NUMBER    the target, every token sent to so many experts
+mx2:FILE                the target in 2 bits, below its 4 bits or alone
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 token-recycling         the target's last candidates    stand          the same after several tokens
@@ -34,12 +35,14 @@ from mxconv.drafts.spire import SPIRE
 from mxconv.drafts.stand import STAND
 from mxconv.drafts.target_views import EARLY_EXIT, FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, SWIFT, TARGET
 from mxconv.drafts.token_recycling import TOKEN_RECYCLING
+from mxconv.drafts.two_bit_draft import MX2
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
 
 ALL: tuple[DraftKind, ...] = (
     CHECKPOINT,
     PACKAGE,
+    MX2,
     LAYER_SKIP,
     SWIFT,
     EARLY_EXIT,

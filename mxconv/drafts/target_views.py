@@ -16,6 +16,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.experts import check_fewer
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
+from mxconv.engine.weights import ModelWeights
 from mxconv.package.draft_vocabulary import read_draft_vocabulary
 from mxconv.package.level_record import (
     FewerExpertsRecord,
@@ -47,11 +48,16 @@ class SelfDraft(ModelKind):
 
     name = "self-draft"
 
-    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+    def weights(self, record: LevelRecord, place: Path | None, run: Run) -> ModelWeights:
+        """The weights of the level, with the screen of its output head where it has one."""
         weights = run.own.four_bits(record.name, with_target=bool(run.levels))
         if record.screen is not None and record.vocabulary is None and run.levels:
             weights = run.own.screened(weights, record, run.target.head)
-        decoder = limited(run.matrices.decoder(run.own.config, weights, record.name), record, run)
+        return weights
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        made = run.matrices.decoder(run.own.config, self.weights(record, place, run), record.name)
+        decoder = limited(made, record, run)
         if run.levels and any(layer.skips_attention for layer in run.target.layers):  # keys that nobody writes
             record = record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})
         return LoadedLevel(record, decoder, run.tokenizer)

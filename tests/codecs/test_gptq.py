@@ -9,8 +9,9 @@ from mxconv.arrays import F64
 from mxconv.codecs.gptq import (
     BLOCK_INPUTS,
     DAMPING,
-    E2m1Grid,
+    E2M1,
     InputFactor,
+    MxGrid,
     compensated_codes,
     fit_block_scales,
     output_errors,
@@ -46,7 +47,7 @@ def test_codes_are_those_of_the_algorithm_column_by_column(rows: int, columns: i
     inputs = rng.standard_normal((num_inputs, columns)) @ mixed
     weights = rng.standard_normal((rows, columns))
     scales = 2.0 ** rng.integers(-3, 1, (rows, columns))
-    codes = compensated_codes(weights, E2m1Grid(scales), InputFactor.of(inputs.T @ inputs))
+    codes = compensated_codes(weights, MxGrid(E2M1, scales), InputFactor.of(inputs.T @ inputs))
     assert np.allclose(values(codes, scales), slow_gptq(weights, scales, inputs))
 
 
@@ -56,12 +57,14 @@ def test_an_input_that_is_always_zero_neither_gives_nor_takes() -> None:
     inputs[:, 3] = 0
     weights, scales = rng.standard_normal((4, 8)), np.full((4, 8), 0.25)
     kept = [0, 1, 2, 4, 5, 6, 7]
-    codes = compensated_codes(weights, E2m1Grid(scales), InputFactor.of(inputs.T @ inputs, 0.01))
+    codes = compensated_codes(weights, MxGrid(E2M1, scales), InputFactor.of(inputs.T @ inputs, 0.01))
     nearest = np.abs(values(codes, scales)[:, 3] - weights[:, 3])
     assert (nearest <= 0.25).all()
     others = inputs[:, kept]
     damping = 0.01 * 7 / 8  # the mean over eight squares, one of them zero
-    alone = compensated_codes(weights[:, kept], E2m1Grid(scales[:, kept]), InputFactor.of(others.T @ others, damping))
+    alone = compensated_codes(
+        weights[:, kept], MxGrid(E2M1, scales[:, kept]), InputFactor.of(others.T @ others, damping)
+    )
     assert np.array_equal(codes[:, kept], alone)
 
 
@@ -72,7 +75,7 @@ def test_each_block_takes_the_scale_whose_nearest_codes_err_least() -> None:
     weights[2, 32:64] = 0
     cast = np.full((6, 3), 126, np.uint8)
     cast[2, 1] = 0
-    found = fit_block_scales(weights, cast, squares)
+    found = fit_block_scales(E2M1, weights, cast, squares)
     for row, block in np.ndindex(found.shape):
         columns = slice(32 * block, min(32 * block + 32, 70))
         errors = {}
@@ -87,7 +90,7 @@ def test_each_block_takes_the_scale_whose_nearest_codes_err_least() -> None:
 def test_errors_are_those_of_the_outputs() -> None:
     rng = np.random.default_rng(3)
     inputs, weights, scales = rng.standard_normal((60, 40)), rng.standard_normal((5, 40)), np.full((5, 40), 0.5)
-    codes = compensated_codes(weights, E2m1Grid(scales), InputFactor.of(inputs.T @ inputs))
+    codes = compensated_codes(weights, MxGrid(E2M1, scales), InputFactor.of(inputs.T @ inputs))
     made = inputs @ (weights - values(codes, scales)).T
-    off = weights - E2m1Grid(scales).values(codes)
+    off = weights - MxGrid(E2M1, scales).values(codes)
     assert np.allclose(output_errors(off, inputs.T @ inputs), np.square(made).sum(axis=0))
