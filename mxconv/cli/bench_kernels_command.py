@@ -44,8 +44,8 @@ def kernels(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{', '.join(ON_CPU[:-1])} or {ON_CPU[-1]}; on a GPU mxfp4-bf16, and no fp16, mxint8 or mxfp4-fp32; "
-            "repeatable; all by default.",
+            help=f"{', '.join(ON_CPU[:-1])} or {ON_CPU[-1]}; on a GPU mxfp4-bf16, and no fp16, mxint8, mx2 or "
+            "mxfp4-fp32; repeatable; all by default.",
             autocompletion=one_of(*ON_CPU, "mxfp4-bf16"),
         ),
     ] = None,

@@ -205,12 +205,16 @@ def self_draft(
     start: Annotated[
         Path | None, typer.Option("--from", help="A draft file or package to begin with; else the direct cast.")
     ] = None,
+    codec: Annotated[
+        Literal["mxfp4", "mx2"], typer.Option(help="Of the copy; mx2 is best begun --from a file of `train mx2`.")
+    ] = "mxfp4",
     schedule: SelfDraftSchedule,
 ) -> None:
-    """Distil the MXFP4 copy of a model.
+    """Distil the MXFP4 or MX2 copy of a model.
 
     Best on text of its own: --generated alone, from `train generate`. The file is for `mxconv quantize
-    --draft-weights`. It goes on where it was killed. Under `torchrun` the processes share every batch.
+    --draft-weights`, one of MX2 for --draft mx2:FILE. It goes on where it was killed. Under `torchrun` the processes
+    share every batch.
     """
     from mxconv.checkpoint.hashing import sha256_file
     from mxconv.errors import ModelError
@@ -228,5 +232,6 @@ def self_draft(
         "texts": [sha256_file(path) for path in files],
         "num_tokens": sum(stage.num_tokens for stage in training.stages),
         **{key: asdict(schedule)[key] for key in ("steps", "batch_tokens", "learning_rate", "seed")},
+        **({"codec": codec} if codec == "mx2" else {}),
     }
-    training.run(lambda frozen: SelfDraftTask(target, frozen, start, record), f"self-draft {record}")
+    training.run(lambda frozen: SelfDraftTask(target, frozen, start, record, codec), f"self-draft {record}")

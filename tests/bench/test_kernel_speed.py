@@ -21,7 +21,15 @@ X = np.random.default_rng(3).standard_normal((5, SHAPE[1])).astype(np.float32)
 
 @pytest.mark.parametrize(
     ("kernel", "bits"),
-    [("bf16", 16), ("fp16", 16), ("mxint8", 8.25), ("mxfp4-int8", 4.25), ("mxfp4-fp32", 4.25), ("bsfp-draft", 4.125)],
+    [
+        ("bf16", 16),
+        ("fp16", 16),
+        ("mxint8", 8.25),
+        ("mx2", 2.25),
+        ("mxfp4-int8", 4.25),
+        ("mxfp4-fp32", 4.25),
+        ("bsfp-draft", 4.125),
+    ],
 )
 def test_a_product_reads_the_bits_that_a_weight_takes(kernel: str, bits: float) -> None:
     assert make_operand(kernel, (64, 256)).num_bytes * 8 == bits * 64 * 256

@@ -48,7 +48,7 @@ def offered(run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[s
         ("mxconv generate p --tree ", ["auto", "chain"]),
         ("mxconv verify p --kernel n", ["numpy"]),
         ("mxconv bench kernels --kernel ", [*native_names(), "all"]),
-        ("mxconv bench kernels --only mx", ["mxint8", "mxfp4-int8", "mxfp4-fp32", "mxfp4-bf16"]),
+        ("mxconv bench kernels --only mx", ["mxint8", "mx2", "mxfp4-int8", "mxfp4-fp32", "mxfp4-bf16"]),
         ("mxconv cost --hardware ", [*hardware_names(), "list"]),
         ("mxconv export p --to c", ["compressed-tensors"]),
         ("mxconv exp", ["export"]),

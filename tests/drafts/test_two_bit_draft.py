@@ -1,4 +1,4 @@
-"""Drafts of 2 bits: what a calibration writes, what a pass reads, the target's own texts, and files that are refused."""
+"""Drafts of 2 bits: what a calibration writes, what a pass reads, the same texts, and files that are refused."""
 
 import json
 from pathlib import Path
