@@ -71,10 +71,11 @@ class Elements(NamedTuple):
     encode: Callable[[F32], U8]
     values: F32
     most: int  # exponent of a scale
+    steps: tuple[int, ...]  # of exponents, from the cast's on: where one input outweighs a block, two bits need many
 
 
-E2M1 = Elements(encode_e2m1, VALUES, MAX_EXPONENT)
-TWO_BITS = Elements(mx2.encode_mx2, mx2.VALUES, mx2.MAX_EXPONENT)
+E2M1 = Elements(encode_e2m1, VALUES, MAX_EXPONENT, (0, -1, 1))
+TWO_BITS = Elements(mx2.encode_mx2, mx2.VALUES, mx2.MAX_EXPONENT, (0, -1, 1, -2, 2, -3))
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def fit_block_scales(elements: Elements, weights: F64, cast: U8, squares: F64) -
     Args:
         elements: of the format.
         weights: (rows, columns) float64.
-        cast: (rows, num_blocks) uint8 E8M0 scales of the direct cast; each becomes this, half of it or twice as much.
+        cast: (rows, num_blocks) uint8 E8M0 scales of the direct cast; each becomes this or one some octaves off.
             A scale of 0, which blocks of zeros have, stays.
         squares: (rows, columns) or what broadcasts to it: mean squares of the inputs of each weight.
 
@@ -122,7 +123,7 @@ def fit_block_scales(elements: Elements, weights: F64, cast: U8, squares: F64) -
         (rows, num_blocks) uint8.
     """
     best, least = cast.copy(), np.full(cast.shape, np.inf)
-    for step in (0, -1, 1):
+    for step in elements.steps:
         scales = np.where(cast == 0, 0, np.clip(cast.astype(np.int16) + step, 1, BIAS + elements.most)).astype(np.uint8)
         grid = MxGrid.of(elements, scales, weights.shape[1])
         errors = squares * np.square(weights - grid.values(grid.cast(weights)))

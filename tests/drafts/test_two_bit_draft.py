@@ -72,7 +72,7 @@ def test_it_holds_the_matrices_of_the_layers_whose_outputs_err_less_than_those_o
         assert errors[0] < 0.8 * errors[1], name
 
 
-@pytest.mark.parametrize("kernel", ["numpy", *native_names()])
+@pytest.mark.parametrize("kernel", ["numpy", *native_names()[:1]])
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 @pytest.mark.parametrize("levels", [["target"], None])
 def test_texts_are_the_targets_own(folder: Path, codec: str, levels: list[str] | None, kernel: str) -> None:
