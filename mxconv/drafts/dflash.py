@@ -113,6 +113,7 @@ class DflashDraft(ReadingDraft):
     def __init__(self, head: Dflash, listener: Listener) -> None:
         super().__init__(head.reads, listener)
         self._head = head
+        self._knows_any = bool((head.tokens < listener.vocab_size).any())
         self._cache = head.new_cache()
         self._numbers: I64 = np.empty(0, np.int64)  # of the states that the cache was made of
         self._hidden = self._logits = np.empty((0, 0), np.float32)  # of the block's rows that are wanted
@@ -120,13 +121,13 @@ class DflashDraft(ReadingDraft):
         self._chance: float | None = None  # by the confidence head, of the last row
 
     def most_tokens(self, context: Sequence[int]) -> int:
-        is_there = len(context) > 1 and max(context) < self._head.sizes.vocab_size
-        knows_any = (self._head.tokens < self.listener.vocab_size).any()
-        return (
-            (self._head.sizes.most_tokens or 0)
-            if is_there and knows_any and self.listener.session.holds(context)
-            else 0
+        can_read = (
+            self._knows_any
+            and len(context) > 1
+            and max(context) < self._head.sizes.vocab_size
+            and self.listener.session.holds(context)
         )
+        return self._head.config.most_tokens if can_read else 0
 
     def begin(self, context: Sequence[int]) -> F32:
         """Read the states that are new, and evaluate the block."""
@@ -192,7 +193,6 @@ class DflashKind(ReaderKind):
         tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
         if HEAD not in matrices and config.draft_vocab_size == config.vocab_size:
             matrices[HEAD] = target.head
-            tokens = tokens if target.tokens is None else target.tokens
         return Dflash(config, replace(weights, matrices=matrices), tokens, layers, record.name)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:

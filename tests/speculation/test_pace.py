@@ -116,8 +116,8 @@ def test_a_draft_that_makes_a_block_at_once_is_asked_for_long_ones() -> None:
     """A first token that costs .9 of a pass loses alone, and seven further ones cost nothing but their rows."""
     block = SimulatedDraft(0.8, 0.9, at_once=True)
     machine, pace = SimulatedMachine([block], noise=0.1), AdaptivePace(1, at_once={0})
-    machine.run(pace, 600)
-    assert machine.num_tokens / machine.seconds > 0.9 * machine.best_rate() > 1.4
+    machine.run(pace, 2000)
+    assert machine.num_tokens / machine.seconds > 0.85 * machine.best_rate() > 1.7
     assert np.mean([choice.num_tokens for choice in machine.choices[100:] if choice.num_tokens]) > 5
 
 

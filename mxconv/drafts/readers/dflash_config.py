@@ -120,8 +120,13 @@ class DflashConfig(ReaderConfig):
         return self.layer.num_hidden_layers
 
     @property
+    def most_tokens(self) -> int:
+        """How many a block proposes."""
+        return self.block_size - self.first_row
+
+    @property
     def sizes(self) -> ReaderSizes:
-        return ReaderSizes(self.layer.hidden_size, self.vocab_size, most_tokens=self.block_size - self.first_row)
+        return ReaderSizes(self.layer.hidden_size, self.vocab_size, most_tokens=self.most_tokens)
 
     def layers_of(self, num_layers: int) -> tuple[int, ...]:
         """The states that it reads of a target of `num_layers`, in the order of the fusion.
