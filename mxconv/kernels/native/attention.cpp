@@ -76,39 +76,39 @@ void Attention::attend(Step& step, const Memory& m) const {
     const int64_t group = num_heads / num_key_value_heads;
     const int64_t fewest = kBlock / std::gcd(head_dim, kBlock), grouped = std::lcm(fewest, group);
     const auto together = [&](int64_t) { return tokens_together(); };
-    step.attend(
-        sight, {num_heads, fewest, grouped}, m.others, together, [&](const HeadsAndTokens& at, const Visible* seen) {
-            const CachePages& cache = step.slice.tokens[at.token].sequence->cache;
-            const auto attend = step.kernels.rowwise.attend[static_cast<int>(cache.dtype)];
-            const int64_t columns = (at.last - at.first) * head_dim;
-            for (int64_t head = at.first, other; head < at.last; head = other) {
-                other = std::min((head / group + 1) * group, at.last);
-                AttentionQueries queries{m.projected + at.token * m.width + head * head_stride(),
-                                         at.end - at.token,
-                                         other - head,
-                                         m.width,
-                                         head_stride(),
-                                         columns,
-                                         sinks != nullptr ? sinks + head : nullptr};
-                KeysAndValues kept = cache.of(source, head / group);
-                float* out = m.rows + (head - at.first) * head_dim;
-                if (sight.pages == 0) {
-                    attend(queries, kept, head_dim, logit_cap, seen, m.shares, out);
-                    continue;
-                }
-                queries.num_tokens = 1;
-                kept.key_pages = kept.value_pages = m.retrieval.pages;
-                for (int64_t t = at.token; t < at.end; ++t, queries.values += m.width, out += columns) {
-                    const Visible found = retrieve(step, t, head / group, seen[t - at.token], m);
-                    attend(queries, kept, head_dim, logit_cap, &found, m.shares, out);
-                }
-            }
-            for (int64_t t = at.token; t < at.end; ++t) {
-                float* row = m.rows + (t - at.token) * columns;
-                if (is_gated) gate(step, t, at.first, at.last, m, row);
-                step.kernels.prepare(row, t, at.first * head_dim, columns, output.form(), m.mixed);
-            }
-        });
+    step.attend(sight, {num_heads, fewest, grouped}, m.others, together,
+                [&](const HeadsAndTokens& at, const Visible* seen) {
+                    const CachePages& cache = step.slice.tokens[at.token].sequence->cache;
+                    const auto attend = step.kernels.rowwise.attend[static_cast<int>(cache.dtype)];
+                    const int64_t columns = (at.last - at.first) * head_dim;
+                    for (int64_t head = at.first, other; head < at.last; head = other) {
+                        other = std::min((head / group + 1) * group, at.last);
+                        AttentionQueries queries{m.projected + at.token * m.width + head * head_stride(),
+                                                 at.end - at.token,
+                                                 other - head,
+                                                 m.width,
+                                                 head_stride(),
+                                                 columns,
+                                                 sinks != nullptr ? sinks + head : nullptr};
+                        KeysAndValues kept = cache.of(source, head / group);
+                        float* out = m.rows + (head - at.first) * head_dim;
+                        if (sight.pages == 0) {
+                            attend(queries, kept, head_dim, logit_cap, seen, m.shares, out);
+                            continue;
+                        }
+                        queries.num_tokens = 1;
+                        kept.key_pages = kept.value_pages = m.retrieval.pages;
+                        for (int64_t t = at.token; t < at.end; ++t, queries.values += m.width, out += columns) {
+                            const Visible found = retrieve(step, t, head / group, seen[t - at.token], m);
+                            attend(queries, kept, head_dim, logit_cap, &found, m.shares, out);
+                        }
+                    }
+                    for (int64_t t = at.token; t < at.end; ++t) {
+                        float* row = m.rows + (t - at.token) * columns;
+                        if (is_gated) gate(step, t, at.first, at.last, m, row);
+                        step.kernels.prepare(row, t, at.first * head_dim, columns, output.form(), m.mixed);
+                    }
+                });
 }
 
 // Of pages that are whole now, a page's for each head of keys; those before the pass were put by passes before it.

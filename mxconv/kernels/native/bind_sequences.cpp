@@ -190,7 +190,8 @@ void bind_sequences(nb::module_& module) {
              nb::arg("pages"), nb::arg("length"), nb::arg("num_tokens"), nb::arg("num_logits"),
              nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
              nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
-             nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(), nb::arg("key_ranges").noconvert() = nb::none(), nb::arg("num_ranges") = 0,
+             nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(), nb::arg("key_ranges").noconvert() = nb::none(),
+             nb::arg("num_ranges") = 0,
              "Tokens after `length` positions, where their keys and values are written; the last num_logits of them "
              "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
              "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "

@@ -88,9 +88,8 @@ Visible Retrieval::choose(const Rowwise& rowwise, const SequenceTokens& sequence
         if (!(scores[page] == scores[page])) scores[page] = -std::numeric_limits<float>::infinity();
     }
     std::iota(numbers, numbers + count, 0);
-    std::nth_element(numbers, numbers + sight.pages, numbers + count, [&](int32_t a, int32_t b) {
-        return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
-    });
+    std::nth_element(numbers, numbers + sight.pages, numbers + count,
+                     [&](int32_t a, int32_t b) { return scores[a] > scores[b] || (scores[a] == scores[b] && a < b); });
     std::sort(numbers, numbers + sight.pages);
     CachePage* to = std::copy(all.begin(), all.begin() + first, pages);
     for (int64_t i = 0; i < sight.pages; ++i) *to++ = all[static_cast<size_t>(first + numbers[i])];

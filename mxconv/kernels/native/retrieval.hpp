@@ -17,12 +17,12 @@ struct Retrieval {
     // For tokens that see `most_visible` positions at most.
     static Retrieval take(Scratch& own, int64_t head_dim, int64_t most_visible);
 
-    float* raised;       // (head_dim): the sums of what is above zero in the queries of the key head
-    float* lowered;      // (head_dim): and of what is below it
-    float* scores;       // (pages)
-    int32_t* numbers;    // (pages)
-    CachePage* pages;    // that are kept, in the order of their positions
-    int32_t* others;     // places of a tree's branches among these
+    float* raised;     // (head_dim): the sums of what is above zero in the queries of the key head
+    float* lowered;    // (head_dim): and of what is below it
+    float* scores;     // (pages)
+    int32_t* numbers;  // (pages)
+    CachePage* pages;  // that are kept, in the order of their positions
+    int32_t* others;   // places of a tree's branches among these
 
     // Fill `pages`; returns what the token sees in them of what it sees of all.
     Visible choose(const Rowwise& rowwise, const SequenceTokens& sequence, const Sight& sight, int64_t layer,
