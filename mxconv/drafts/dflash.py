@@ -52,27 +52,41 @@ class Dflash(Reader):
         weights: under the names of a `speculators` head.
         tokens: (num_tokens,) the target's id of each row of the output head.
         layers: whose states are fused, in that order.
+        name: for messages.
+        target: its embedding and output head, perhaps of more rows, stand in where the weights have none.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
     """
 
     def __init__(
-        self, config: DflashConfig, weights: ModelWeights, tokens: I64, layers: Sequence[int], name: str
+        self,
+        config: DflashConfig,
+        weights: ModelWeights,
+        tokens: I64,
+        layers: Sequence[int],
+        name: str,
+        target: Decoder | None = None,
     ) -> None:
         super().__init__(replace(config.sizes, least_layers=max(layers)), Reads(tuple(sorted(layers))), name)
         self.config = config
         self.tokens = tokens
         self._order = [self.reads.layers.index(layer) for layer in layers]
         own, size = CheckedWeights(weights, name), config.layer.hidden_size
-        self.embedding = own.matrix(EMBEDDING, config.vocab_size, size)
+        if target is not None and EMBEDDING not in weights.matrices:
+            self.embedding = target.embedding
+        else:
+            self.embedding = own.matrix(EMBEDDING, config.vocab_size, size)
         self.fusion = own.matrix("fc.weight", size, len(layers) * size)
         self._fused_norm = own.vector("hidden_norm.weight", size)
         self.layers = [Layer(own, config.layer, index, f"layers.{index}.") for index in range(config.num_layers)]
         for layer in self.layers:
             _attention(layer).attends_together = True
         self.norm = own.vector("norm.weight", size)
-        self.head = own.matrix(HEAD, len(tokens), size)
+        if target is not None and HEAD not in weights.matrices and len(tokens) == config.vocab_size:
+            self.head = target.head
+        else:
+            self.head = own.matrix(HEAD, len(tokens), size)
         self.markov = MarkovHead(config, own) if config.markov_rank else None
         self.confidence = None if config.confidence == "none" else ConfidenceHead(config, own)
 
@@ -142,7 +156,7 @@ class DflashDraft(ReadingDraft):
             self._numbers = numbers
             block, first = head.block(context[-1], self._cache), head.config.first_row
             self._hidden = block[first : first + self.num_wanted]
-            self._logits = head.head.multiply(self._hidden)
+            self._logits = head.head.multiply(self._hidden)[:, : len(head.tokens)]
             if head.markov is not None:
                 self._memory = np.zeros((1, head.markov.rank), np.float32)
                 if first:  # the row of the context's last token, which chooses none
@@ -189,11 +203,8 @@ class DflashKind(ReaderKind):
         config = DflashConfig.from_file(folder / "config.json")
         layers = config.layers_of(target.config.num_hidden_layers)
         weights, tensors = reader_weights(folder, record, make, stack)
-        matrices = {EMBEDDING: target.embedding, **weights.matrices}
         tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
-        if HEAD not in matrices and config.draft_vocab_size == config.vocab_size:
-            matrices[HEAD] = target.head
-        return Dflash(config, replace(weights, matrices=matrices), tokens, layers, record.name)
+        return Dflash(config, weights, tokens, layers, record.name, target)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """A pass a block; without a vocabulary of its own a head reads the target's output head too."""

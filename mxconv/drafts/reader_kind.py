@@ -86,8 +86,9 @@ class ReaderKind(DraftKind):
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         folder = placed(record, place, run)
+        sizes = self.config.from_file(folder / "config.json").sizes
+        sizes.check_target(run.target.config, run.target_vocabulary.num_tokens, str(folder))
         reader = self.reader(folder, record, run.matrices, run.stack, run.target)
-        reader.sizes.check_target(run.target.config, run.target_vocabulary.num_tokens, str(folder))
         return LoadedLevel(record, None, run.tokenizer, folder=folder, reader=reader)
 
 
