@@ -14,7 +14,6 @@ import numpy as np
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32, I64
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.drafts.kind import OpenedDraft, OpenTarget
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.feature_draft import num_shared
@@ -59,10 +58,11 @@ class MedusaKind(ReaderKind):
     name = "medusa"
     sized: Callable[[Fields, Shapes, int], HeadsConfig] = staticmethod(HeadsConfig.of_medusa)
 
-    def sizes(self, draft: OpenedDraft, target: OpenTarget) -> ReaderSizes:
-        assert draft.root is not None, "it has a folder"
-        vocab_size = 1 if target.config is None else target.config.vocab_size
-        return self._config(draft.root, draft.codec == "package", vocab_size).sizes
+    def sizes(self, folder: Path, is_package: bool, vocab_size: int) -> ReaderSizes:
+        return self._config(folder, is_package, vocab_size).sizes
+
+    def check_layers(self, folder: Path, num_layers: int) -> None:
+        pass  # `least_layers` of its sizes says it
 
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None

@@ -61,18 +61,21 @@ class ReaderKind(DraftKind):
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         root = find_package_or_none(spec.subject)
         draft = open_16_bits(spec, self.other_dtypes) if root is None else open_package(spec, root)[0]
-        sizes = self.sizes(draft, target)
-        if target.config is not None:
-            sizes.check_target(target.config, target.vocabulary.num_tokens, f"--draft {spec.subject}")
+        assert draft.root is not None, "it has a folder"
+        config = target.config
+        sizes = self.sizes(draft.root, draft.codec == "package", 1 if config is None else config.vocab_size)
+        if config is not None:
+            sizes.check_target(config, target.vocabulary.num_tokens, f"--draft {spec.subject}")
+            self.check_layers(draft.root, config.num_hidden_layers)
         return replace(draft, spec=replace(spec, num_draft_tokens=spec.num_draft_tokens or sizes.most_tokens))
 
-    def sizes(self, draft: OpenedDraft, target: OpenTarget) -> ReaderSizes:
-        """The sizes that the network's files tell; raises ModelError where the target lacks layers that it reads."""
-        assert draft.root is not None, "it has a folder"
-        config = self.config.from_file(draft.root / "config.json")
-        if target.config is not None:
-            config.layers_of(target.config.num_hidden_layers)
-        return config.sizes
+    def sizes(self, folder: Path, is_package: bool, vocab_size: int) -> ReaderSizes:
+        """The sizes that the network's files tell; `vocab_size` is the target's, 1 where that is not known."""
+        return self.config.from_file(folder / "config.json").sizes
+
+    def check_layers(self, folder: Path, num_layers: int) -> None:
+        """Raises ModelError where a target of so many layers lacks one that the network reads."""
+        self.config.from_file(folder / "config.json").layers_of(num_layers)
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
         root = find_package_or_none(spec.subject)
@@ -86,7 +89,7 @@ class ReaderKind(DraftKind):
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         folder = placed(record, place, run)
-        sizes = self.config.from_file(folder / "config.json").sizes
+        sizes = self.sizes(folder, record.codec == "package", run.target.config.vocab_size)
         sizes.check_target(run.target.config, run.target_vocabulary.num_tokens, str(folder))
         reader = self.reader(folder, record, run.matrices, run.stack, run.target)
         return LoadedLevel(record, None, run.tokenizer, folder=folder, reader=reader)
