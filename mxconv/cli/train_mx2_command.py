@@ -9,7 +9,6 @@ import typer
 from mxconv.cli.common_options import Force, Json, Threads
 from mxconv.cli.output import Output, check_outputs, progress_bars
 from mxconv.cli.training import Texts
-from mxconv.conversion.options import DEFAULT_CALIBRATION_TOKENS
 from mxconv.report.tables import format_bytes
 
 
@@ -17,14 +16,12 @@ def mx2(
     texts: Texts,
     package: Annotated[Path, typer.Option(help="The package of the target, whose layers become 2 bits a weight.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The draft file, .safetensors.")],
-    tokens: Annotated[int, typer.Option(min=256, help="Of the texts and the target's answers, at most.")] = (
-        DEFAULT_CALIBRATION_TOKENS
-    ),
+    tokens: Annotated[int, typer.Option(min=256, help="Of the texts and the target's answers, at most.")] = 16_384,
     threads: Threads = None,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Round the layers of a model to 2.25 bits a weight: a draft for --draft mx2:FILE.
+    """Round the layers of a target to 2 bits, for --draft mx2:FILE.
 
     Codes are chosen by error compensation (GPTQ) over texts like those that it will draft: files of text, or .jsonl
     with `text`, or with `prompt`, which the target answers. The output head and the embedding stay the package's. It

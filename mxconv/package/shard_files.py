@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
+from mxconv.checkpoint.regular_file import open_file
 from mxconv.errors import PackageError
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.shard_layout import Shard, ShardLayout
@@ -96,6 +97,44 @@ class FolderSink:
                 f"{self.folder / JOURNAL}: of another conversion; a worker writes for the one that sent it. "
                 "Run the same command again."
             )
+
+
+def different(path: Path, what: str) -> PackageError:
+    """The error for a file that its source does not give."""
+    return PackageError(
+        f"{path}: {what}; the package is not what its source gives. Do not use it, or convert the source again."
+    )
+
+
+@dataclass(frozen=True)
+class ComparedSink:
+    """Compares the arrays of one tensor, see `staging.Sink`."""
+
+    folder: Path  # absolute
+    places: ArrayPlaces
+
+    def arrays(self, _: str) -> Collection[str]:
+        return self.places.keys()
+
+    @contextmanager
+    def writing(self) -> Iterator[Write]:
+        """A function that compares pieces of the arrays; it raises PackageError for the first byte that differs."""
+        with ExitStack() as stack:
+            names = {place.file_name for place in self.places.values()}
+            files = {name: stack.enter_context(open_file(self.folder / name)) for name in names}
+
+            def compare(name: str, offset: int, piece: NDArray[np.generic]) -> None:
+                place = self.places[name]
+                content = piece.reshape(-1).view(np.uint8)
+                files[place.file_name].seek(place.begin + offset)
+                found = np.frombuffer(files[place.file_name].read(len(content)), np.uint8)
+                if len(found) != len(content) or not np.array_equal(found, content):
+                    raise different(self.folder / place.file_name, f"array {name} differs")
+
+            yield compare
+
+    def finish(self, tensors: list[EncodedTensor]) -> Written:
+        return Written(tensors)
 
 
 @dataclass(frozen=True)
