@@ -68,7 +68,7 @@ def attest(
 
 @dataclass(frozen=True)
 class AttestationOptions:
-    """Whose statement about the package is wanted."""
+    """The signer whose statement about the package is wanted."""
 
     attestation: Annotated[Path | None, typer.Option(help="Check this file of `mxconv attest`, too.")] = None
     identity: Annotated[
