@@ -54,7 +54,6 @@ def verify(
     from mxconv.drafts.kinds import parse_draft
     from mxconv.kernels.engine import usable_processors
     from mxconv.package.package_folder import check_writable, find_package
-    from mxconv.rebuild import check_rebuild
     from mxconv.speculation.prompts import read_prompts
     from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, SamplingInUse
     from mxconv.text.generation_config import GenerationConfig
@@ -83,6 +82,8 @@ def verify(
         with progress_bars() as progress:
             verification = verify_package(folder, checkpoint, progress, executor=executor())
         if rebuild and verification.ok:
+            from mxconv.rebuild import check_rebuild  # all of a conversion
+
             with progress_bars() as progress:
                 check_rebuild(folder, source, progress, executor)
         if prompts and verification.ok:

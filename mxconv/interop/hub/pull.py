@@ -16,7 +16,6 @@ from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files, differing, listed_files
 from mxconv.package.recipe import FILE_NAME as RECIPE
 from mxconv.progress import Progress, silent
-from mxconv.rebuild import build, fetch_recipe
 from mxconv.system.processor import usable_processors
 
 
@@ -49,9 +48,13 @@ def pull(
     recover_folder(target)
     check_folder(target, force)
     if (file := Path(repo_id)).suffix == ".json" and file.is_file():
+        from mxconv.rebuild import build  # all of a conversion
+
         return Pulled(None, build(file, target, progress=progress, num_threads=usable_processors(), force=force))
     listing = list_repository(repo_id, revision)
     if FILE_NAME not in listing.names and RECIPE in listing.names:
+        from mxconv.rebuild import build, fetch_recipe
+
         recipe = fetch_recipe(repo_id, listing.commit)
         manifest = build(recipe, target, progress=progress, num_threads=usable_processors(), force=force)
         return Pulled(listing.commit, manifest)
