@@ -23,9 +23,10 @@ from real_model import checkpoint_of, first_prompts, run
 from rich.console import Console
 from rich.table import Table
 
-MOST_TOKENS = 8192  # that an EAGLE-3 head knows
+MOST_TOKENS = 8192  # that a head of EAGLE-3 or DFlash knows
 OPTIONS: dict[str, list[object]] = {
     "eagle3": ["--block", 3, "--learning-rate", 3e-3],
+    "dflash": ["--block", 5, "--learning-rate", 3e-3],
     "speculator": ["--heads", 3, "--scale-input", "--learning-rate", 3e-3],
 }
 
@@ -34,7 +35,7 @@ def trained(kind: str, steps: int, folder: Path, checkpoint: Path) -> tuple[Path
     """A draft in 4 bits, and the minutes that its training took."""
     draft, minutes = folder / f"{kind}-{steps}", folder / f"{kind}-{steps}.minutes"
     common = ["--target", checkpoint, "--batch-tokens", 1024, "--length", 256, "--mixed-precision", "bf16"]
-    if kind == "eagle3":
+    if kind != "speculator":
         vocab_size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
         common += ["--draft-vocab-size", min(vocab_size, MOST_TOKENS)]
     if not minutes.exists():

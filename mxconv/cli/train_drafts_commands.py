@@ -1,18 +1,25 @@
-"""`mxconv train speculator`, `spire`, `eagle3`, `draft` and `self-draft`: drafts by gradient descent.
+"""`mxconv train speculator`, `spire`, `eagle3`, `dflash`, `draft` and `self-draft`: drafts by gradient descent.
 
 A run that was killed goes on with the same command; under `torchrun` processes share every batch.
 """
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from mxconv.cli.common_options import grouped
 from mxconv.cli.training import OutputFolder, Schedule, Target, Texts, Training, weights_of
 
-MOST_KNOWN = 32_000  # tokens of an EAGLE-3 head by default
+if TYPE_CHECKING:
+    from mxconv.arrays import I64
+
+MOST_KNOWN = 32_000  # tokens of a head by default
+
+DraftVocabSize = Annotated[
+    int | None, typer.Option(min=1, help="The texts' most frequent tokens, which it knows; up to 32,000.")
+]
 
 
 @grouped
@@ -99,9 +106,7 @@ def eagle3(
     target: Target,
     output: OutputFolder,
     block: Annotated[int, typer.Option(min=1, max=64, help="Tokens that it drafts after every prefix.")] = 4,
-    draft_vocab_size: Annotated[
-        int | None, typer.Option(min=1, help="The texts' most frequent tokens, which it knows; up to 32,000.")
-    ] = None,
+    draft_vocab_size: DraftVocabSize = None,
     schedule: Schedule,
 ) -> None:
     """Train an EAGLE-3 head.
@@ -111,21 +116,62 @@ def eagle3(
     """
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.eagle3_config import config_for, layers_for
-    from mxconv.errors import MxconvError
     from mxconv.train.eagle3_training import Eagle3Task
-    from mxconv.train.windows import frequent_tokens
 
     training = Training(texts, target, output, schedule, least_length=block + 1)
-    vocab_size = training.config.vocab_size
-    num_known = draft_vocab_size or min(vocab_size, MOST_KNOWN)
-    if num_known > vocab_size:
-        raise MxconvError(
-            f"--draft-vocab-size {num_known}: the target has {vocab_size} tokens; at most so many are required."
-        )
-    known = frequent_tokens((stage.windows for stage in training.stages), num_known, vocab_size)
+    known = _known_tokens(training, draft_vocab_size)
     layers = layers_for(training.config.num_hidden_layers)
-    values = config_for(read_json_object(target / "config.json", unique_keys=False), layers, num_known, block)
+    values = config_for(read_json_object(target / "config.json", unique_keys=False), layers, len(known), block)
     training.run(lambda frozen: Eagle3Task(values, frozen, known, block, training.dtype), f"{block} {values}")
+
+
+@grouped
+def dflash(
+    texts: Texts,
+    *,
+    target: Target,
+    output: OutputFolder,
+    layers: Annotated[int, typer.Option(min=1, help="Its own, which begin as the target's last ones.")] = 2,
+    block: Annotated[int, typer.Option(min=2, max=64, help="Rows of a block, one more than it drafts.")] = 8,
+    spacing: Annotated[int, typer.Option(min=1, help="Tokens of a text for each block drafted in training.")] = 2,
+    draft_vocab_size: DraftVocabSize = None,
+    schedule: Schedule,
+) -> None:
+    """Train a DFlash head.
+
+    It drafts a block in one pass over masks and three of the target's states. A run that was killed goes on with the
+    same command. Source: arXiv 2602.06036.
+    """
+    from mxconv.checkpoint.regular_file import read_json_object
+    from mxconv.drafts.readers.dflash_config import config_for
+    from mxconv.drafts.readers.eagle3_config import layers_for
+    from mxconv.errors import MxconvError
+    from mxconv.train.dflash_training import DflashTask
+    from mxconv.train.windows import token_counts
+
+    training = Training(texts, target, output, schedule, least_length=block)
+    model = training.config
+    if layers > model.num_hidden_layers:
+        raise MxconvError(f"--layers {layers}: the target has {model.num_hidden_layers}; at most so many are required.")
+    known = _known_tokens(training, draft_vocab_size)
+    mask = int(token_counts((stage.windows for stage in training.stages), model.vocab_size).argmin())  # the rarest
+    theirs = read_json_object(target / "config.json", unique_keys=False)
+    values = config_for(theirs, layers_for(model.num_hidden_layers), layers, block, len(known), mask)
+    training.run(lambda frozen: DflashTask(values, frozen, known, spacing, training.dtype), f"{spacing} {values}")
+
+
+def _known_tokens(training: Training, count: int | None) -> "I64":
+    """The texts' most frequent tokens, so many or as many as a head knows by default."""
+    from mxconv.errors import MxconvError
+    from mxconv.train.windows import frequent_tokens
+
+    vocab_size = training.config.vocab_size
+    count = count or min(vocab_size, MOST_KNOWN)
+    if count > vocab_size:
+        raise MxconvError(
+            f"--draft-vocab-size {count}: the target has {vocab_size} tokens; at most so many are required."
+        )
+    return frequent_tokens((stage.windows for stage in training.stages), count, vocab_size)
 
 
 @grouped

@@ -20,7 +20,7 @@ from mxconv.arrays import I64
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.engine.rope import RotaryEmbedding
 from mxconv.errors import ModelError
-from mxconv.train.layer_parts import GatedMlp, Projections, heads, rotate, rotations
+from mxconv.train.layer_parts import GatedMlp, Projections, heads, initialize, rotate, rotations
 from mxconv.train.losses import distillation_loss
 from mxconv.train.training_task import FrozenTarget, TrainingTask, num_parameters
 from mxconv.train.windows import Windows
@@ -84,10 +84,14 @@ class Eagle3Task(TrainingTask):
         return 6.0 * (self.block * own - (self.block - 1) * fusion) + 2.0 * self.target.num_parameters
 
     def constants(self) -> dict[str, Tensor]:
-        known = np.zeros(self.config.vocab_size, np.bool_)
-        known[self.tokens] = True
-        distances = self.tokens - np.arange(len(self.tokens))
-        return {"d2t": torch.from_numpy(distances), "t2d": torch.from_numpy(known)}
+        return vocabulary_tables(self.tokens, self.config.vocab_size)
+
+
+def vocabulary_tables(tokens: I64, vocab_size: int) -> dict[str, Tensor]:
+    """What a head's file says of the `tokens` that it knows, rising, of the target's `vocab_size`."""
+    known = np.zeros(vocab_size, np.bool_)
+    known[tokens] = True
+    return {"d2t": torch.from_numpy(tokens - np.arange(len(tokens))), "t2d": torch.from_numpy(known)}
 
 
 class Eagle3Model(nn.Module):
@@ -114,11 +118,7 @@ class Eagle3Model(nn.Module):
         self.norm = nn.RMSNorm(size, eps)
         self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
         self._rotary = RotaryEmbedding(layer.rope, layer.head_dim)
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:
-                nn.init.normal_(parameter, std=0.02)
-            if name.endswith(".bias"):
-                nn.init.zeros_(parameter)
+        initialize(self)
 
     @torch.no_grad()
     def load_head(self, norm: Tensor, head: Tensor) -> None:

@@ -41,6 +41,15 @@ class GatedMlp(nn.Module):
         return result
 
 
+def initialize(model: nn.Module) -> None:
+    """Draw the matrices of a new draft, of std 0.02; biases are zeros."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            nn.init.normal_(parameter, std=0.02)
+        if name.endswith(".bias"):
+            nn.init.zeros_(parameter)
+
+
 def heads(x: Tensor, config: ModelConfig) -> Tensor:
     """(batch, n, num_heads * head_dim) to (batch, n, num_heads, head_dim)."""
     return x.reshape(*x.shape[:2], -1, config.head_dim)

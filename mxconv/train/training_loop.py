@@ -108,6 +108,7 @@ def fit(
         mine = rows[accelerator.process_index :: accelerator.num_processes].to(accelerator.device)
         for group in optimizer.param_groups:
             group["lr"] = stage.learning_rate(place)
+        torch.manual_seed(seed + step)  # what a task draws is the same in every process, and after a kill
         with accelerator.autocast():  # as its `mixed_precision` says
             losses = task.losses(model, mine, stage.windows)
         optimizer.zero_grad()

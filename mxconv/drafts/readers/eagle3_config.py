@@ -139,13 +139,49 @@ def config_for(
     Raises:
         ModelError: the target is of an architecture that is not supported.
     """
+    return {
+        "architectures": ["Eagle3DraftModel"],
+        **speculators_values("eagle3", target, block),
+        "transformer_layer_config": layer_values(target, "llama", 1),
+        "draft_vocab_size": draft_vocab_size,
+        "target_hidden_size": None,
+        LAYER_IDS: list(layer_ids),
+        "norm_before_residual": False,
+        "norm_before_fc": False,
+        "fc_norm": False,
+        "norm_output": False,
+        "tie_word_embeddings": False,
+    }
+
+
+def speculators_values(algorithm: str, target: Mapping[str, object], num_tokens: int) -> dict[str, object]:
+    """What every config.json of the format says: the kind of head, and proposals of how many tokens."""
+    proposals = {"proposal_type": "greedy", "speculative_tokens": num_tokens}
+    return {
+        "speculators_model_type": algorithm,
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": algorithm,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposals],
+            "verifier": {"name_or_path": None, "architectures": target.get("architectures") or []},
+        },
+    }
+
+
+def layer_values(target: Mapping[str, object], model_type: str, num_layers: int) -> dict[str, object]:
+    """The `transformer_layer_config` of layers with a target's own sizes.
+
+    Raises:
+        ModelError: the target is of an architecture that is not supported.
+    """
     own = describe_values(dict(target))
-    layer: dict[str, object] = {
-        "model_type": "llama",
+    return {
+        "model_type": model_type,
         "vocab_size": own.vocab_size,
         "hidden_size": own.hidden_size,
         "intermediate_size": own.intermediate_size,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": num_layers,
         "num_attention_heads": own.num_attention_heads,
         "num_key_value_heads": own.num_key_value_heads,
         "head_dim": own.head_dim,
@@ -156,27 +192,6 @@ def config_for(
         "rms_norm_eps": own.rms_norm_eps,
         "tie_word_embeddings": False,
         **{key: target[key] for key in ROPE_KEYS if target.get(key) is not None},
-    }
-    proposals = {"proposal_type": "greedy", "speculative_tokens": block}
-    return {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": "0.9.0",
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [proposals],
-            "verifier": {"name_or_path": None, "architectures": target.get("architectures") or []},
-        },
-        "transformer_layer_config": layer,
-        "draft_vocab_size": draft_vocab_size,
-        "target_hidden_size": None,
-        LAYER_IDS: list(layer_ids),
-        "norm_before_residual": False,
-        "norm_before_fc": False,
-        "fc_norm": False,
-        "norm_output": False,
-        "tie_word_embeddings": False,
     }
 
 
