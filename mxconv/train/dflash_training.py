@@ -169,7 +169,7 @@ class DflashModel(nn.Module):
         for layer in self.layers:
             x = layer(x, memory, sees, (cosines, sines))
         normed: Tensor = self.norm(x)
-        return normed.unflatten(1, (blocks, size))
+        return normed.reshape(*embedded.shape)
 
 
 class DflashLayer(nn.Module):
