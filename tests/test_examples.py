@@ -136,9 +136,9 @@ def test_readers_are_trained_and_measured_step_by_step(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="the extra train is not installed")
     prompts = EXAMPLES / "prompts.jsonl"
     words = ["--prompts", prompts, "--test", prompts, "--model", TARGET, "--plain", "--steps", "1,2"]
-    sizes = ["--num-texts", "8", "--num-prompts", "2", "--max-new-tokens", "8", "--kinds", "eagle3"]
+    sizes = ["--num-texts", "8", "--num-prompts", "2", "--max-new-tokens", "8", "--kinds", "eagle3,dflash"]
     table = run(EXAMPLES / "train_readers.py", tmp_path, *words, *sizes)  # it ends with an error where a text differs
-    assert table.count("eagle3") >= 6 and "(trees)" in table and "auto" in table
+    assert table.count("eagle3") >= 6 and table.count("dflash") >= 6 and "(trees)" in table and "auto" in table
     assert (tmp_path / "curve.svg").stat().st_size > 1000
 
 

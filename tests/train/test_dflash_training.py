@@ -215,13 +215,21 @@ def test_what_is_written_generates_the_targets_text(folder: Path) -> None:
 
 
 def test_killed_and_gone_on_with_it_draws_the_same_places(folder: Path) -> None:
+    """In one process byte for byte, and in two up to rounding."""
     more = ("--draft-vocab-size", "200", "--save-every", "3")
     kill_after(5, folder / "killed.training" / "losses.jsonl", command(folder, "killed", *more))
     assert not (folder / "killed").exists()
+    shutil.copytree(folder / "killed.training", folder / "handed.training")
     made = run_mxconv(*command(folder, "killed", *more))
     assert made.returncode == 0, made.stderr
     for name in ("losses.jsonl", "model.safetensors"):
         assert (folder / "killed" / name).read_bytes() == (folder / "head" / name).read_bytes()
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    made = run_mxconv(*command(folder, "handed", *more), launcher=launcher)
+    assert made.returncode == 0, made.stderr
+    whole, handed = ((folder / name / "losses.jsonl").read_text().splitlines() for name in ("head", "handed"))
+    for one, two in zip(map(json.loads, whole), map(json.loads, handed), strict=True):
+        assert two["parts"] == pytest.approx(one["parts"], abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,7 @@ from typing import Literal, Self
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe
 from mxconv.arch.fields import Fields
-from mxconv.drafts.readers.eagle3_config import (
-    LAYER_TYPES,
-    checked_layers,
-    layer_values,
-    read_layers,
-    speculators_values,
-)
+from mxconv.drafts.readers.eagle3_config import LAYER_TYPES, checked_layers, layer_values, read_layers, shared_values
 from mxconv.drafts.readers.reader import ReaderConfig, ReaderSizes
 
 MOST_IN_BLOCK = 64
@@ -145,35 +139,22 @@ class DflashConfig(ReaderConfig):
 
 
 def config_for(
-    target: Mapping[str, object],
-    layer_ids: Sequence[int],
-    num_layers: int,
-    block_size: int,
-    draft_vocab_size: int,
-    mask_token_id: int,
+    target: Mapping[str, object], layer_ids: Sequence[int], num_layers: int, block_size: int, known: int, mask: int
 ) -> dict[str, object]:
-    """The config.json of a DFlash head whose layers have a target's own sizes.
+    """The config.json of a head for a target's config.json, whose layers have the target's sizes.
 
-    Args:
-        target: the content of its config.json.
-        layer_ids: whose states are fused, as `DflashConfig` has them, and so the other numbers.
-        num_layers: of the head.
-        block_size: rows of a block, one more than it proposes.
-        draft_vocab_size: tokens that the head knows.
-        mask_token_id: what stands for tokens to come.
-
-    Raises:
-        ModelError: the target is of an architecture that is not supported.
+    `known` tokens can be proposed, and `mask` is the one that stands for those to come. Raises ModelError where the
+    target's architecture is not supported.
     """
     return {
         "architectures": ["DFlashDraftModel"],
-        **speculators_values("dflash", target, block_size - 1),
+        **shared_values("dflash", target, block_size - 1),
         "transformer_layer_config": layer_values(target, "qwen3", num_layers),
-        "draft_vocab_size": draft_vocab_size,
+        "draft_vocab_size": known,
         "target_hidden_size": None,
         LAYER_IDS: list(layer_ids),
         "block_size": block_size,
-        "mask_token_id": mask_token_id,
+        "mask_token_id": mask,
         "sample_from_anchor": False,
         "tie_word_embeddings": False,
     }

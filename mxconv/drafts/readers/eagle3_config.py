@@ -141,7 +141,7 @@ def config_for(
     """
     return {
         "architectures": ["Eagle3DraftModel"],
-        **speculators_values("eagle3", target, block),
+        **shared_values("eagle3", target, block),
         "transformer_layer_config": layer_values(target, "llama", 1),
         "draft_vocab_size": draft_vocab_size,
         "target_hidden_size": None,
@@ -154,16 +154,15 @@ def config_for(
     }
 
 
-def speculators_values(algorithm: str, target: Mapping[str, object], num_tokens: int) -> dict[str, object]:
+def shared_values(algorithm: str, target: Mapping[str, object], num_tokens: int) -> dict[str, object]:
     """What every config.json of the format says: the kind of head, and proposals of how many tokens."""
-    proposals = {"proposal_type": "greedy", "speculative_tokens": num_tokens}
     return {
         "speculators_model_type": algorithm,
         "speculators_version": "0.9.0",
         "speculators_config": {
             "algorithm": algorithm,
             "default_proposal_method": "greedy",
-            "proposal_methods": [proposals],
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": num_tokens}],
             "verifier": {"name_or_path": None, "architectures": target.get("architectures") or []},
         },
     }
