@@ -100,10 +100,7 @@ class DflashModel(nn.Module):
     """Random weights of std 0.02; `load_target` takes what fits of a target.
 
     The names of its state are those of the file, without the embedding, and without the output head where the head
-    knows all tokens: those are left to the target.
-
-    Args:
-        config: sizes, with the layers that it reads named; no layer with a window.
+    knows all tokens: those are left to the target. The config names the layers that are read, and no window.
     """
 
     def __init__(self, config: DflashConfig) -> None:
