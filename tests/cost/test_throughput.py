@@ -5,11 +5,13 @@ import pytest
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.throughput import (
     LLAMA_3_70B,
+    SPIRE_DRAFT_TOKENS,
     SPIRE_DRAFTS,
     SPIRE_TARGET,
     SPIRE_VANILLA,
     BatchedDraft,
     DecoderBody,
+    critical_context,
     throughput_multiplier,
     units_saved,
 )
@@ -42,6 +44,15 @@ def test_multipliers_are_within_half_a_percent_of_the_papers(
     target: DecoderBody, context: int, draft: str, published: float
 ) -> None:
     assert multiplier(target, draft, 64, context) == pytest.approx(published, rel=0.005)
+
+
+@pytest.mark.parametrize(("target", "published"), [(SPIRE_TARGET, 32), (LLAMA_3_70B, 65536 / 2**4)])
+def test_critical_contexts_are_the_papers(target: DecoderBody, published: int) -> None:
+    """Its contexts are powers of two: L_crit is the longest one where some batch makes verification compute.
+
+    With k rows, that is; with the k + 1 of the multiplier the first is 69 instead of 55, and 64 the power below.
+    """
+    assert published <= critical_context(target, SPIRE_DRAFT_TOKENS, H100) < 2 * published
 
 
 def test_cost_analysis() -> None:

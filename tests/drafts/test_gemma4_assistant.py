@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import write_tiny_tokenizer
-from family_checkpoints import GEMMA4, PLAIN_GEMMA4, SIZES, make_model, write_checkpoint
+from family_checkpoints import SIZES, make_model, write_checkpoint
+from gemma4_assistants import CLUSTERS, make_assistant, write_assistant
 from loaded_packages import pack
 from reader_levels import SELECTIONS, specs
 from tiny_levels import by_hand, decoder_of, speculate
-from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
 
 from mxconv.drafts.gemma4_assistant import Assistant, AssistantConfig
 from mxconv.drafts.loader import LoadedPackage
@@ -21,46 +21,7 @@ from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
 
 FAMILY = "gemma4"  # the last two of its six layers read the keys of the two before
-TEXT = (
-    SIZES
-    | GEMMA4
-    | PLAIN_GEMMA4
-    | {
-        "attention_k_eq_v": True,
-        "hidden_size": 32,
-        "model_type": "gemma4_text",
-        "num_hidden_layers": 3,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-        "final_logit_softcapping": None,
-        "use_double_wide_mlp": False,
-        "vocab_size_per_layer_input": 0,
-    }
-)
-CLUSTERS = {"use_ordered_embeddings": True, "num_centroids": 12, "centroid_intermediate_top_k": 5}
 IDS = [3, 17, 40, 8, 22, 9, 65, 31, 2, 77, 12, 50, 33, 61]
-
-
-def make_assistant(**changes: Any) -> Any:
-    """A random one, every parameter exact in BF16."""
-    torch.manual_seed(1)
-    config = Gemma4AssistantConfig(text_config=dict(TEXT), backbone_hidden_size=SIZES["hidden_size"], **changes)
-    config.text_config._attn_implementation = config._attn_implementation = "eager"
-    model = Gemma4AssistantForCausalLM(config).eval()
-    for name, parameter in model.named_parameters():
-        noise = torch.randn_like(parameter) / (parameter.shape[1] ** 0.5 if parameter.ndim > 1 else 4)
-        parameter.data = (noise + (parameter.ndim == 1) * (not name.endswith("bias"))).bfloat16().float()
-    if model.masked_embedding is not None:
-        model.masked_embedding.token_ordering.copy_(torch.randperm(SIZES["vocab_size"]))
-    return model
-
-
-def write_assistant(folder: Path, model: Any) -> Path:
-    ordering = model.state_dict().get("masked_embedding.token_ordering")
-    tensors = {name: tensor.bfloat16() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
-    if ordering is not None:
-        tensors["masked_embedding.token_ordering"] = ordering
-    model.save_pretrained(folder, state_dict=tensors)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Drafts of every kind beside each other: each text is the target's own, of BF16, BSFP and 4-bit targets."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import safetensors.numpy
 from batches import alone, assert_as_alone, position_bytes, run_all
 from dflash_heads import dflash_config, write_dflash
 from eagle3_heads import eagle3_config, p_eagle_config, write_eagle3
+from family_checkpoints import make_model, write_checkpoint
+from gemma4_assistants import CLUSTERS, make_assistant, write_assistant
 from mtp_packages import write_mimo
 from ngram_tables import write_table
 from packages import quantize
@@ -20,6 +23,7 @@ from spires import spire_config, spire_tensors, write_spire
 from trained_levels import PROMPTS, TRAINED, write_mixture, write_noisy, write_renumbered
 
 from mxconv.arrays import F32
+from mxconv.calibrate import calibrate
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
@@ -46,6 +50,8 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "a window of 4 bits": ("bsfp", ["target"], ["streaming,sink=1,window=6,bits=4"], [3], "chain"),
     "retrieved pages": ("mxfp4", ["target"], ["retrieval,pages=1,window=64"], [3], 8),
     "pages by 16 bits": ("bsfp", ["target", "bsfp"], ["retrieval,pages=1,window=64,bits=16"], "auto", "auto"),
+    "2 bits": ("bsfp", ["target"], ["mx2:HERE/two.safetensors"], [3], "chain"),
+    "2 bits below 4": ("mxfp4", ["target", "mxfp4"], ["mx2:HERE/two.safetensors"], [3], 12),
     "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
     "P-EAGLE": ("mxfp4", ["target"], ["p-eagle:HERE/parallel"], [4], "chain"),
@@ -59,6 +65,8 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "Medusa's heads of a copy": ("bsfp", ["target", "bsfp"], ["medusa:HERE/medusa"], [3], "chain"),
     "Hydra's heads": ("mxfp4", ["target", "mxfp4"], ["hydra:HERE/hydra"], [3], 12),
     "Hydra's heads over a layer": ("mxfp4", ["target"], ["hydra:HERE/prefixed"], [3], 12),
+    "Gemma 4's assistant": ("gemma4", ["target"], ["gemma4-assistant:HERE/assistant"], [3], 12),
+    "an assistant of clusters": ("gemma4", ["target", "mxfp4"], ["gemma4-assistant:HERE/clusters"], [3], "chain"),
     "an n-gram table": ("mxfp4", ["target", "mxfp4"], ["ngram:HERE/table"], [3], "chain"),
     "a package": ("mxfp4", ["target"], ["package:HERE/bsfp"], [3], 8),
     "an MTP module": ("mimo", ["target"], ["mtp,confidence=0"], [3], 12),
@@ -82,6 +90,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         quantize(source, folder / codec, codec=codec)
     quantize(write_mimo(folder / "mimo-source"), folder / "mimo")
     quantize(write_mixture(folder / "mixture-source"), folder / "mixture", codec="bsfp")
+    (folder / "text.txt").write_text("\n".join(PROMPTS) * 8)
+    calibrate(folder / "mxfp4", [folder / "text.txt"], folder / "two.safetensors", 512, codec="mx2")
+    quantize(write_gemma4(folder), folder / "gemma4")
     write_table(folder / "table", sha256_file(source / "tokenizer.json"), CONFIG["vocab_size"])
     config = spire_config(CONFIG, (1, 2), window=16)
     write_spire(folder / "spire", config, spire_tensors(TENSORS, config, noise=0.05), "BF16")
@@ -97,6 +108,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, layout in (("medusa", "medusa"), ("hydra", "hydra"), ("prefixed", "hydra-prefix")):
         write_heads(folder / name, layout, CONFIG, "BF16")
     return folder
+
+
+def write_gemma4(folder: Path) -> Path:
+    """A random Gemma 4 with the trained model's tokenizer, and assistants for it."""
+    size, source = CONFIG["vocab_size"], folder / "gemma4-source"
+    sizes = {"vocab_size": size, "vocab_size_per_layer_input": size, "max_position_embeddings": 1024}
+    write_checkpoint(make_model("gemma4", **sizes), source)
+    shutil.copy(TRAINED / "tokenizer.json", source)
+    for name, changes in (("assistant", {}), ("clusters", CLUSTERS | {"num_centroids": 16})):
+        write_assistant(folder / name, make_assistant(size, **changes))
+    return source
 
 
 def check(loaded: LoadedPackage, lengths: Any, tree: Any, grammars: Sequence[Grammar | None] = (None,) * 4) -> None:
