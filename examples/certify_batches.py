@@ -1,10 +1,11 @@
 """Many requests with one answer each, whatever runs beside them: tokens and logits, bit by bit.
 
-    python examples/certify_batches.py CHECKPOINT [NUM_REQUESTS [AT_A_TIME,...]]
+    python examples/certify_batches.py CHECKPOINT [NUM_REQUESTS [AT_A_TIME,... [DRAFT ...]]]
 
 Requests are greedy and drawn with seeds of their own; most begin with the same text, kept once. Each is decoded alone,
 plainly; then all of them 1, 2, 5 and 16 (or AT_A_TIME) at a time with trees of 16 nodes, in random order, some given up
-on the way, caches so small that texts are set back. Targets are the 16-bit weights, stored as they are and as BSFP.
+on the way, caches so small that texts are set back. Targets are the 16-bit weights, stored as they are and as BSFP; the
+4-bit copy and what is below it draft: prompt-lookup, or every DRAFT.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 
 Observed = list[tuple[int, bytes]]  # tokens, each with the SHA-256 of the logits that chose it
-SHARED, LONGEST = PAGE + 7, 140  # tokens of the beginning, and of an answer
+SHARED, LONGEST = 2 * PAGE + 7, 140  # tokens of the beginning, and of an answer
 
 
 def requests_of(count: int, vocab_size: int, random: np.random.Generator) -> list[Request]:
@@ -88,16 +89,18 @@ def together(
     )
 
 
-def main(checkpoint: Path, num_requests: int = 200, widths: str = "1,2,5,16") -> None:
+def main(checkpoint: Path, num_requests: int = 200, widths: str = "1,2,5,16", *drafts: str) -> None:
+    specs = [parse_draft(text) for text in drafts or ("prompt-lookup",)]
     for codec, name in (("mxfp4", "as they are"), ("bsfp", "BSFP")):
         package = Path(tempfile.mkdtemp()) / codec
         with open_checkpoint(checkpoint) as source:
             convert(source, package, QuantizeOptions(codec=codec))
-        with LoadedPackage(package, ["target", codec], drafts=[parse_draft("prompt-lookup")]) as loaded:
-            hierarchy = Hierarchy(loaded.levels, [4, 8], tree=16)
+        with LoadedPackage(package, ["target", codec], drafts=specs) as loaded:
+            hierarchy = Hierarchy(loaded.levels, [4, *[8] * len(specs)], tree=16)
             requests = requests_of(num_requests, hierarchy.vocab_size, np.random.default_rng(1))
             expected = [alone(hierarchy, request) for request in requests]
-            pages = sum(decoder.new_cache(1).pool.page_bytes for decoder in hierarchy.cached_decoders())
+            caches = [decoder.new_cache(1) for decoder in hierarchy.cached_decoders()]
+            pages = sum(cache.pool.page_bytes for cache in (*caches, *hierarchy.reader_caches()))
             for at_a_time in map(int, widths.split(",")):
                 seen = together(hierarchy, requests, expected, at_a_time, (6 + at_a_time // 2) * pages)
                 print(f"16 bits, {name}, {seen}", flush=True)

@@ -4,7 +4,8 @@
     python examples/certify_families.py "qwen3_moe" "lfm2"     # some of the names in tests/family_checkpoints.py
 
 Both codecs; greedy in chains and drawn in trees of 8 nodes. Where there are experts `fewer-experts:1` drafts too, alone
-and below the 4 bits; where there is an MTP module, of random numbers, `mtp`. transformers makes the checkpoints.
+and below the 4 bits; where there is an MTP module, of random numbers, `mtp`; for Gemma 4 two assistants, of random
+numbers too. transformers makes the checkpoints.
 """
 
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+import gemma4_assistants
 import mtp_models
 from checkpoints import write_tiny_tokenizer
 from family_checkpoints import FAMILIES, make_model, write_checkpoint
@@ -55,17 +57,22 @@ for name in sys.argv[1:] or FAMILIES:
             hierarchies += [["fewer-experts:1"], ["own", "fewer-experts:1"]]
         if module:
             hierarchies += [["mtp"]]
+        if name == "gemma4":
+            for kind, changes in (("assistant", {}), ("clusters", gemma4_assistants.CLUSTERS)):
+                gemma4_assistants.write_assistant(folder / kind, gemma4_assistants.make_assistant(**changes))
+                hierarchies += [[*above, f"gemma4-assistant:{folder / kind}"] for above in ([], ["own"])]
         for codec in ("bsfp", "mxfp4"):
             with open_checkpoint(folder / "source") as source:
                 convert(source, folder / codec, QuantizeOptions(codec=codec))
             for drafts in hierarchies:
                 specs = [parse_draft(draft) for draft in drafts if draft != "own"]
                 levels = ["target", codec] if "own" in drafts else ["target"]
+                names = " <- ".join(draft.partition(":")[0] for draft in drafts)
                 with LoadedPackage(folder / codec, levels, drafts=specs) as loaded:
                     for mode, tree, selection in MODES:
                         hierarchy = Hierarchy(loaded.levels, [4] * len(drafts), [0.0] * len(drafts), tree=tree)
                         record = verify_decoding(loaded, hierarchy, prompts, NUM_TOKENS, selection)
-                        print(f"{name}: {codec} {mode}", " <- ".join(drafts), record, flush=True)
+                        print(f"{name}: {codec} {mode}", names, record, flush=True)
                         if record.num_token_mismatches or record.num_logit_mismatches:
                             sys.exit("not the target's own")
                         num_runs, num_tokens = num_runs + 1, num_tokens + record.num_tokens

@@ -97,14 +97,14 @@ def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> No
 
 
 def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
-    lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1", "12").splitlines()
-    assert len(lines) == 2 * 2 * 29
-    for line in lines:
-        *_, levels, record = re.split(r" (?=num_prompts)|chain |auto |16 ", line)
-        target = levels.split(" <- ")[0]
-        assert "num_tokens=12 num_token_mismatches=0 num_logit_mismatches=0" in record
-        assert f"target='{target}' batch=None" in record
-    assert sum("target='target'" in line for line in lines) == 2 * 2 * 23
+    pytest.importorskip("accelerate", reason="the extra train is not installed")
+    words = [EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1", "12"]
+    *lines, total = run(*words).splitlines()
+    assert total == f"{2 * (2 * 63 + 18)} runs, {24 * len(lines)} tokens, 0 tokens or logits differ"
+    drawn = [line for line in lines if "num_prompts" not in line]
+    assert len(lines) == 2 * (2 * 63 + 18) and len(drawn) == 2 * 18
+    assert all(line.endswith(": 24 tokens, 0 logits differ") for line in drawn)
+    assert sum("target='target' batch=None" in line for line in lines) == 2 * 2 * 49
 
 
 def test_a_family_drafts_for_itself_bit_by_bit() -> None:
