@@ -4,6 +4,7 @@ checkpoint:PATH_OR_ID   a 16-bit model as it is
 package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names another of its levels
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
 retrieval               its 4-bit copy over these and the pages of the cache that matter most to each token
+int8-kv                 its 4-bit copy over all of the cache, in a byte a number
 fewer-experts:NUMBER    the target, every token sent to so many experts
 mx2:FILE                the target in 2 bits, below its 4 bits or alone
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
@@ -29,7 +30,7 @@ from mxconv.drafts.mtp import MTP
 from mxconv.drafts.ngram import NGRAM
 from mxconv.drafts.p_eagle import P_EAGLE
 from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
-from mxconv.drafts.sparse_views import RETRIEVAL, STREAMING
+from mxconv.drafts.sparse_views import INT8_KV, RETRIEVAL, STREAMING
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.drafts.spire import SPIRE
 from mxconv.drafts.stand import STAND
@@ -48,6 +49,7 @@ ALL: tuple[DraftKind, ...] = (
     EARLY_EXIT,
     STREAMING,
     RETRIEVAL,
+    INT8_KV,
     FEWER_EXPERTS,
     PROMPT_LOOKUP,
     NGRAM,

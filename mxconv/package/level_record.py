@@ -99,6 +99,7 @@ class PlainRecord(LevelBase):
         "self-draft",
         "mx2",
         "early-exit",
+        "int8-kv",
         "ngram",
         "spire",
         "eagle3",

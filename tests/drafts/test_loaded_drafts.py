@@ -36,6 +36,7 @@ KINDS = (
     "layer-skip:a1",
     "streaming:sink=1,window=3",
     "retrieval:pages=1,window=64",
+    "int8-kv",
     "prompt-lookup:max_ngram=2,min_ngram=2",
     "token-recycling:num_candidates=5",
     "stand:max_ngram=2,num_candidates=5",
