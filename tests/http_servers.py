@@ -1,8 +1,11 @@
 """Real servers on loopback ports, with a small trained model that has a chat template, and clients of them."""
 
 import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +20,7 @@ import openai
 from packages import quantize
 from trained_levels import TRAINED
 
-from mxconv.decode import TextModel, load
+from mxconv.decode import Options, TextModel, load
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.serving.http.served import ServeOptions
 from mxconv.serving.http.server import Serving
@@ -88,16 +91,27 @@ def running(
     levels: Sequence[str] | None = None,
     kv_dtype: KvDtype = "fp32",
     others: Mapping[str, Path] | None = None,
+    decoding: Options | None = None,
+    learns: bool = False,
     **options: Any,
 ) -> Iterator[Running]:
-    """A server in this process, on a port of its own; `others` are further packages by their names."""
+    """A server in this process, on a port of its own; `others` are further packages by their names.
+
+    `decoding` says how much is drafted, and `learns` lets a new speculator learn.
+    """
     listens = threading.Event()
     with ExitStack() as stack:
         models = {
             name: stack.enter_context(load(path, num_threads=1, levels=levels, kv_dtype=kv_dtype))
             for name, path in {NAME: package, **(others or {})}.items()
         }
-        serving = Serving(models, {}, ServeOptions(port=0, **options), lambda _: listens.set())
+        learners = {}
+        if learns:
+            from mxconv.train.online_speculator import learner_of
+
+            learners[NAME] = learner_of(models[NAME], str(package))
+        wanted = ServeOptions(port=0, **options)
+        serving = Serving(models, decoding or {}, wanted, lambda _: listens.set(), learners)
         gate = _gated(serving)
         thread = threading.Thread(target=serving.run)
         thread.start()
@@ -125,6 +139,21 @@ def _gated(serving: Serving) -> threading.Event:
         engine.step = partial(step_through_gate, engine.step)  # type: ignore[method-assign]
     gate.set()
     return gate
+
+
+@contextmanager
+def serve(package: Path, *flags: str, **environment: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`mxconv serve` as a process of its own, and the line that it printed."""
+    command = [sys.executable, "-m", "mxconv.cli.main", "serve", str(package), "--port", "0", "--threads", "1", *flags]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def events_of(response: httpx.Response) -> list[Any]:

@@ -36,6 +36,10 @@ def serve(
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer; all positions.")] = None,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Of a request.")] = 4_000_000,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
+    learn: Annotated[
+        bool,
+        typer.Option("--learn", help="Train the MLP speculator, or a new one, on answers while no request waits."),
+    ] = False,
     drafting: Drafting,
     runtime: Runtime,
     json_output: Json = False,
@@ -52,13 +56,17 @@ def serve(
     try:
         from mxconv.serving.http.served import ServeOptions
         from mxconv.serving.http.server import Serving
+
+        if learn:
+            from mxconv.train.online_speculator import learner_of
     except ModuleNotFoundError as error:
         missing = (error.name or "mxconv").partition(".")[0]
         if missing == "mxconv":
             raise
+        extra = "train" if missing == "torch" else "serve"
         raise ModelError(
-            f"mxconv serve: {missing} is not installed; it belongs to the extra `serve`. "
-            "Run: pip install 'mxconv[serve]'"
+            f"mxconv serve: {missing} is not installed; it belongs to the extra `{extra}`. "
+            f"Run: pip install 'mxconv[{extra}]'"
         ) from None
 
     options = ServeOptions(
@@ -82,7 +90,14 @@ def serve(
 
     with ExitStack() as stack:
         models = [stack.enter_context(runtime.load(package, drafting)) for package in packages]
-        if not Serving(dict(zip(names, models, strict=True)), drafting.options, options, announce).run():
+        named = dict(zip(names, models, strict=True))
+        learners = {}
+        if learn:
+            learners = {
+                name: learner_of(named[name], package, runtime.threads)
+                for name, package in zip(names, packages, strict=True)
+            }
+        if not Serving(named, drafting.options, options, announce, learners).run():
             os._exit(0)  # nobody waits for the step that runs; unmapping the weights under it would end in a crash
 
 

@@ -4,6 +4,7 @@ Source:
     arXiv 2404.19124, section 3.2: the target's states with texts as they are, then with text of its own.
 """
 
+from collections.abc import Sequence
 from math import sqrt
 
 import torch
@@ -45,21 +46,25 @@ class SpeculatorTask(TrainingTask):
         return made
 
     def losses(self, model: nn.Module, token_ids: Tensor, windows: Windows) -> Tensor:
-        logits: list[Tensor] = model(self.target.states(token_ids), token_ids)
         first = max(windows.num_prompt_tokens - 2, 0)  # the first stage chooses the token two places on
-        num_positions = logits[0].shape[1]
-        return torch.stack(
-            [
-                hard_target_loss(row[:, first:], token_ids[:, 2 + stage + first : 2 + stage + num_positions])
-                for stage, row in enumerate(logits)
-            ]
-        )
+        return stage_losses(model(self.target.states(token_ids), token_ids), token_ids, first)
 
     def flops_per_token(self, model: nn.Module) -> float:
         """Two a weight forward, four backward; the target's forward alone."""
         inner, own = self.config.inner_dim, self.config
         projections = inner * own.emb_dim + (own.n_predict - 1) * inner * inner
         return 6.0 * (projections + own.n_predict * inner * own.vocab_size) + 2.0 * self.target.num_parameters
+
+
+def stage_losses(logits: Sequence[Tensor], token_ids: Tensor, first: int = 0) -> Tensor:
+    """The cross-entropy of each stage's logits against the text, (n_predict,), from position `first` on."""
+    num_positions = logits[0].shape[1]
+    return torch.stack(
+        [
+            hard_target_loss(row[:, first:], token_ids[:, 2 + stage + first : 2 + stage + num_positions])
+            for stage, row in enumerate(logits)
+        ]
+    )
 
 
 class ScaleAndShift(nn.Module):

@@ -7,34 +7,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 from commands import run_forked
-from http_servers import post_head
+from http_servers import post_head, serve
 
 SECONDS = 60
 MOST_SECONDS = 10  # from a signal to the end, as docs/serving.md promises
 PATH = "/v1/completions"
 KEY = "from-the-environment"
-
-
-@contextmanager
-def serve(package: Path, *flags: str, **environment: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """The process, and the line that it printed."""
-    command = [sys.executable, "-m", "mxconv.cli.main", "serve", str(package), "--port", "0", "--threads", "1", *flags]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
-    )
-    assert process.stdout is not None
-    try:
-        yield process, process.stdout.readline()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_one_line_says_where_it_listens(package: Path, tmp_path: Path) -> None:
