@@ -14,8 +14,6 @@ Outcome = Literal["proposed", "accepted"]
 class Learner(Protocol):
     """A draft whose weights change while no text is decoded. All calls come from the engine's thread.
 
-    The target decides every token, so that no text depends on what was learned.
-
     Attributes:
         name: of the level.
         num_steps: training steps of this process.

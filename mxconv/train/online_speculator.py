@@ -42,7 +42,7 @@ MOST_NEW = 200_000_000  # weights of the output head of a new speculator
 MOST_TRAINED = 16_000_000  # weights; of a larger speculator embeddings and heads stay as they are
 MOST_BYTES = 1 << 26  # of states in memory
 MOST_POSITIONS, FEWEST_POSITIONS = 256, 8  # of a step
-STEP_FLOPS = 2e10  # of a step, where the fewest positions do not take more
+STEP_FLOPS = 1e10  # of a step, where the fewest positions do not take more
 VISITS = 16  # steps that a position is part of, in the mean
 LEARNING_RATE, NEW_LEARNING_RATE = 3e-4, 1e-3  # more of the former makes texts that it was trained on worse
 BETAS, MOST_NORM = (0.9, 0.95), 1.0
@@ -77,14 +77,11 @@ class OnlineSpeculator:
         if (folder / FILES[1]).is_file():
             _load_learned(self._model, folder, level)
         folder.mkdir(mode=0o700, exist_ok=True)  # what it learned may tell of the texts
-        is_large = num_parameters(self._model) > MOST_TRAINED
-        named = dict(self._model.named_parameters())
-        trained = {name: each for name, each in named.items() if not (is_large and _has_row_a_token(name))}
-        self._model.requires_grad_(False)
-        for each in trained.values():
-            each.requires_grad_(True)
-        self._trained = trained
-        self._optimizer = torch.optim.Adam(trained.values(), learning_rate, BETAS)
+        is_large, named = num_parameters(self._model) > MOST_TRAINED, dict(self._model.named_parameters())
+        for name, each in named.items():
+            each.requires_grad_(not (is_large and name.split(".")[1] in ("emb", "head")))
+        self._trained = {name: each for name, each in named.items() if each.requires_grad}
+        self._optimizer = torch.optim.Adam(self._trained.values(), learning_rate, BETAS)
         self._weights = ModelWeights({}, {})
         self._install(named)
         self._buffer = StateBuffer(max(MOST_BYTES // (4 * config.emb_dim), 1), config.emb_dim, config.n_predict + 2)
@@ -146,9 +143,8 @@ class OnlineSpeculator:
     def _install(self, named: dict[str, torch.nn.Parameter]) -> None:
         """Let the reader have these weights, rounded as its file has them."""
         made = weights_of(named, self._make, self._format.name)
-        self._weights = ModelWeights(
-            {**self._weights.matrices, **made.matrices}, {**self._weights.vectors, **made.vectors}
-        )
+        matrices, vectors = {**self._weights.matrices, **made.matrices}, {**self._weights.vectors, **made.vectors}
+        self._weights = ModelWeights(matrices, vectors)
         self._reader.stages = MlpSpeculator(self._reader.config, self._weights, self.name).stages
 
 
@@ -259,8 +255,3 @@ def _load_learned(model: SpeculatorModel, folder: Path, level: LoadedLevel) -> N
         record = level.record.model_copy(update={"codec": "bf16"})
         stored = SPECULATOR.reader(folder, record, Matrices(), files)
         load_weights(model, stored)
-
-
-def _has_row_a_token(name: str) -> bool:
-    """Whether a parameter is an embedding or an output head."""
-    return name.split(".")[1] in ("emb", "head")
