@@ -86,7 +86,7 @@ def test_files_and_targets_that_a_page_names_exist(page: str) -> None:
 
 
 def test_options_that_the_pages_name_exist() -> None:
-    words = ("generate",), ("push",), ("pull",), (), ("bench", "kernels")
+    words = ("generate",), ("serve",), ("push",), ("pull",), (), ("bench", "kernels")
     known = "".join(run(ROOT, *command, "--help") for command in words)
     for page in ("CONTRIBUTING.md", "SECURITY.md"):
         for option in re.findall(r"`[^`\n]*?(--[a-z-]+)", (ROOT / page).read_text()):
