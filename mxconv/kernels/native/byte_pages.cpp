@@ -42,7 +42,10 @@ template <class Element, class Value>
 void put_values(const Element* values, int64_t head_dim, int64_t stride, const Value& value, const BytePage& page) {
     for (int64_t position = 0; position < kPagePositions; ++position, values += stride) {
         float largest = 0.0f;
-        for (int64_t i = 0; i < head_dim; ++i) largest = std::fmax(largest, std::fabs(value(values[i])));
+        for (int64_t i = 0; i < head_dim; ++i) {
+            const float size = std::fabs(value(values[i]));
+            largest = size > largest ? size : largest;
+        }
         const float step = page.steps()[position] = step_of(largest);
         int8_t* to = page.bytes() + position / 4 * page.columns * 4 + position % 4;
         for (int64_t i = 0; i < head_dim; ++i) to[4 * i] = steps_in(value(values[i]), step);
