@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace mxconv {
 
@@ -13,9 +14,14 @@ constexpr float kMostSteps = 127.0f;
 
 float step_of(float range) { return range > 0.0f && std::isfinite(range) ? range / kMostSteps : 0.0f; }
 
-int8_t steps_in(float value, float step) {
-    const float steps = step > 0.0f ? std::nearbyint(value / step) : 0.0f;
-    return static_cast<int8_t>(steps >= -kMostSteps ? std::fmin(steps, kMostSteps) : 0.0f);  // a NaN is 0
+// By which numbers are divided: a step of 0 leaves nothing of them.
+float divisor_of(float step) { return step > 0.0f ? step : std::numeric_limits<float>::infinity(); }
+
+int8_t steps_in(float value, float divisor) {
+    constexpr float kWhole = 0x1.8p23f;  // added, it leaves no digits behind the point
+    const float steps = value / divisor + kWhole - kWhole;
+    const float most = steps > kMostSteps ? kMostSteps : steps;
+    return static_cast<int8_t>(static_cast<int32_t>(most >= -kMostSteps ? most : 0.0f));  // a NaN is 0
 }
 
 template <class Element, class Value>
@@ -29,11 +35,18 @@ void put_keys(const Element* keys, int64_t head_dim, int64_t stride, const Value
             steps[i] = number > steps[i] ? number : steps[i];
         }
     }
-    for (int64_t i = 0; i < head_dim; ++i) steps[i] = step_of(steps[i] - least[i]);
+    float divisors[kMostByteColumns];
+    for (int64_t i = 0; i < head_dim; ++i) {
+        steps[i] = step_of(steps[i] - least[i]);
+        divisors[i] = divisor_of(steps[i]);
+    }
+    int8_t row[kMostByteColumns] = {};
     for (int64_t position = 0; position < kPagePositions; ++position) {
         for (int64_t i = 0; i < head_dim; ++i) {
-            const float above = value(keys[position * stride + i]) - least[i];
-            page.bytes()[(i / 4 * kPagePositions + position) * 4 + i % 4] = steps_in(above, steps[i]);
+            row[i] = steps_in(value(keys[position * stride + i]) - least[i], divisors[i]);
+        }
+        for (int64_t i = 0; i < head_dim; i += 4) {
+            std::memcpy(page.bytes() + (i * kPagePositions + 4 * position), row + i, 4);
         }
     }
 }
@@ -46,9 +59,11 @@ void put_values(const Element* values, int64_t head_dim, int64_t stride, const V
             const float size = std::fabs(value(values[i]));
             largest = size > largest ? size : largest;
         }
-        const float step = page.steps()[position] = step_of(largest);
+        const float divisor = divisor_of(page.steps()[position] = step_of(largest));
+        int8_t row[kMostByteColumns];
+        for (int64_t i = 0; i < head_dim; ++i) row[i] = steps_in(value(values[i]), divisor);
         int8_t* to = page.bytes() + position / 4 * page.columns * 4 + position % 4;
-        for (int64_t i = 0; i < head_dim; ++i) to[4 * i] = steps_in(value(values[i]), step);
+        for (int64_t i = 0; i < head_dim; ++i) to[4 * i] = row[i];
     }
 }
 
