@@ -234,6 +234,7 @@ class StateCache:
     @contextmanager
     def borrow(self, start: int, stop: int) -> Iterator[None]:
         """For others who cut back to `start`, a reachable number; afterwards rows up to `stop` are there again."""
+        self.walk = self._next = None  # of a pass that failed
         if start < self._snapshots[0][0]:  # others begin anew, and so elsewhere
             own = dict(vars(self))
             vars(self).update(vars(StateCache(self.sizes, self.num_layers)))

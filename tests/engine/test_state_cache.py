@@ -151,6 +151,18 @@ def test_states_are_those_of_the_path_after_whatever_was_tried(data: st.DataObje
     text.feed(1)
 
 
+def test_a_pass_that_failed_is_forgotten_where_others_begin_anew() -> None:
+    text = Text()
+    text.feed(65, num_wanted=1)  # of which the first state is gone
+    text.feed(66, num_layers=1)
+    rows = list(text.rows)
+    with borrowed(text.cache, 0, 65):
+        text.rows.clear()
+        text.feed(1, num_wanted=1)
+    text.rows[:] = rows
+    text.feed(1)
+
+
 def test_at_least_64_rows_can_be_taken_back_from_a_long_text_and_more_where_they_wanted_logits() -> None:
     text = Text()
     text.feed(500, num_wanted=1)
