@@ -3,74 +3,64 @@
     calibrate(Path("package"), [Path("texts.jsonl")], Path("draft.safetensors"), 16_384)
 
 The package holds the direct cast to 4 bits, or is given a draft of 2 bits (formats/mx2.md). The texts go through the
-target's layers, one after another; X^T X of what each matrix of a layer multiplies is summed
-(`engine/recorded_inputs.py`); its codes are rounded anew (`codecs/gptq.py`), and kept for each row that errs less than
-the nearest codes. Scales are chosen anew before, by the mean squares of what
-their weights multiply; BSFP chooses among the codes that reach a weight (`codecs/bsfp/reach.py`). Memory holds the sums
-of one layer. What comes out is a draft file. Inputs that the 4-bit layers before give, as in GPTQ's paper, took half as
-long again, and the draft agreed with its target no more often.
+target's layers and the draft's, one layer after another (`engine/text_states.py`). The matrices of a layer are rounded
+anew in four stages, each by the rows that the draft as it is by then gives them (`engine/recorded_inputs.py`): a
+regression moves their weights toward what makes up for errors of all that came before, as far as that holds on texts
+that it was not fitted to, and error compensation rounds the result (`conversion/compensation.py`). Memory holds one
+layer's sums and rows. What comes out is a draft file.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mxconv.arch.description import Attending
-from mxconv.arrays import F32, F64, U8, U16
+from mxconv.arrays import F32, U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
-from mxconv.codecs.gptq import (
-    BLOCK_ROWS,
-    DAMPING,
-    E2M1,
-    TWO_BITS,
-    Grid,
-    InputFactor,
-    MxGrid,
-    compensated_codes,
-    fit_block_scales,
-    output_errors,
-)
+from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING
 from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_scales, pad
+from mxconv.conversion.compensation import Draft, MatrixInputs, bsfp_anew, mx2_anew, mxfp4_anew
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.fit_screen import fit_screen
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.attention import WeightedAttention
-from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows, spans
 from mxconv.engine.layer import Layer
-from mxconv.engine.recorded_inputs import InputRecorder, InputSum
-from mxconv.engine.rope import Positions
-from mxconv.engine.weights import CheckedWeights, WeightedNorm
+from mxconv.engine.recorded_inputs import (
+    MLP,
+    NUM_STAGES,
+    EnoughError,
+    InputRecorder,
+    InputSum,
+    Key,
+    PassRows,
+    RecordedLayer,
+)
+from mxconv.engine.text_states import TextStates
+from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights, WeightedNorm
+from mxconv.kernels.matrix import Matrix
 from mxconv.package.stored import stored_shape
-from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
+from mxconv.package.stored_matrix import StoredMx2, StoredMxfp4
 from mxconv.package.tensor_record import TensorRecord
 from mxconv.progress import Progress, silent
 from mxconv.speculation.calibration_texts import read_texts
 
-PASS_TOKENS = 2048  # that go through a layer at a time
 MIN_ROWS = 64  # of inputs; a matrix that multiplied fewer is cast
-
-Draft = tuple[U8, U8 | U16]
-"""Codes and scales of a matrix as a package stores them."""
 
 
 @dataclass
 class Calibration:
-    """A calibration on its way: the package, the hidden states of all texts, and counts for the manifest."""
+    """A calibration on its way: the package, its texts in the exact model and in the draft, and counts."""
 
     loaded: LoadedPackage
-    texts: list[list[int]]
-    states: list[F32]  # of each text, (num_tokens, hidden_size): the input of the next layer
-    own_inputs: list[F32 | None]  # of each text, where layers have own ones: (num_layers, num_tokens, size)
-    caches: list[KVCache] | None  # of each text, where layers read what other layers wrote
+    exact: TextStates
+    draft: TextStates
     norm: WeightedNorm  # of what the head takes
     is_in_two_bits: bool = False
     num_compensated: int = 0
@@ -80,36 +70,7 @@ class Calibration:
     def begin(cls, loaded: LoadedPackage, texts: list[list[int]]) -> "Calibration":
         """Embed the texts."""
         decoder = Decoder(loaded.own.config, loaded.own.sixteen_bits, "calibration")
-        first = [decoder.first_inputs(np.array(text, np.intp), Positions(range(len(text)))) for text in texts]
-        states, own_inputs = [x for x, _ in first], [own for _, own in first]
-        mixers = [layer.mixer for layer in decoder.config.layers]
-        shares = any(isinstance(mixer, Attending) and mixer.source is not None for mixer in mixers)
-        caches = [KVCache(decoder.config) for _ in texts] if shares else None
-        return cls(loaded, texts, states, own_inputs, caches, decoder.norm)
-
-    def passes(self, layer: Layer) -> Iterator[tuple[int, F32]]:
-        """What a layer makes of the texts: the number of a text and its rows, one text after another."""
-        config, number = self.loaded.own.config, 0
-        if isinstance(layer.mixer, WeightedAttention):
-            layer.mixer.attends_together = True
-        for group in _groups([len(text) for text in self.texts], PASS_TOKENS):
-            sequences = [
-                SequenceRows(self.texts[n], KVCache(config) if self.caches is None else self.caches[n]) for n in group
-            ]
-            for rows in sequences:
-                rows.cache.begin(rows.branches, 0)
-            x = np.concatenate([self.states[n] for n in group])
-            own = [inputs[layer.index] for n in group if (inputs := self.own_inputs[n]) is not None]
-            with np.errstate(over="ignore", invalid="ignore"):
-                y = layer(
-                    x,
-                    sequences,
-                    Positions([position for rows in sequences for position in rows.positions]),
-                    np.concatenate(own) if own else None,
-                )
-            for span in spans(rows.num_rows for rows in sequences):
-                yield number, y[span]
-                number += 1
+        return cls(loaded, TextStates(decoder, texts), TextStates(decoder, texts), decoder.norm)
 
 
 def calibrate(
@@ -152,6 +113,7 @@ def calibrate(
         description = {
             "rule": "gptq",
             "scale_rule": "inputs",
+            "weights": "moved",
             "damping": DAMPING,
             "texts": [{"sha256": sha256_file(path), "num_bytes": check_regular_file(path)} for path in files],
             "num_texts": len(texts),
@@ -171,9 +133,9 @@ def calibrate(
                 prefix = f"{config.layer_prefix}.{index}."  # of the layer's tensors
                 of_layer = {own: left.pop(own) for own in list(left) if own.startswith(prefix)}
                 _calibrate_layer(calibration, index, prefix, of_layer, writer)
-            normed = [calibration.norm(states) for states in calibration.states]
+            normed = [calibration.norm(states) for states in calibration.draft.states]
             screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
-            _calibrate_head(calibration, normed, left, writer)
+            _calibrate_head(calibration, left, writer)
             for record in left.values():
                 writer.write(record.name, *_cast(calibration, record))
                 calibration.num_cast += 1
@@ -182,75 +144,132 @@ def calibrate(
     progress("calibrate layers", 1, 1)
 
 
-def _groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Numbers of texts that go through a layer together: as many as have `most` tokens, or one."""
-    group: list[int] = []
-    for number, length in enumerate(lengths):
-        if group and sum(lengths[n] for n in group) + length > most:
-            yield group
-            group = []
-        group.append(number)
-    if group:
-        yield group
-
-
 def _calibrate_layer(
     calibration: Calibration, index: int, prefix: str, records: dict[str, TensorRecord], writer: DraftFileWriter
 ) -> None:
-    """Go on to the next layer's inputs, recording; round anew, and write."""
-    loaded = calibration.loaded
-    config, recorder = loaded.own.config, InputRecorder()
-    exact = recorder.weights(loaded.own.sixteen_bits, prefix)
-    made = dict(calibration.passes(Layer(CheckedWeights(exact, "calibration"), config, index)))
-    calibration.states = [made[number] for number in range(len(calibration.texts))]
-    _write_anew(calibration, recorder, records, writer)
+    """Round a layer's matrices stage by stage, each by what the stages before make; write them, and go on."""
+    config, exact, draft = calibration.loaded.own.config, calibration.exact, calibration.draft
+    groups, weights = range(len(exact.states)), calibration.loaded.own.sixteen_bits
+    recorder, wanted = InputRecorder(prefix), list[PassRows]()
+    layer = RecordedLayer(weights, config, index, recorder)
+    for group in groups:
+        exact.states[group] = exact.finished(layer, group, exact.mixed(layer, group))
+        wanted.append(recorder.pass_rows())
+    left, mixed = dict(records), list[F32]()
+    for stage in range(NUM_STAGES):
+        recorder, sums = InputRecorder(prefix, stage), dict[Key, InputSum]()
+        layer = RecordedLayer(weights, config, index, recorder)
+        for group in groups:
+            with suppress(EnoughError):
+                if stage <= MLP:
+                    mixed[group:] = [draft.mixed(layer, group)]
+                if stage >= MLP:
+                    draft.finished(layer, group, mixed[group])
+            _add_pass(sums, wanted[group], recorder.pass_rows(), draft.is_second[group])
+        taken = {name: left.pop(name) for name in {name for name, _ in sums} & left.keys()}
+        weights = _write_anew(calibration, sums, recorder.turned, taken, weights, writer)
+    weights = _write_anew(calibration, {}, set(), left, weights, writer)
+    layer = Layer(CheckedWeights(weights, "calibration"), config, index)
+    draft.states = [draft.finished(layer, group, mixed[group]) for group in groups]
 
 
-def _calibrate_head(
-    calibration: Calibration, normed: list[F32], records: dict[str, TensorRecord], writer: DraftFileWriter
-) -> None:
+def _add_pass(sums: dict[Key, InputSum], exact: PassRows, draft: PassRows, is_second: NDArray[np.bool_]) -> None:
+    """Add the rows of one pass; matrices that multiply the same array share a sum."""
+    added: dict[int, InputSum] = {}
+    for key, x in draft.taken.items():
+        if id(x) in added:
+            sums[key] = added[id(x)]
+            continue
+        found = added[id(x)] = sums.setdefault(key, InputSum(x.shape[1]))
+        if key not in exact.taken:  # rows that an expert took are others in the exact model
+            found.add(x, np.zeros(len(x), np.bool_))
+            continue
+        lacking = exact.residuals[key] - draft.residuals[key] if key in draft.residuals else None
+        found.add(x, is_second, exact.taken[key], lacking)
+
+
+def _calibrate_head(calibration: Calibration, records: dict[str, TensorRecord], writer: DraftFileWriter) -> None:
     """The output head, if it is among the matrices that are left: it takes the last layer's normed rows."""
-    config, recorder = calibration.loaded.own.config, InputRecorder()
+    config = calibration.loaded.own.config
     name = config.head if config.head in records else config.embedding
     if name not in records or not (name == config.head or config.tie_word_embeddings):
         return
-    found = recorder.sums[name, None] = InputSum(config.hidden_size)
-    for rows in normed:
-        found.add(rows)
-    _write_anew(calibration, recorder, {name: records.pop(name)}, writer)
+    found = InputSum(config.hidden_size)
+    for exact, draft, is_second in zip(
+        calibration.exact.states, calibration.draft.states, calibration.draft.is_second, strict=True
+    ):
+        found.add(calibration.norm(draft), is_second, calibration.norm(exact))
+    weights = calibration.loaded.own.sixteen_bits
+    _write_anew(calibration, {(name, None): found}, set(), {name: records.pop(name)}, weights, writer)
 
 
 def _write_anew(
-    calibration: Calibration, recorder: InputRecorder, records: dict[str, TensorRecord], writer: DraftFileWriter
-) -> None:
-    """Round matrices anew by the inputs that were recorded, and write them; the cast where there were too few."""
-    loaded, factors = calibration.loaded, dict[int, InputFactor]()
+    calibration: Calibration,
+    sums: Mapping[Key, InputSum],
+    turned: Container[Key],
+    records: Mapping[str, TensorRecord],
+    weights: ModelWeights,
+    writer: DraftFileWriter,
+) -> ModelWeights:
+    """Round matrices anew by the inputs that were recorded, and write them; the cast where there were too few.
+
+    Returns:
+        `weights` with these matrices as the draft has them.
+    """
+    inputs: dict[int, MatrixInputs] = {}
+    matrices, stacks = dict(weights.matrices), dict(weights.stacks)
     for own, record in records.items():
-        drafts = []
+        drafts, made = [], []
         for expert in range(record.stack.num_experts) if record.stack else (None,):
-            key, found = (own, expert), recorder.sums.get((own, expert))
+            key, found = (own, expert), sums.get((own, expert))
             if found is None or found.num_rows < MIN_ROWS or not _is_usable(found):
                 calibration.num_cast += 1
-                drafts.append(_cast(calibration, record, expert))
-                continue
-            calibration.num_compensated += 1
-            if id(found) not in factors:
-                factors[id(found)] = InputFactor.of(found.products)
-            inputs = _Inputs(found.products, factors[id(found)], found.num_rows, key in recorder.turned)
-            exact = loaded.own.sixteen_bits
-            matrix = exact.matrices[own] if expert is None else exact.stacks[own].matrix(expert)
-            step = matrix.shape[0] if inputs.is_turned else BLOCK_ROWS
-            for start in range(0, matrix.shape[0], step):
-                rows = slice(start, min(start + step, matrix.shape[0]))
-                weights = matrix.rows(np.arange(rows.start, rows.stop)).astype(np.float64)
-                if calibration.is_in_two_bits:
-                    drafts.append(_mx2_anew(weights, inputs))
-                elif record.codec == "mxfp4":
-                    drafts.append(_mxfp4_anew(loaded.package.mxfp4(record, expert), rows, weights, inputs))
-                else:
-                    drafts.append(_bsfp_anew(loaded.package.bsfp(record, expert), rows, weights, inputs))
-        codes, scales = zip(*drafts, strict=True)
-        writer.write(record.name, np.concatenate(codes), np.concatenate(scales))
+                parts = [_cast(calibration, record, expert)]
+            else:
+                calibration.num_compensated += 1
+                if id(found) not in inputs:
+                    inputs[id(found)] = MatrixInputs.of(found, key in turned)
+                parts = _rounded_anew(calibration, own, record, expert, inputs[id(found)])
+            codes, scales = (np.concatenate(each) for each in zip(*parts, strict=True))
+            drafts.append((codes, scales))
+            made.append(_drafted(calibration, record, expert, codes, scales))
+        writer.write(record.name, *(np.concatenate(each) for each in zip(*drafts, strict=True)))
+        if record.stack:
+            stacks[own] = ExpertStack(weights.stacks[own].shape, made.__getitem__)
+        else:
+            matrices[own] = made[0]
+    return replace(weights, matrices=matrices, stacks=stacks)
+
+
+def _drafted(calibration: Calibration, record: TensorRecord, expert: int | None, codes: U8, scales: U8 | U16) -> Matrix:
+    """The draft's matrix of these codes and scales."""
+    package, make = calibration.loaded.package, calibration.loaded.matrices
+    if calibration.is_in_two_bits:
+        return make.mx2_draft(StoredMx2(stored_shape(record), codes, scales))
+    if record.codec == "mxfp4":
+        return make.mxfp4_draft(StoredMxfp4(package.mxfp4(record, expert).shape, codes, scales))
+    bsfp = package.bsfp(record, expert)
+    return make.bsfp_draft(replace(bsfp, packed=replace(bsfp.packed, codes=codes, scales=scales)))
+
+
+def _rounded_anew(
+    calibration: Calibration, own: str, record: TensorRecord, expert: int | None, inputs: MatrixInputs
+) -> list[Draft]:
+    """Some rows of a matrix after others."""
+    loaded, drafts = calibration.loaded, []
+    exact = loaded.own.sixteen_bits
+    matrix = exact.matrices[own] if expert is None else exact.stacks[own].matrix(expert)
+    step = matrix.shape[0] if inputs.is_turned else BLOCK_ROWS
+    for start in range(0, matrix.shape[0], step):
+        rows = slice(start, min(start + step, matrix.shape[0]))
+        weights = inputs.moved(matrix.rows(np.arange(rows.start, rows.stop)).astype(np.float64), rows)
+        if calibration.is_in_two_bits:
+            drafts.append(mx2_anew(weights, inputs))
+        elif record.codec == "mxfp4":
+            drafts.append(mxfp4_anew(loaded.package.mxfp4(record, expert), rows, weights, inputs))
+        else:
+            drafts.append(bsfp_anew(loaded.package.bsfp(record, expert), rows, weights, inputs))
+    return drafts
 
 
 def _cast(calibration: Calibration, record: TensorRecord, expert: int | None = None) -> Draft:
@@ -272,71 +291,6 @@ def _cast(calibration: Calibration, record: TensorRecord, expert: int | None = N
     return bsfp.codes, bsfp.scales
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """What a matrix multiplied: X^T X, its factor, how many rows; and whether stored rows are its inputs."""
-
-    products: F64
-    factor: InputFactor
-    num_rows: int
-    is_turned: bool
-
-    @property
-    def squares(self) -> F64:
-        """Mean squares of the inputs, which broadcast to the matrix as it is stored."""
-        squares: F64 = self.products.diagonal() / self.num_rows
-        return squares[:, None] if self.is_turned else squares
-
-    def better_codes(self, weights: F64, grid: Grid, nearest: U8) -> U8:
-        """The compensated codes of each output, or the nearest ones where these err no more over the inputs."""
-        if self.is_turned:
-            weights, grid, nearest = weights.T, grid.turned(), nearest.T
-        codes = compensated_codes(weights, grid, self.factor)
-        errors, others = (output_errors(weights - grid.values(each), self.products) for each in (codes, nearest))
-        made = np.where((errors < others)[:, None], codes, nearest)
-        return made.T if self.is_turned else made
-
-
-def _mxfp4_anew(cast: StoredMxfp4, rows: slice, weights: F64, inputs: _Inputs) -> Draft:
-    """Codes, and scales that suit what the weights multiply."""
-    tiles, (num_rows, columns) = _tiles(rows), weights.shape
-    cast_codes = unpack_nibbles(cast.codes[tiles])[:num_rows, :columns]
-    scales = fit_block_scales(E2M1, weights, unpack_scales(cast.scales[tiles])[:num_rows], inputs.squares)
-    grid = MxGrid.of(E2M1, scales, columns)
-    codes = inputs.better_codes(weights, grid, grid.cast(weights))
-    codes = np.where(np.repeat(scales == 0, BLOCK, axis=1)[:, :columns], cast_codes, codes)  # zeros are zero bytes
-    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
-
-
-def _mx2_anew(weights: F64, inputs: _Inputs) -> Draft:
-    """Codes, and scales that suit what the weights multiply, two bits each; zeros are zero bytes."""
-    columns = weights.shape[1]
-    scales = fit_block_scales(TWO_BITS, weights, quantize_mx2(weights.astype(np.float32))[1], inputs.squares)
-    grid = MxGrid.of(TWO_BITS, scales, columns)
-    codes = inputs.better_codes(weights, grid, grid.cast(weights))
-    codes[np.repeat(scales == 0, BLOCK, axis=1)[:, :columns]] = 0
-    return pack_mx2(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
-
-
-def _bsfp_anew(cast: StoredBsfp, rows: slice, weights: F64, inputs: _Inputs) -> Draft:
-    """Codes that reach the weights, and scales that suit what these multiply."""
-    packed, num_rows = cast.row_tiles(_tiles(rows).start, _tiles(rows).stop), len(weights)
-    if cast.rescale_factor != 1.0:
-        return packed.codes, packed.scales
-    table, patterns = reaching_table(cast.table), cast.target_rows(rows.start, rows.stop)
-    shifts = None if packed.row_shifts is None else packed.row_shifts[:num_rows]
-    squares = inputs.squares.astype(np.float32)
-    scales = fit_scales(patterns, table, shifts, unpack_scales(packed.scales)[:num_rows], squares)
-    grid = ReachGrid.of(patterns, table, shifts, scales)
-    codes = inputs.better_codes(weights, grid, grid.cast(patterns))
-    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
-
-
-def _tiles(rows: slice) -> slice:
-    """The row tiles of rows that begin with one."""
-    return slice(rows.start // TILE_ROWS, -(-rows.stop // TILE_ROWS))
-
-
 def _is_usable(found: InputSum) -> bool:
-    squares = found.products.diagonal()
+    squares = found.products.sum(axis=0).diagonal()
     return bool(np.isfinite(squares).all() and squares.any())

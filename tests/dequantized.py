@@ -1,8 +1,10 @@
-"""What a package's own codecs say its draft's weights are, by the NumPy reference."""
+"""What a package's own codecs say its draft's weights are, by the NumPy reference; and what these make of a text."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
@@ -28,3 +30,22 @@ def dequantized(package: Path) -> dict[str, np.ndarray]:
                 bsfp = opened.bsfp(record)
                 found[record.name] = decode_bsfp_draft(bsfp.packed, bsfp.table, bsfp.shape)
         return found
+
+
+def state_errors(source: Path, token_ids: Sequence[int], *drafts: Mapping[str, np.ndarray]) -> list[list[float]]:
+    """How far the hidden states of a text are from the exact ones after each layer, for each draft, by transformers.
+
+    A draft's tensors take the place of the checkpoint's; the squared errors are summed.
+    """
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+
+    def states(draft: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        for name, values in draft.items():
+            model.get_parameter(name).data = torch.from_numpy(values)
+        with torch.no_grad():
+            found = model(torch.tensor([list(token_ids)]), output_hidden_states=True).hidden_states
+        return [each[0].numpy() for each in found[1:]]
+
+    exact = states({})
+    return [[float(np.square(a - b).sum()) for a, b in zip(states(draft), exact, strict=True)] for draft in drafts]

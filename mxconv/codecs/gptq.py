@@ -21,6 +21,8 @@ from mxconv.codecs.mxfp4 import BLOCK, MAX_EXPONENT
 from mxconv.codecs.vnni8 import pad
 
 DAMPING = 0.01  # of the mean square of an input, added to every one
+RIDGES = (0.1, 1.0, 10.0, 100.0)  # of the mean square of an input, as DAMPING
+JUDGED_OUTPUTS = 256  # by which a ridge is chosen
 BLOCK_INPUTS = 128  # whose errors reach later blocks together
 BLOCK_ROWS = 4096  # that are rounded together: rows do not depend on each other
 
@@ -148,6 +150,44 @@ def compensated_codes(weights: F64, grid: Grid, factor: InputFactor) -> U8:
         rest = np.ascontiguousarray(weights[rows].T[factor.order])
         codes[rows, factor.order] = _rounded(rest, grid.part(rows, factor.order), factor.unit).T
     return codes
+
+
+def moved_weights(weights: F64, products: F64, wanted: F64) -> F64:
+    """The weights with which inputs give most of what is wanted of them: (out_features, in_features).
+
+    A draft's matrix multiplies other rows X than the exact one, Y, and what it makes is added to others, R in place of
+    S. The result V makes |X V^T - Y W^T - (S - R)|^2 small: W, and a ridge regression of the rest, whose strength is
+    the one of `RIDGES` that does best on each half of the rows when it was fitted to the other; none if that does.
+
+    Args:
+        weights: W, (out_features, in_features) float64.
+        products: X^T X of each half, (2, in_features, in_features).
+        wanted: X^T (Y - X) W^T + X^T (S - R) of each half, (2, in_features, out_features).
+
+    Source:
+        GPTAQ, arXiv 2504.02692, moves the weights toward Y W^T, without the ridge's choice; S - R is ours.
+    """
+    if not products.any(axis=(1, 2)).all():
+        return weights
+    few = wanted[:, :, :: -(-wanted.shape[2] // JUDGED_OUTPUTS)]
+    gains = [sum(_gain(products, few, half, ridge) for half in range(2)) for ridge in RIDGES]
+    if max(gains) <= 0:
+        return weights
+    moved: F64 = weights + _regressed(products.sum(axis=0), wanted.sum(axis=0), RIDGES[int(np.argmax(gains))]).T
+    return moved
+
+
+def _gain(products: F64, wanted: F64, half: int, ridge: float) -> float:
+    """How much less the squared error of one half of the rows becomes by a regression of the other."""
+    found = _regressed(products[1 - half], wanted[1 - half], ridge)
+    return float(np.vdot(found, 2 * wanted[half] - products[half] @ found))
+
+
+def _regressed(products: F64, wanted: F64, ridge: float) -> F64:
+    damped = products.copy()
+    damped[np.diag_indices_from(damped)] += ridge * products.diagonal().mean()
+    found: F64 = np.linalg.solve(damped, wanted)
+    return found
 
 
 def output_errors(off: F64, products: F64) -> F64:

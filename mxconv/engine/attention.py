@@ -187,7 +187,7 @@ class WeightedAttention(WeightedPart):
                 num_places = rows.cache.length + rows.num_rows
                 is_seen = np.zeros((rows.num_rows, num_places), np.bool_)
                 for row, places in enumerate(seen):
-                    is_seen[row, places] = True
+                    is_seen[row, slice(places.start, places.stop) if isinstance(places, range) else places] = True
                 keys_seen, values_seen = self._read(rows, range(num_places))
                 mixed[span] = attend_together(queries[span], keys_seen, values_seen, is_seen, **options)
                 continue

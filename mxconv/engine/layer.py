@@ -85,13 +85,19 @@ class Layer:
             positions: of the rows.
             own_inputs: the layer's own embeddings of them, (num_tokens, size), where it has such.
         """
-        mixed = x
-        if not self.skips_attention:
-            taken = _normed(self.before_mixer, x)
-            added = _normed(self.after_mixer, self.mixer(taken, sequences, positions, self.sink_window))
-            mixed = x + self._scaled(added)
-        elif isinstance(self.mixer, RecurrentMixer):
-            self.mixer.follow(sequences)
+        return self.finished(x, self.mixed(x, sequences, positions), own_inputs)
+
+    def mixed(self, x: F32, sequences: Sequence[SequenceRows], positions: Positions) -> F32:
+        """The first half: rows and what the mixer adds to them."""
+        if self.skips_attention:
+            if isinstance(self.mixer, RecurrentMixer):
+                self.mixer.follow(sequences)
+            return x
+        taken = _normed(self.before_mixer, x)
+        return x + self._scaled(_normed(self.after_mixer, self.mixer(taken, sequences, positions, self.sink_window)))
+
+    def finished(self, x: F32, mixed: F32, own_inputs: F32 | None = None) -> F32:
+        """The second half: what the MLP and the layer's own inputs make of the first one of `x`."""
         if self.mlp is not None and not self.skips_mlp:
             mixed = self.with_mlp(mixed, x if self.parts.is_parallel else mixed)
         if self.layer_input is not None and own_inputs is not None and not self.skips_mlp:

@@ -1,74 +1,141 @@
-"""Matrices that record what they multiply, as X^T X: what a calibration learns from a layer.
+"""What the matrices of a layer multiply, in the exact model and in its draft side by side: what a calibration learns.
 
-recorder = InputRecorder()
-layer = Layer(CheckedWeights(recorder.weights(exact, prefix), name), config, index)  # then evaluate texts
-recorder.sums["model.layers.0.mlp.up_proj.weight", None].products
+    recorder = InputRecorder(prefix, stage=2)
+    layer = RecordedLayer(weights, config, index, recorder)  # then evaluate texts
+    recorder.pass_rows().taken["model.layers.0.mlp.up_proj.weight", None]
+
+A layer has four stages: the matrices of its mixer, the mixer's last one, those of its MLP, and the MLP's last one. The
+matrices of a stage multiply what those of the stages before made, so that these are rounded first.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, F64
-from mxconv.engine.weights import ExpertStack, ModelWeights
+from mxconv.engine.attention import WeightedAttention
+from mxconv.engine.experts import WeightedMixture
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.layer import Layer
+from mxconv.engine.rope import Positions
+from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights
 from mxconv.kernels.matrix import Matrix
 
-CHUNK_ROWS = 1024  # that become float64 at a time
+CHUNK_ROWS = 1024  # that are summed in float32
+NUM_STAGES = 4
+MLP = 2  # the first stage of it
+
 Key = tuple[str, int | None]
 """A tensor by the decoder's name, and of a stack the expert."""
 
 
 class InputSum:
-    """X^T X of all rows that matrices with one input multiplied; `products` is (in_features, in_features) float64."""
+    """Sums over the rows X that matrices with one input multiply in a draft, each of two halves of them, float64.
+
+    `products` are X^T X, (in_features, in_features). `moved` are X^T (Y - X), where Y are the same rows in the exact
+    model. `missing` are X^T (S - R), (in_features, out_features), where R are the rows that the product is added to
+    and S those of the exact model; None where it is added to none.
+    """
 
     def __init__(self, num_inputs: int) -> None:
-        self.products: F64 = np.zeros((num_inputs, num_inputs))
+        self.products = np.zeros((2, num_inputs, num_inputs))
+        self.moved: F64 | None = None
+        self.missing: F64 | None = None
         self.num_rows = 0
-        self.last: F32 | None = None  # the rows that were added last: another matrix may multiply the same
 
-    def add(self, x: F32) -> None:
-        """Add rows, (num_tokens, in_features), once."""
-        if x is self.last:
-            return
-        for start in range(0, len(x), CHUNK_ROWS):
-            rows = x[start : start + CHUNK_ROWS].astype(np.float64)
-            self.products += rows.T @ rows
+    def add(self, x: F32, is_second: NDArray[np.bool_], exact: F32 | None = None, lacking: F32 | None = None) -> None:
+        """Add rows.
+
+        Args:
+            x: (num_tokens, in_features).
+            is_second: (num_tokens,) which of them are of the second half.
+            exact: the same of the exact model.
+            lacking: (num_tokens, out_features) of what their products are added to.
+        """
+        if exact is not None and self.moved is None:
+            self.moved = np.zeros_like(self.products)
+        if lacking is not None and self.missing is None:
+            self.missing = np.zeros((2, x.shape[1], lacking.shape[1]))
+        for half in range(2):
+            of_half = np.flatnonzero(is_second == half)
+            for start in range(0, len(of_half), CHUNK_ROWS):
+                some = of_half[start : start + CHUNK_ROWS]
+                rows = x[some]
+                self.products[half] += rows.T @ rows
+                if exact is not None and self.moved is not None:
+                    self.moved[half] += rows.T @ (exact[some] - rows)
+                if lacking is not None and self.missing is not None:
+                    self.missing[half] += rows.T @ lacking[some]
         self.num_rows += len(x)
-        self.last = x
+
+
+class EnoughError(Exception):
+    """All that is to be recorded has been."""
+
+
+class PassRows(NamedTuple):
+    """What matrices took in a pass, (num_tokens, in_features) each, and what their products were added to."""
+
+    taken: dict[Key, F32]
+    residuals: dict[Key, F32]  # (num_tokens, hidden_size), in the products' own measure
 
 
 class InputRecorder:
-    """The sums of a layer's matrices.
+    """What the matrices of a layer multiply in a pass: those of one stage, or without one all whose rows are texts'.
 
-    Matrices that multiply the very same array, as q, k and v, or gate and up, share a sum. `turned` names those that
-    a layer multiplies transposed: their stored rows are its inputs.
+    `turned` names those that a layer multiplies transposed: their stored rows are its inputs. `paired` are those that
+    take every row of the texts, which experts do not.
     """
 
-    def __init__(self) -> None:
-        self.sums: dict[Key, InputSum] = {}
+    def __init__(self, prefix: str, stage: int | None = None) -> None:
+        self.prefix = prefix  # of the names of the layer's matrices
+        self.stage = stage
         self.turned: set[Key] = set()
-        self._latest: InputSum | None = None
+        self.paired: set[Key] = set()
+        self.of_mixer: set[Key] = set()
+        self.last: set[Key] = set()  # of the mixer and of the MLP
+        self.factors: dict[Key, float] = {}  # by which products of these are multiplied and added to the residual
+        self._rows = PassRows({}, {})
+        self._residual: F32 | None = None
 
-    def weights(self, exact: ModelWeights, prefix: str) -> ModelWeights:
-        """The same weights, of which the matrices whose names begin so record their inputs."""
-        matrices = {
-            name: RecordedMatrix((name, None), matrix, self)
-            for name, matrix in exact.matrices.items()
-            if name.startswith(prefix)
+    def pass_rows(self) -> PassRows:
+        """What was recorded since the last call."""
+        found, self._rows = self._rows, PassRows({}, {})
+        return found
+
+    def weights(self, weights: ModelWeights) -> ModelWeights:
+        """The same weights, of which the layer's matrices record."""
+        own = {name: matrix for name, matrix in weights.matrices.items() if name.startswith(self.prefix)}
+        matrices = {name: RecordedMatrix((name, None), matrix, self) for name, matrix in own.items()}
+        stacks = {
+            name: self._stack(name, stack) for name, stack in weights.stacks.items() if name.startswith(self.prefix)
         }
-        stacks = {name: self._stack(name, stack) for name, stack in exact.stacks.items() if name.startswith(prefix)}
-        return replace(exact, matrices={**exact.matrices, **matrices}, stacks={**exact.stacks, **stacks})
+        return replace(weights, matrices={**weights.matrices, **matrices}, stacks={**weights.stacks, **stacks})
+
+    def begin(self, residual: F32) -> None:
+        """What the next part of the layer makes will be added to these rows."""
+        self._residual = residual
 
     def take(self, key: Key, x: F32, is_turned: bool) -> None:
-        """Record that a matrix multiplies rows, (num_tokens, in_features)."""
-        if key not in self.sums:
-            is_shared = self._latest is not None and self._latest.last is x
-            self.sums[key] = self._latest if self._latest is not None and is_shared else InputSum(x.shape[1])
-            if is_turned:
-                self.turned.add(key)
-        self._latest = self.sums[key]
-        self._latest.add(x)
+        """Record that a matrix multiplies rows. Raises EnoughError after the last one of a stage of the mixer."""
+        if key not in self.paired if self.stage is None else self._stage_of(key) != self.stage:
+            return
+        taken, residuals = self._rows
+        assert key not in taken, "a matrix multiplies once in a pass"
+        taken[key] = x
+        if is_turned:
+            self.turned.add(key)
+        if key in self.factors and self._residual is not None:
+            residuals[key] = self._residual / np.float32(self.factors[key])
+        if self.stage == 1 or (self.stage == 0 and taken.keys() >= self.of_mixer - self.last):
+            raise EnoughError
+
+    def _stage_of(self, key: Key) -> int:
+        return (0 if key in self.of_mixer else MLP) + (key in self.last)
 
     def _stack(self, name: str, stack: ExpertStack) -> ExpertStack:
         return ExpertStack(stack.shape, lambda expert: RecordedMatrix((name, expert), stack.matrix(expert), self))
@@ -96,3 +163,36 @@ class RecordedMatrix:
 
     def turned(self) -> "RecordedMatrix":
         return replace(self, matrix=self.matrix.turned(), is_turned=not self.is_turned)
+
+
+class RecordedLayer(Layer):
+    """A layer whose matrices record."""
+
+    def __init__(self, weights: ModelWeights, config: ModelConfig, index: int, recorder: InputRecorder) -> None:
+        super().__init__(CheckedWeights(recorder.weights(weights), "calibration"), config, index)
+        self.recorder = recorder
+        if isinstance(self.mixer, WeightedAttention):
+            self.mixer.attends_together = True
+        output, is_mixture = self.mixer.output.matrix, isinstance(self.mlp, WeightedMixture)
+        mlp = self.mlp.shared if isinstance(self.mlp, WeightedMixture) else self.mlp
+        recorder.of_mixer = _keys(self.mixer.matrices)
+        recorder.paired = recorder.of_mixer | (_keys(mlp.matrices) if mlp else set())
+        recorder.last = _keys([output, *([mlp.down.matrix] if mlp else [])])
+        if isinstance(self.mlp, WeightedMixture):
+            recorder.last |= _keys(map(self.mlp.experts.down, range(self.mlp.parts.routing.num_experts)))
+        added = [output] if self.after_mixer is None else []
+        if mlp and not is_mixture and self.after_mlp is None:
+            added.append(mlp.down.matrix)
+        recorder.factors = dict.fromkeys(_keys(added), self.parts.residual_multiplier)
+
+    def mixed(self, x: F32, sequences: Sequence[SequenceRows], positions: Positions) -> F32:
+        self.recorder.begin(x)
+        return super().mixed(x, sequences, positions)
+
+    def with_mlp(self, x: F32, taken: F32 | None = None) -> F32:
+        self.recorder.begin(x)
+        return super().with_mlp(x, taken)
+
+
+def _keys(matrices: Iterable[Matrix]) -> set[Key]:
+    return {matrix.key for matrix in matrices if isinstance(matrix, RecordedMatrix)}

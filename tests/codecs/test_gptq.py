@@ -10,10 +10,12 @@ from mxconv.codecs.gptq import (
     BLOCK_INPUTS,
     DAMPING,
     E2M1,
+    RIDGES,
     InputFactor,
     MxGrid,
     compensated_codes,
     fit_block_scales,
+    moved_weights,
     output_errors,
 )
 
@@ -94,3 +96,38 @@ def test_errors_are_those_of_the_outputs() -> None:
     made = inputs @ (weights - values(codes, scales)).T
     off = weights - MxGrid(E2M1, scales).values(codes)
     assert np.allclose(output_errors(off, inputs.T @ inputs), np.square(made).sum(axis=0))
+
+
+def halves(x: F64, y: F64) -> F64:
+    """X^T Y of the first half of the rows, and of the second."""
+    return np.stack([a.T @ b for a, b in zip(np.split(x, 2), np.split(y, 2), strict=True)])
+
+
+@pytest.mark.parametrize("noise", [0.1, 3.0])
+def test_weights_move_as_a_ridge_regression_does_that_holds_on_other_rows(noise: float) -> None:
+    """Beside least squares over the rows and the ridge's own, stacked."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((400, 6)) * np.array([9, 1, 1, 1, 0.1, 1])
+    weights, change = rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
+    lacking = x @ change.T + noise * rng.standard_normal((400, 4))
+    moved = moved_weights(weights, halves(x, x), halves(x, lacking))
+    stacked, found = np.concatenate([lacking, np.zeros((6, 4))]), []
+    for ridge in RIDGES:
+        rows = np.sqrt(ridge * np.square(x).sum(axis=0).mean()) * np.eye(6)
+        found.append(np.linalg.lstsq(np.concatenate([x, rows]), stacked, rcond=None)[0].T)
+    assert any(np.allclose(moved - weights, each) for each in found)
+    assert np.square(lacking - x @ (moved - weights).T).sum() < 0.95 * np.square(lacking).sum()
+
+
+def test_weights_stay_where_nothing_that_inputs_say_holds_on_other_rows() -> None:
+    rng = np.random.default_rng(4)
+    x, weights = rng.standard_normal((40, 3)), rng.standard_normal((5, 3))
+    lacking = np.repeat([[1.0], [-1.0]], 20, axis=0) * (x @ rng.standard_normal((3, 5)))
+    assert moved_weights(weights, halves(x, x), halves(x, lacking)) is weights
+
+
+def test_weights_stay_where_one_half_of_the_rows_is_empty() -> None:
+    rng = np.random.default_rng(5)
+    x = np.concatenate([rng.standard_normal((40, 3)), np.zeros((40, 3))])
+    weights = rng.standard_normal((2, 3))
+    assert moved_weights(weights, halves(x, x), halves(x, rng.standard_normal((80, 2)))) is weights

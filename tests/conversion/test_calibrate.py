@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import write_tiny_tokenizer
-from dequantized import dequantized
+from dequantized import dequantized, state_errors
 from packages import check_exact, compare, files_of, quantize
 from safetensors.numpy import load_file
 
@@ -48,27 +48,14 @@ def packages(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("suffix", ["", "-bsfp"])
-def test_the_outputs_of_every_matrix_err_less_on_the_texts(packages: Path, text: Path, suffix: str) -> None:
-    """Inputs by transformers, in float32."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(SOURCE, dtype=torch.float32)
-    names = [name for name, module in model.model.named_modules() if isinstance(module, torch.nn.Linear)]
-    assert len(names) == 21
-    inputs: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    for name in names:
-        module = model.model.get_submodule(name)
-        module.register_forward_pre_hook(lambda _, x, name=name: inputs[name].append(x[0][0].numpy()))
-    with LoadedPackage(packages / "cast") as loaded, torch.no_grad():
+def test_every_layer_of_the_draft_errs_less_on_the_texts(packages: Path, text: Path, suffix: str) -> None:
+    with LoadedPackage(packages / "cast") as loaded:
         ids = loaded.tokenizer.encode(text.read_text())[:TOKENS]
-        model(torch.tensor([ids]))
     drafts = [dequantized(packages / f"{folder}{suffix}") for folder in ("calibrated", "cast")]
-    for name in names:
-        tensor = f"model.{name}.weight"
-        exact = model.get_parameter(tensor).detach().numpy()
-        rows = np.concatenate(inputs[name])
-        errors = [np.square(rows @ (exact - draft[tensor]).T).sum(axis=0) for draft in drafts]
-        assert errors[0].sum() < 0.9 * errors[1].sum(), name
+    in_layers = [{name: values for name, values in draft.items() if ".layers." in name} for draft in drafts]
+    calibrated, cast = state_errors(SOURCE, ids, *in_layers)
+    assert len(cast) == 3
+    assert all(ours < 0.5 * theirs for ours, theirs in zip(calibrated, cast, strict=True)), (calibrated, cast)
 
 
 def test_scales_move_by_a_factor_of_two_and_the_manifest_says_what_was_done(packages: Path, text: Path) -> None:

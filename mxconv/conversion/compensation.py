@@ -1,0 +1,118 @@
+"""Codes and scales of a draft's matrix, chosen by what it multiplies: for MXFP4, MX2 and BSFP.
+
+    inputs = MatrixInputs.of(sums, is_turned=False)
+    codes, scales = mxfp4_anew(stored, rows, inputs.moved(weights, rows), inputs)
+
+Scales come first, by the mean squares of what their weights multiply; then codes by error compensation
+(`codecs/gptq.py`), kept for each output that errs less than with the nearest codes. BSFP chooses among the codes that
+reach a weight (`codecs/bsfp/reach.py`).
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from mxconv.arrays import F64, U8, U16
+from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
+from mxconv.codecs.gptq import (
+    E2M1,
+    TWO_BITS,
+    Grid,
+    InputFactor,
+    MxGrid,
+    compensated_codes,
+    fit_block_scales,
+    moved_weights,
+    output_errors,
+)
+from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
+from mxconv.codecs.mxfp4 import BLOCK
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
+from mxconv.engine.recorded_inputs import InputSum
+from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
+
+Draft = tuple[U8, U8 | U16]
+"""Codes and scales of a matrix as a package stores them."""
+
+
+@dataclass(frozen=True)
+class MatrixInputs:
+    """What a matrix multiplied, and the factor of it; and whether stored rows are its inputs."""
+
+    sums: InputSum
+    products: F64  # X^T X
+    factor: InputFactor
+    is_turned: bool
+
+    @classmethod
+    def of(cls, sums: InputSum, is_turned: bool) -> Self:
+        products: F64 = sums.products.sum(axis=0)
+        return cls(sums, products, InputFactor.of(products), is_turned)
+
+    @property
+    def squares(self) -> F64:
+        """Mean squares of the inputs, which broadcast to the matrix as it is stored."""
+        squares: F64 = self.products.diagonal() / self.sums.num_rows
+        return squares[:, None] if self.is_turned else squares
+
+    def moved(self, weights: F64, rows: slice) -> F64:
+        """Rows of a matrix that the draft's inputs and residual want in place of these."""
+        sums = self.sums
+        if sums.moved is None:
+            return weights
+        weights = weights.T if self.is_turned else weights
+        wanted = sums.moved @ weights.T
+        if sums.missing is not None:
+            wanted += sums.missing if self.is_turned else sums.missing[:, :, rows]
+        moved = moved_weights(weights, sums.products, wanted)
+        return moved.T if self.is_turned else moved
+
+    def better_codes(self, weights: F64, grid: Grid, nearest: U8) -> U8:
+        """The compensated codes of each output, or the nearest ones where these err no more over the inputs."""
+        if self.is_turned:
+            weights, grid, nearest = weights.T, grid.turned(), nearest.T
+        codes = compensated_codes(weights, grid, self.factor)
+        errors, others = (output_errors(weights - grid.values(each), self.products) for each in (codes, nearest))
+        made = np.where((errors < others)[:, None], codes, nearest)
+        return made.T if self.is_turned else made
+
+
+def mxfp4_anew(cast: StoredMxfp4, rows: slice, weights: F64, inputs: MatrixInputs) -> Draft:
+    """Codes, and scales that suit what the weights multiply."""
+    tiles, (num_rows, columns) = _tiles(rows), weights.shape
+    cast_codes = unpack_nibbles(cast.codes[tiles])[:num_rows, :columns]
+    scales = fit_block_scales(E2M1, weights, unpack_scales(cast.scales[tiles])[:num_rows], inputs.squares)
+    grid = MxGrid.of(E2M1, scales, columns)
+    codes = inputs.better_codes(weights, grid, grid.cast(weights))
+    codes = np.where(np.repeat(scales == 0, BLOCK, axis=1)[:, :columns], cast_codes, codes)  # zeros are zero bytes
+    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
+
+
+def mx2_anew(weights: F64, inputs: MatrixInputs) -> Draft:
+    """Codes, and scales that suit what the weights multiply, two bits each; zeros are zero bytes."""
+    columns = weights.shape[1]
+    scales = fit_block_scales(TWO_BITS, weights, quantize_mx2(weights.astype(np.float32))[1], inputs.squares)
+    grid = MxGrid.of(TWO_BITS, scales, columns)
+    codes = inputs.better_codes(weights, grid, grid.cast(weights))
+    codes[np.repeat(scales == 0, BLOCK, axis=1)[:, :columns]] = 0
+    return pack_mx2(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
+
+
+def bsfp_anew(cast: StoredBsfp, rows: slice, weights: F64, inputs: MatrixInputs) -> Draft:
+    """Codes that reach the weights, and scales that suit what these multiply."""
+    packed, num_rows = cast.row_tiles(_tiles(rows).start, _tiles(rows).stop), len(weights)
+    if cast.rescale_factor != 1.0:
+        return packed.codes, packed.scales
+    table, patterns = reaching_table(cast.table), cast.target_rows(rows.start, rows.stop)
+    shifts = None if packed.row_shifts is None else packed.row_shifts[:num_rows]
+    squares = inputs.squares.astype(np.float32)
+    scales = fit_scales(patterns, table, shifts, unpack_scales(packed.scales)[:num_rows], squares)
+    grid = ReachGrid.of(patterns, table, shifts, scales)
+    codes = inputs.better_codes(weights, grid, grid.cast(patterns))
+    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
+
+
+def _tiles(rows: slice) -> slice:
+    """The row tiles of rows that begin with one."""
+    return slice(rows.start // TILE_ROWS, -(-rows.stop // TILE_ROWS))

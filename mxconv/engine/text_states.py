@@ -1,0 +1,84 @@
+"""The hidden states of texts on their way through a decoder: all texts go through one layer, then through the next.
+
+    texts = TextStates(decoder, ids)
+    for number in range(len(texts.states)):
+        texts.states[number] = texts.finished(layer, number, texts.mixed(layer, number))
+
+So what is learned from a layer needs no memory of the others.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arch.description import Attending
+from mxconv.arrays import F32
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.layer import Layer
+from mxconv.engine.rope import Positions
+
+PASS_TOKENS = 2048  # that go through a layer at a time: a group of texts
+
+
+class TextStates:
+    """What the next layer takes of each group of texts: `states[n]`, (num_tokens, hidden_size) float32."""
+
+    def __init__(self, decoder: Decoder, texts: Sequence[Sequence[int]]) -> None:
+        """Embed the texts."""
+        self.config = decoder.config
+        self._groups = list(_groups(texts))
+        self.states: list[F32] = []
+        self._own_inputs: list[F32 | None] = []  # (num_layers, num_tokens, size), where layers have inputs of their own
+        for group in self._groups:
+            ids = np.concatenate([np.array(text, np.intp) for text in group])
+            states, own_inputs = decoder.first_inputs(ids, _positions(group))
+            self.states.append(states)
+            self._own_inputs.append(own_inputs)
+        self.is_second = list[
+            NDArray[np.bool_]
+        ]()  # (num_tokens,) of each group: every other text is of the second half
+        number = 0
+        for group in self._groups:
+            each = [np.full(len(text), (number + place) % 2 == 1) for place, text in enumerate(group)]
+            self.is_second.append(np.concatenate(each))
+            number += len(group)
+        if len(texts) == 1:
+            self.is_second[0][len(texts[0]) // 2 :] = True
+        mixers = [layer.mixer for layer in self.config.layers]
+        self._shares = any(isinstance(mixer, Attending) and mixer.source is not None for mixer in mixers)
+        self._caches = [[KVCache(self.config) for _ in group] for group in self._groups] if self._shares else []
+
+    def mixed(self, layer: Layer, number: int) -> F32:
+        """The states of a group with what a layer's mixer adds to them."""
+        group = self._groups[number]
+        caches = self._caches[number] if self._shares else [KVCache(self.config) for _ in group]
+        sequences = [SequenceRows(text, cache) for text, cache in zip(group, caches, strict=True)]
+        for rows in sequences:
+            rows.cache.begin(rows.branches, 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return layer.mixed(self.states[number], sequences, _positions(group))
+
+    def finished(self, layer: Layer, number: int, mixed: F32) -> F32:
+        """What the rest of the layer makes of that."""
+        own_inputs = self._own_inputs[number]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return layer.finished(self.states[number], mixed, None if own_inputs is None else own_inputs[layer.index])
+
+
+def _positions(group: Sequence[Sequence[int]]) -> Positions:
+    return Positions([position for text in group for position in range(len(text))])
+
+
+def _groups(texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    """Texts that go through a layer together: as many as have so many tokens, or one."""
+    group: list[Sequence[int]] = []
+    for text in texts:
+        if group and sum(map(len, group)) + len(text) > PASS_TOKENS:
+            yield group
+            group = []
+        group.append(text)
+    if group:
+        yield group
