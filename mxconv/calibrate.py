@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,8 +169,8 @@ def _calibrate_layer(
         taken = {name: left.pop(name) for name in {name for name, _ in sums} & left.keys()}
         weights = _write_anew(calibration, sums, recorder.turned, taken, weights, writer)
     weights = _write_anew(calibration, {}, set(), left, weights, writer)
-    layer = Layer(CheckedWeights(weights, "calibration"), config, index)
-    draft.states = [draft.finished(layer, group, mixed[group]) for group in groups]
+    rounded = Layer(CheckedWeights(weights, "calibration"), config, index)
+    draft.states = [draft.finished(rounded, group, mixed[group]) for group in groups]
 
 
 def _add_pass(sums: dict[Key, InputSum], exact: PassRows, draft: PassRows, is_second: NDArray[np.bool_]) -> None:
@@ -245,11 +245,11 @@ def _drafted(calibration: Calibration, record: TensorRecord, expert: int | None,
     """The draft's matrix of these codes and scales."""
     package, make = calibration.loaded.package, calibration.loaded.matrices
     if calibration.is_in_two_bits:
-        return make.mx2_draft(StoredMx2(stored_shape(record), codes, scales))
+        return make.mx2_draft(StoredMx2(stored_shape(record), codes, cast(U8, scales)))
     if record.codec == "mxfp4":
-        return make.mxfp4_draft(StoredMxfp4(package.mxfp4(record, expert).shape, codes, scales))
+        return make.mxfp4_draft(StoredMxfp4(package.mxfp4(record, expert).shape, codes, cast(U8, scales)))
     bsfp = package.bsfp(record, expert)
-    return make.bsfp_draft(replace(bsfp, packed=replace(bsfp.packed, codes=codes, scales=scales)))
+    return make.bsfp_draft(replace(bsfp, packed=replace(bsfp.packed, codes=codes, scales=cast(U16, scales))))
 
 
 def _rounded_anew(

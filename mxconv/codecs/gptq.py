@@ -173,8 +173,8 @@ def moved_weights(weights: F64, products: F64, wanted: F64) -> F64:
     gains = [sum(_gain(products, few, half, ridge) for half in range(2)) for ridge in RIDGES]
     if max(gains) <= 0:
         return weights
-    moved: F64 = weights + _regressed(products.sum(axis=0), wanted.sum(axis=0), RIDGES[int(np.argmax(gains))]).T
-    return moved
+    change = _regressed(products.sum(axis=0), wanted.sum(axis=0), RIDGES[int(np.argmax(gains))])
+    return weights + change.T
 
 
 def _gain(products: F64, wanted: F64, half: int, ridge: float) -> float:
@@ -186,8 +186,7 @@ def _gain(products: F64, wanted: F64, half: int, ridge: float) -> float:
 def _regressed(products: F64, wanted: F64, ridge: float) -> F64:
     damped = products.copy()
     damped[np.diag_indices_from(damped)] += ridge * products.diagonal().mean()
-    found: F64 = np.linalg.solve(damped, wanted)
-    return found
+    return np.linalg.solve(damped, wanted).astype(np.float64, copy=False)
 
 
 def output_errors(off: F64, products: F64) -> F64:

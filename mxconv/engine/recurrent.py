@@ -14,7 +14,7 @@ from mxconv.engine.forest import SequenceRows, spans
 from mxconv.engine.rope import Positions
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.state_cache import LayerState, StateCache
-from mxconv.engine.weights import CheckedWeights, WeightedPart
+from mxconv.engine.weights import CheckedWeights, Projection, WeightedPart
 from mxconv.kernels.rowwise import rms_norm, silu
 
 
@@ -25,6 +25,7 @@ class RecurrentMixer(WeightedPart, ABC):
     """
 
     index: int
+    output: Projection  # what it adds, of all rows together
 
     @abstractmethod
     def split(self, h: F32) -> tuple[F32, F32]:
