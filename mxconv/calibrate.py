@@ -255,7 +255,7 @@ def _drafted(calibration: Calibration, record: TensorRecord, expert: int | None,
 def _rounded_anew(
     calibration: Calibration, own: str, record: TensorRecord, expert: int | None, inputs: MatrixInputs
 ) -> list[Draft]:
-    """Some rows of a matrix after others."""
+    """Codes and scales of a matrix, of some rows after others."""
     loaded, drafts = calibration.loaded, []
     exact = loaded.own.sixteen_bits
     matrix = exact.matrices[own] if expert is None else exact.stacks[own].matrix(expert)
@@ -292,5 +292,5 @@ def _cast(calibration: Calibration, record: TensorRecord, expert: int | None = N
 
 
 def _is_usable(found: InputSum) -> bool:
-    squares = found.products.sum(axis=0).diagonal()
+    squares = found.products.diagonal(axis1=1, axis2=2).sum(axis=0)
     return bool(np.isfinite(squares).all() and squares.any())
