@@ -70,7 +70,8 @@ class Calibration:
     def begin(cls, loaded: LoadedPackage, texts: list[list[int]]) -> "Calibration":
         """Embed the texts."""
         decoder = Decoder(loaded.own.config, loaded.own.sixteen_bits, "calibration")
-        return cls(loaded, TextStates(decoder, texts), TextStates(decoder, texts), decoder.norm)
+        exact = TextStates(decoder, texts)
+        return cls(loaded, exact, exact.copy(), decoder.norm)
 
 
 def calibrate(

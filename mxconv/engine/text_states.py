@@ -8,9 +8,9 @@ So what is learned from a layer needs no memory of the others.
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxconv.arch.description import Attending
 from mxconv.arrays import F32
@@ -37,19 +37,25 @@ class TextStates:
             states, own_inputs = decoder.first_inputs(ids, _positions(group))
             self.states.append(states)
             self._own_inputs.append(own_inputs)
-        self.is_second = list[
-            NDArray[np.bool_]
-        ]()  # (num_tokens,) of each group: every other text is of the second half
-        number = 0
-        for group in self._groups:
-            each = [np.full(len(text), (number + place) % 2 == 1) for place, text in enumerate(group)]
-            self.is_second.append(np.concatenate(each))
-            number += len(group)
+        halves = [np.full(len(text), number % 2 == 1) for number, text in enumerate(texts)]
         if len(texts) == 1:
-            self.is_second[0][len(texts[0]) // 2 :] = True
+            halves = [np.arange(len(texts[0])) >= len(texts[0]) // 2]
+        parts = iter(halves)
+        # (num_tokens,) of each group: every other text is of the second half
+        self.is_second = [np.concatenate([next(parts) for _ in group]) for group in self._groups]
         mixers = [layer.mixer for layer in self.config.layers]
         self._shares = any(isinstance(mixer, Attending) and mixer.source is not None for mixer in mixers)
-        self._caches = [[KVCache(self.config) for _ in group] for group in self._groups] if self._shares else []
+        self._caches = self._fresh_caches()
+
+    def copy(self) -> "TextStates":
+        """The same texts on a way of their own; what does not change on it is shared."""
+        other = copy(self)
+        other.states, other._caches = list(self.states), self._fresh_caches()
+        return other
+
+    def _fresh_caches(self) -> list[list[KVCache]]:
+        """A cache of each text, where layers read what others wrote."""
+        return [[KVCache(self.config) for _ in group] for group in self._groups] if self._shares else []
 
     def mixed(self, layer: Layer, number: int) -> F32:
         """The states of a group with what a layer's mixer adds to them."""

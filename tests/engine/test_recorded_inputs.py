@@ -87,5 +87,8 @@ def test_texts_are_grouped_and_every_other_one_is_of_the_second_half(tmp_path: P
         states = TextStates(decoder, texts)
         assert [len(rows) for rows in states.states] == [PASS_TOKENS, 3]
         assert [int(each.sum()) for each in states.is_second] == [1, 1]
+        first, other = states.states[0], states.copy()
+        other.states[0] = np.zeros_like(first)
+        assert states.states[0] is first
         alone = TextStates(decoder, [[1, 2, 3, 4]])
         assert alone.is_second[0].tolist() == [False, False, True, True]
