@@ -34,7 +34,7 @@ class BsfpArrays:
     dtype: torch.dtype  # of the weights
     num_planes: int  # residual bits beyond eight
     codes: torch.Tensor  # (T, C, 16) int32: a lane's nibbles
-    residual_low: torch.Tensor  # (T, C, 16, 2) int32: a lane's low bytes
+    residual_low: torch.Tensor  # (T, C, 16) int64: a lane's low bytes
     residual_fields: torch.Tensor  # (T, C, num_planes, 16) uint8, see `fields_of`
     starts: torch.Tensor  # (16 T, 4) int32, `pattern_table` by row; without row shifts (64, 4), `row_tables`
     has_row_starts: bool  # whether each row has starts of its own

@@ -18,7 +18,9 @@ from mxconv.gpu.lanes import (
     weights_of,
 )
 from mxconv.gpu.launch import (
+    FREE,
     MAX_TOKENS,
+    NUM_STAGES,
     NUM_WARPS,
     OPERANDS,
     ROW_TILES,
@@ -52,7 +54,7 @@ def bsfp_product(arrays: BsfpArrays, x: torch.Tensor, routed: RoutedPairs | None
     _product[launch.grid](
         *arrays.for_kernels(), x, *launch.arguments, len(arrays.codes) // launch.num_experts, arrays.codes.shape[1],
         PER_ROW=launch.per_row, NUM_PLANES=arrays.num_planes, HAS_ROW_STARTS=arrays.has_row_starts,
-        IS_BF16=arrays.dtype == torch.bfloat16, OPERAND=OPERANDS[arrays.dtype], num_warps=NUM_WARPS
+        IS_BF16=arrays.dtype == torch.bfloat16, OPERAND=OPERANDS[arrays.dtype], num_warps=NUM_WARPS, num_stages=NUM_STAGES
     )  # fmt: skip
     return launch.sums()
 
@@ -75,12 +77,12 @@ def rebuild(arrays: BsfpArrays, first_row: int = 0, num_rows: int | None = None)
     row_tiles, column_tiles = arrays.codes.shape[:2]
     _rebuild[num_row_programs(num_rows), num_splits(columns)](
         *arrays.for_kernels(), out, first_row // ROWS.value, num_rows, columns, row_tiles, column_tiles,
-        NUM_PLANES=arrays.num_planes, HAS_ROW_STARTS=arrays.has_row_starts, num_warps=NUM_WARPS
+        NUM_PLANES=arrays.num_planes, HAS_ROW_STARTS=arrays.has_row_starts, num_warps=NUM_WARPS, num_stages=NUM_STAGES
     )  # fmt: skip
     return out.view(arrays.dtype)
 
 
-@triton.jit(do_not_specialize=["num_out"])  # one machine code for any number of tokens
+@triton.jit(do_not_specialize=FREE)
 def _product(
     codes, low, high, starts, hits, firsts, split_firsts, words, x, experts, pairs, places, partial, num_out,
     num_rows, num_columns, row_tiles, column_tiles, NUM_PLANES: tl.constexpr, HAS_ROW_STARTS: tl.constexpr,
@@ -92,7 +94,7 @@ def _product(
     if PER_ROW > 0:
         tiles = expert * row_tiles * column_tiles
         codes += tiles * 16
-        low += tiles * 32
+        low += tiles * 16
         high += tiles * (16 * NUM_PLANES)
         hits += tiles
         firsts += tiles
@@ -101,19 +103,25 @@ def _product(
             starts += expert * row_tiles * 64
         last_tile = tl.where(tl.max(is_there.to(tl.int32)) > 0, last_tile, 0)
     words += _first_words(split_firsts, program, split, row_tiles)
+    first_tile = split * SPLIT_TILES
+    marks = _read_marks(hits, firsts, program, first_tile, last_tile, row_tiles, column_tiles)
+    read = _read(codes, low, high, words, marks, program, first_tile, last_tile, row_tiles, column_tiles, NUM_PLANES)
+    marks = _read_marks(hits, firsts, program, first_tile + STEP_TILES, last_tile, row_tiles, column_tiles)
     sums = tl.zeros((ROWS, MAX_TOKENS), tl.float32)
     for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
-        patterns = _step(
-            codes, low, high, starts, hits, firsts, words, program, first_tile, row_tiles, column_tiles, NUM_PLANES,
-            HAS_ROW_STARTS
+        next_tile = first_tile + STEP_TILES
+        next_read = _read(
+            codes, low, high, words, marks, program, next_tile, last_tile, row_tiles, column_tiles, NUM_PLANES
         )  # fmt: skip
-        weights = weights_of(patterns, IS_BF16, OPERAND)
+        marks = _read_marks(hits, firsts, program, next_tile + STEP_TILES, last_tile, row_tiles, column_tiles)
+        patterns = _patterns(read, starts, program, row_tiles, NUM_PLANES, HAS_ROW_STARTS)
         tokens = activations(x, row_of_x, is_there, first_tile * 8, STEP, num_columns, OPERAND)
-        sums = tl.dot(weights, tokens, sums, input_precision="ieee")
+        sums = tl.dot(weights_of(patterns, IS_BF16, OPERAND), tokens, sums, input_precision="ieee")
+        read = next_read
     store_sums(partial, sums, row_of_out, is_there, num_out, num_rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=FREE)
 def _rebuild(
     codes, low, high, starts, hits, firsts, split_firsts, words, out, first_program, num_rows,
     num_columns, row_tiles, column_tiles, NUM_PLANES: tl.constexpr, HAS_ROW_STARTS: tl.constexpr
@@ -124,10 +132,11 @@ def _rebuild(
     words += _first_words(split_firsts, program, split, row_tiles)
     last_tile = tl.minimum((split + 1) * SPLIT_TILES, column_tiles)
     for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
-        patterns = _step(
-            codes, low, high, starts, hits, firsts, words, program, first_tile, row_tiles, column_tiles, NUM_PLANES,
-            HAS_ROW_STARTS
+        marks = _read_marks(hits, firsts, program, first_tile, last_tile, row_tiles, column_tiles)
+        read = _read(
+            codes, low, high, words, marks, program, first_tile, last_tile, row_tiles, column_tiles, NUM_PLANES
         )  # fmt: skip
+        patterns = _patterns(read, starts, program, row_tiles, NUM_PLANES, HAS_ROW_STARTS)
         column = first_tile * 8 + tl.arange(0, STEP)[None, :]
         place = row.to(tl.int64) * num_columns + column
         tl.store(out + place, patterns, mask=(row < num_rows) & (column < num_columns))
@@ -141,44 +150,93 @@ def _first_words(split_firsts, program, split, row_tiles):
 
 
 @triton.jit
-def _step(
-    codes, low, high, starts, hits, firsts, words, program, first_tile, row_tiles, column_tiles,
-    NUM_PLANES: tl.constexpr, HAS_ROW_STARTS: tl.constexpr
+def _read_marks(hits, firsts, program, first_tile, last_tile, row_tiles, column_tiles):
+    """Which half lanes have patches, and the place of each tile's first in its split: (STEP_TILES, ROW_TILES) each.
+
+    Zeros from `last_tile` on. Patches are found by them, so they are read two steps ahead.
+    """
+    row_tile = tl.minimum(tl.arange(0, ROW_TILES)[None, :], row_tiles - 1 - program * ROW_TILES)
+    tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
+    place = (program * ROW_TILES).to(tl.int64) * column_tiles + (row_tile * column_tiles + tile)
+    return tl.load(hits + place, mask=tile < last_tile, other=0), tl.load(firsts + place, mask=tile < last_tile, other=0)
+
+
+@triton.jit
+def _read(
+    codes, low, high, words, marks, program, first_tile, last_tile, row_tiles, column_tiles, NUM_PLANES: tl.constexpr
 ):  # fmt: skip
-    """Exact patterns of a program's rows and of 16 tiles along the columns; arrays as in `BsfpArrays` and `Patches`.
+    """What a step takes from memory, besides activations: read one step ahead, so that a program waits less.
 
     Args:
         words: (1, ROWS) pointers to int32: to the first word of the split and of each row's tiles.
+        marks: what `_read_marks` returns.
+
+    Returns:
+        (STEP_TILES, ROWS) each, zeros from `last_tile` on: int32 nibbles, int64 low bytes of residuals, int32 fields of
+        the planes beyond them, and the int32 patches of both half lanes, zeros where nothing escapes.
+    """
+    lane = lanes_of(program, first_tile, row_tiles, column_tiles, STEP_TILES)
+    above = lanes_above(program, column_tiles)
+    is_there = first_tile + tl.arange(0, STEP_TILES)[:, None] < last_tile
+    nibbles = tl.load(codes + above + lane, mask=is_there, other=0)
+    residuals = tl.load(low + above + lane, mask=is_there, other=0)
+    bit = tl.arange(0, ROWS)[None, :] % 16 * 2
+    hit, begin = _each_row(marks[0]), _each_row(marks[1])
+    word = words + (begin + count_ones(hit & ((1 << bit) - 1)))
+    hit >>= bit
+    # Single words are loaded, as masks and places allow no more: what is declared keeps the layout of the other loads.
+    first = tl.load(tl.max_contiguous(word, (1, 2)), mask=(hit & 1) != 0, other=0)
+    second = tl.load(tl.max_contiguous(word + (hit & 1), (1, 2)), mask=(hit & 2) != 0, other=0)
+    fields = nibbles
+    if NUM_PLANES > 0:
+        row = tl.arange(0, ROWS)[None, :]
+        place = tl.max_contiguous((lane - row % 16) * NUM_PLANES + row % 16, (1, 4))
+        fields = _lane_fields(high + above * NUM_PLANES, place, is_there, NUM_PLANES)
+    return nibbles, residuals, fields, first, second
+
+
+@triton.jit
+def _each_row(tiles):
+    return tl.reshape(tl.broadcast_to(tiles[:, :, None], (STEP_TILES, ROW_TILES, 16)), (STEP_TILES, ROWS))
+
+
+@triton.jit
+def _lane_fields(fields, place, is_there, NUM_PLANES: tl.constexpr):
+    """The fields of lanes: int32. A lane has NUM_PLANES bytes, 1 to 4: the first at `place`, the others 16 apart."""
+    lanes = tl.load(fields + place, mask=is_there, other=0).to(tl.int32)
+    for byte in tl.static_range(1, NUM_PLANES):
+        lanes |= tl.load(fields + place + 16 * byte, mask=is_there, other=0).to(tl.int32) << (8 * byte)
+    return lanes
+
+
+@triton.jit
+def _patterns(read, starts, program, row_tiles, NUM_PLANES: tl.constexpr, HAS_ROW_STARTS: tl.constexpr):
+    """Exact patterns of what `_read` returns; `starts` as in `BsfpArrays`.
 
     Returns:
         (ROWS, STEP) int16 patterns; columns beyond the matrix are finite, rows beyond it repeat rows of it.
     """
-    lane = lanes_of(program, first_tile, row_tiles, column_tiles, STEP_TILES)
-    above = lanes_above(program, column_tiles)
-    is_there = first_tile + tl.arange(0, STEP_TILES)[:, None] < column_tiles
+    nibbles, residuals, lanes, first, second = read
     row = tl.arange(0, ROWS)[None, :]
     entry = starts + row * 4
     if HAS_ROW_STARTS:
         row_tile = tl.minimum(program * ROW_TILES + row // 16, row_tiles - 1)
         entry = starts + (row_tile * 16 + row % 16) * 4
     pair0, pair1, pair2, pair3 = patterns_of_nibbles(
-        tl.load(codes + above + lane, mask=is_there, other=0),
-        tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
-    )  # fmt: skip
-    halves = tl.load(low + above * 2 + _halves(program, first_tile, row_tiles, column_tiles), mask=is_there, other=0)
-    first, second = tl.split(tl.reshape(halves, (STEP_TILES, ROWS, 2)))
-    pair0 += permute_bytes(first, 0, 0x4140)  # no half overflows: a start leaves room for each residual
-    pair1 += permute_bytes(first, 0, 0x4342)
-    pair2 += permute_bytes(second, 0, 0x4140)
-    pair3 += permute_bytes(second, 0, 0x4342)
+        nibbles, tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
+    )
+    low0123, low4567 = residuals.to(tl.int32), (residuals >> 32).to(tl.int32)
+    pair0 += permute_bytes(low0123, 0, 0x4140)  # no half overflows: a start leaves room for each residual
+    pair1 += permute_bytes(low0123, 0, 0x4342)
+    pair2 += permute_bytes(low4567, 0, 0x4140)
+    pair3 += permute_bytes(low4567, 0, 0x4342)
     if NUM_PLANES > 0:
-        place = tl.max_contiguous((lane - row % 16) * NUM_PLANES + row % 16, (1, 4))
-        fields = _lane_fields(high + above * NUM_PLANES, place, is_there, NUM_PLANES)
+        half: tl.constexpr = (1 << (4 * NUM_PLANES)) - 1
+        fields = (lanes & half) | (((lanes >> (4 * NUM_PLANES)) & half) << 16)  # columns 0, 2, 4, 6 and 1, 3, 5, 7
         pair0 += _high_residuals(fields, 0, NUM_PLANES)
         pair1 += _high_residuals(fields, 1, NUM_PLANES)
         pair2 += _high_residuals(fields, 2, NUM_PLANES)
         pair3 += _high_residuals(fields, 3, NUM_PLANES)
-    first, second = _patches(hits, firsts, words, program, first_tile, row_tiles, column_tiles)
     pair0 ^= first & _HIGH_BYTES
     pair1 ^= (first << 8) & _HIGH_BYTES
     pair2 ^= second & _HIGH_BYTES
@@ -187,51 +245,8 @@ def _step(
 
 
 @triton.jit
-def _halves(program, first_tile, row_tiles, column_tiles):
-    """(STEP_TILES, 2 ROWS) int32: places of the two words of low bytes of each lane."""
-    half = tl.arange(0, 2 * ROWS)[None, :]
-    tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
-    row_tile = tl.minimum(half // 32, row_tiles - 1 - program * ROW_TILES)
-    return tl.max_contiguous((row_tile * column_tiles + tile) * 32 + half % 32, (1, 4))
-
-
-@triton.jit
-def _lane_fields(fields, place, is_there, NUM_PLANES: tl.constexpr):
-    """The fields of lanes: int32, those of columns 0, 2, 4, 6 in the low half, of 1, 3, 5, 7 in the high half.
-
-    A lane has NUM_PLANES bytes, 1 to 4: the first at `place`, (tiles, ROWS), the others 16 bytes apart.
-    """
-    lanes = tl.load(fields + place, mask=is_there, other=0).to(tl.int32)
-    for byte in tl.static_range(1, NUM_PLANES):
-        lanes |= tl.load(fields + place + 16 * byte, mask=is_there, other=0).to(tl.int32) << (8 * byte)
-    half: tl.constexpr = (1 << (4 * NUM_PLANES)) - 1
-    return (lanes & half) | (((lanes >> (4 * NUM_PLANES)) & half) << 16)
-
-
-@triton.jit
 def _high_residuals(fields, PAIR: tl.constexpr, NUM_PLANES: tl.constexpr):
     """Bits 8 and up of the residuals of columns 2 * PAIR (low half) and 2 * PAIR + 1."""
     place: tl.constexpr = NUM_PLANES * PAIR
     mask: tl.constexpr = ((1 << NUM_PLANES) - 1) * 0x1000100
     return (fields >> (place - 8) if place > 8 else fields << (8 - place)) & mask
-
-
-@triton.jit
-def _patches(hits, firsts, words, program, first_tile, row_tiles, column_tiles):
-    """The words of the two half lanes, (STEP_TILES, ROWS) each; zeros where nothing escapes."""
-    row_tile = tl.minimum(tl.arange(0, ROW_TILES)[None, :], row_tiles - 1 - program * ROW_TILES)
-    tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
-    place = (program * ROW_TILES).to(tl.int64) * column_tiles + (row_tile * column_tiles + tile)
-    hit = _each_row(tl.load(hits + place, mask=tile < column_tiles, other=0))
-    begin = _each_row(tl.load(firsts + place, mask=tile < column_tiles, other=0))
-    bit = tl.arange(0, ROWS)[None, :] % 16 * 2
-    word = words + (begin + count_ones(hit & ((1 << bit) - 1)))
-    hit >>= bit
-    first = tl.load(word, mask=(hit & 1) != 0, other=0)
-    second = tl.load(word + (hit & 1), mask=(hit & 2) != 0, other=0)
-    return first, second
-
-
-@triton.jit
-def _each_row(tiles):
-    return tl.reshape(tl.broadcast_to(tiles[:, :, None], (STEP_TILES, ROW_TILES, 16)), (STEP_TILES, ROWS))

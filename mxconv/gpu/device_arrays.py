@@ -25,9 +25,8 @@ def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def as_words(planes: torch.Tensor) -> torch.Tensor:
-    """View the lanes of (T, C, 64 or 128) uint8 as int32: (T, C, 16) or (T, C, 16, 2)."""
-    words = planes.view(torch.int32)
-    return words if planes.shape[2] == 64 else words.unflatten(2, (16, 2))
+    """View the lanes of (T, C, 64 or 128) uint8 as (T, C, 16) int32 or int64."""
+    return planes.view(torch.int32 if planes.shape[2] == 64 else torch.int64)
 
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:

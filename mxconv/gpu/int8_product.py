@@ -13,7 +13,7 @@ from mxconv.codecs.int8 import BLOCK as INT8_BLOCK
 from mxconv.gpu.four_bit_product import FourBitArrays, row_scales
 from mxconv.gpu.instructions import permute_bytes
 from mxconv.gpu.lanes import NEGATIVE_BYTES, lanes_above, lanes_of
-from mxconv.gpu.launch import MAX_TOKENS, NUM_WARPS, ROWS, SPLIT, RoutedPairs, SplitProduct, program_tokens, store_sums
+from mxconv.gpu.launch import FREE, MAX_TOKENS, NUM_STAGES, NUM_WARPS, ROWS, SPLIT, RoutedPairs, SplitProduct, program_tokens, store_sums
 
 BLOCK = tl.constexpr(INT8_BLOCK)
 BLOCKS = tl.constexpr(32)  # of a program that rounds activations
@@ -39,7 +39,7 @@ def int8_product(arrays: FourBitArrays, x: torch.Tensor, routed: RoutedPairs | N
     _product[launch.grid](
         arrays.codes, arrays.int8_levels, arrays.scales, x_codes, x_scales, *launch.arguments,
         len(arrays.codes) // launch.num_experts, arrays.codes.shape[1], arrays.scales.shape[1], x_scales.shape[1],
-        SCALE_BLOCK=arrays.scale_block, IS_E8M0=arrays.is_e8m0, PER_ROW=launch.per_row, num_warps=NUM_WARPS,
+        SCALE_BLOCK=arrays.scale_block, IS_E8M0=arrays.is_e8m0, PER_ROW=launch.per_row, num_warps=NUM_WARPS, num_stages=NUM_STAGES,
         enable_fp_fusion=False
     )  # fmt: skip
     return launch.sums()
@@ -83,7 +83,7 @@ def _round(x, codes, scales, num_columns, num_blocks):
     tl.store(scales + token * num_blocks + block, scale, mask=is_there)
 
 
-@triton.jit(do_not_specialize=["num_out"])  # one machine code for any number of tokens
+@triton.jit(do_not_specialize=[*FREE, "num_x_blocks"])
 def _product(
     codes, levels, scales, x, x_scales, experts, pairs, places, partial, num_out, num_rows, num_columns, row_tiles,
     column_tiles, num_blocks, num_x_blocks, SCALE_BLOCK: tl.constexpr, IS_E8M0: tl.constexpr, PER_ROW: tl.constexpr

@@ -23,6 +23,10 @@ ROW_TILES = tl.constexpr(ROWS.value // TILE_ROWS)
 STEP_TILES = tl.constexpr(STEP.value // TILE_COLUMNS)
 SPLIT_TILES = tl.constexpr(SPLIT.value // TILE_COLUMNS)
 NUM_WARPS = 4
+NUM_STAGES = 1  # Triton's pipeline stages loads in shared memory, which is what these kernels have least of
+# Numbers that kernels are not compiled anew for: tokens, so that any number of them takes the same machine code, and
+# sizes whose factors tell the compiler nothing.
+FREE = ("num_out", "row_tiles", "column_tiles", "num_blocks")
 SUMS = tl.constexpr(1024)  # that one program of `_add_splits` makes
 
 # The interpreter multiplies BF16 operands as if their patterns were integers, so it gets them as float32, exactly.

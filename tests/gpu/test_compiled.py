@@ -21,7 +21,7 @@ from triton.compiler import ASTSource
 
 from mxconv.gpu import bsfp_product, four_bit_product, int8_product, launch
 
-BSFP = {"codes": "*i32", "low": "*i32", "high": "*u8", "starts": "*i32", "hits": "*i32", "firsts": "*i16",
+BSFP = {"codes": "*i32", "low": "*i64", "high": "*u8", "starts": "*i32", "hits": "*i32", "firsts": "*i16",
         "split_firsts": "*i64", "words": "*i32"}  # fmt: skip
 MXFP4 = {"codes": "*i32", "levels": "*i32", "scales": "*u8"}
 SUMS = {"partial": "*fp32", "out": "*fp32"}
@@ -89,7 +89,7 @@ def compile_all(capability: int) -> None:
         own = [name for name in pointers if name in names and name not in constants]
         aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in own}
         source = ASTSource(kernel, signature, constexprs=places, attrs=aligned)
-        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 1})
         assert compiled.asm["cubin"]
 
 
