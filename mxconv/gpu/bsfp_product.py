@@ -20,7 +20,6 @@ from mxconv.gpu.lanes import (
 from mxconv.gpu.launch import (
     FREE,
     MAX_TOKENS,
-    NUM_STAGES,
     NUM_WARPS,
     OPERANDS,
     ROW_TILES,
@@ -33,9 +32,12 @@ from mxconv.gpu.launch import (
     num_row_programs,
     num_splits,
     program_tokens,
+    rows_of_places,
     store_sums,
 )
 
+# A pipeline would stage loads in shared memory, whose bandwidth the weights need; ptxas alone takes too few registers.
+OPTIONS = {"num_warps": NUM_WARPS, "num_stages": 1, "maxnreg": 128}
 _HIGH_BYTES = tl.constexpr(-0xFF0100)  # 0xFF00FF00
 
 
@@ -54,7 +56,7 @@ def bsfp_product(arrays: BsfpArrays, x: torch.Tensor, routed: RoutedPairs | None
     _product[launch.grid](
         *arrays.for_kernels(), x, *launch.arguments, len(arrays.codes) // launch.num_experts, arrays.codes.shape[1],
         PER_ROW=launch.per_row, NUM_PLANES=arrays.num_planes, HAS_ROW_STARTS=arrays.has_row_starts,
-        IS_BF16=arrays.dtype == torch.bfloat16, OPERAND=OPERANDS[arrays.dtype], num_warps=NUM_WARPS, num_stages=NUM_STAGES
+        IS_BF16=arrays.dtype == torch.bfloat16, OPERAND=OPERANDS[arrays.dtype], **OPTIONS
     )  # fmt: skip
     return launch.sums()
 
@@ -77,7 +79,7 @@ def rebuild(arrays: BsfpArrays, first_row: int = 0, num_rows: int | None = None)
     row_tiles, column_tiles = arrays.codes.shape[:2]
     _rebuild[num_row_programs(num_rows), num_splits(columns)](
         *arrays.for_kernels(), out, first_row // ROWS.value, num_rows, columns, row_tiles, column_tiles,
-        NUM_PLANES=arrays.num_planes, HAS_ROW_STARTS=arrays.has_row_starts, num_warps=NUM_WARPS, num_stages=NUM_STAGES
+        NUM_PLANES=arrays.num_planes, HAS_ROW_STARTS=arrays.has_row_starts, **OPTIONS
     )  # fmt: skip
     return out.view(arrays.dtype)
 
@@ -103,21 +105,16 @@ def _product(
             starts += expert * row_tiles * 64
         last_tile = tl.where(tl.max(is_there.to(tl.int32)) > 0, last_tile, 0)
     words += _first_words(split_firsts, program, split, row_tiles)
-    first_tile = split * SPLIT_TILES
-    marks = _read_marks(hits, firsts, program, first_tile, last_tile, row_tiles, column_tiles)
-    read = _read(codes, low, high, words, marks, program, first_tile, last_tile, row_tiles, column_tiles, NUM_PLANES)
-    marks = _read_marks(hits, firsts, program, first_tile + STEP_TILES, last_tile, row_tiles, column_tiles)
+    marks = _read_marks(hits, firsts, program, split * SPLIT_TILES, last_tile, row_tiles, column_tiles)
     sums = tl.zeros((ROWS, MAX_TOKENS), tl.float32)
     for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
-        next_tile = first_tile + STEP_TILES
-        next_read = _read(
-            codes, low, high, words, marks, program, next_tile, last_tile, row_tiles, column_tiles, NUM_PLANES
+        read = _read(
+            codes, low, high, words, marks, program, first_tile, last_tile, row_tiles, column_tiles, NUM_PLANES
         )  # fmt: skip
-        marks = _read_marks(hits, firsts, program, next_tile + STEP_TILES, last_tile, row_tiles, column_tiles)
+        marks = _read_marks(hits, firsts, program, first_tile + STEP_TILES, last_tile, row_tiles, column_tiles)
         patterns = _patterns(read, starts, program, row_tiles, NUM_PLANES, HAS_ROW_STARTS)
         tokens = activations(x, row_of_x, is_there, first_tile * 8, STEP, num_columns, OPERAND)
         sums = tl.dot(weights_of(patterns, IS_BF16, OPERAND), tokens, sums, input_precision="ieee")
-        read = next_read
     store_sums(partial, sums, row_of_out, is_there, num_out, num_rows)
 
 
@@ -128,7 +125,7 @@ def _rebuild(
 ):  # fmt: skip
     split = tl.program_id(1)
     program = first_program + tl.program_id(0)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    row = tl.program_id(0) * ROWS + rows_of_places()
     words += _first_words(split_firsts, program, split, row_tiles)
     last_tile = tl.minimum((split + 1) * SPLIT_TILES, column_tiles)
     for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
@@ -153,19 +150,21 @@ def _first_words(split_firsts, program, split, row_tiles):
 def _read_marks(hits, firsts, program, first_tile, last_tile, row_tiles, column_tiles):
     """Which half lanes have patches, and the place of each tile's first in its split: (STEP_TILES, ROW_TILES) each.
 
-    Zeros from `last_tile` on. Patches are found by them, so they are read two steps ahead.
+    Zeros from `last_tile` on. Patches are found by them, so they are read a step ahead.
     """
     row_tile = tl.minimum(tl.arange(0, ROW_TILES)[None, :], row_tiles - 1 - program * ROW_TILES)
     tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
     place = (program * ROW_TILES).to(tl.int64) * column_tiles + (row_tile * column_tiles + tile)
-    return tl.load(hits + place, mask=tile < last_tile, other=0), tl.load(firsts + place, mask=tile < last_tile, other=0)
+    return tl.load(hits + place, mask=tile < last_tile, other=0), tl.load(
+        firsts + place, mask=tile < last_tile, other=0
+    )
 
 
 @triton.jit
 def _read(
     codes, low, high, words, marks, program, first_tile, last_tile, row_tiles, column_tiles, NUM_PLANES: tl.constexpr
 ):  # fmt: skip
-    """What a step takes from memory, besides activations: read one step ahead, so that a program waits less.
+    """What a step takes from memory, besides activations and marks.
 
     Args:
         words: (1, ROWS) pointers to int32: to the first word of the split and of each row's tiles.

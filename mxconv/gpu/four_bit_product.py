@@ -28,7 +28,6 @@ from mxconv.gpu.lanes import (
 from mxconv.gpu.launch import (
     FREE,
     MAX_TOKENS,
-    NUM_STAGES,
     NUM_WARPS,
     OPERANDS,
     ROW_TILES,
@@ -41,6 +40,7 @@ from mxconv.gpu.launch import (
     num_row_programs,
     num_splits,
     program_tokens,
+    rows_of_places,
     store_sums,
 )
 
@@ -103,7 +103,7 @@ def four_bit_product(arrays: FourBitArrays, x: torch.Tensor, routed: RoutedPairs
     _product[launch.grid](
         arrays.codes, arrays.levels, arrays.scales, x, *launch.arguments, len(arrays.codes) // launch.num_experts,
         arrays.codes.shape[1], arrays.scales.shape[1], IS_E8M0=arrays.is_e8m0, OPERAND=OPERANDS[torch.bfloat16],
-        PER_ROW=launch.per_row, num_warps=NUM_WARPS, num_stages=NUM_STAGES
+        PER_ROW=launch.per_row, num_warps=NUM_WARPS
     )  # fmt: skip
     return launch.sums()
 
@@ -125,7 +125,7 @@ def dequantize(arrays: FourBitArrays, first_row: int = 0, num_rows: int | None =
     out = torch.empty((num_rows, columns), dtype=torch.float32, device=arrays.codes.device)
     _dequantize[num_row_programs(num_rows), num_splits(columns)](
         arrays.codes, arrays.levels, arrays.scales, out, first_row // ROWS.value, num_rows, columns,
-        *arrays.codes.shape[:2], arrays.scales.shape[1], IS_E8M0=arrays.is_e8m0, num_warps=NUM_WARPS, num_stages=NUM_STAGES
+        *arrays.codes.shape[:2], arrays.scales.shape[1], IS_E8M0=arrays.is_e8m0, num_warps=NUM_WARPS
     )  # fmt: skip
     return out
 
@@ -144,19 +144,15 @@ def _product(
         scales += expert * row_tiles * num_blocks * 16
         levels += expert * (ROWS * 4)
         last_tile = tl.where(tl.max(is_there.to(tl.int32)) > 0, last_tile, 0)
-    first_tile = split * SPLIT_TILES
-    words, stored = _read(codes, scales, program, first_tile, last_tile, row_tiles, column_tiles, num_blocks, IS_E8M0)
     for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
-        next_words, next_stored = _read(
-            codes, scales, program, first_tile + STEP_TILES, last_tile, row_tiles, column_tiles, num_blocks, IS_E8M0
-        )  # fmt: skip
-        weights = weights_of(_patterns(words, levels, stored, IS_E8M0), True, OPERAND)
+        patterns = _step(codes, levels, scales, program, first_tile, row_tiles, column_tiles, num_blocks, IS_E8M0)
+        weights = weights_of(patterns, True, OPERAND)
         tokens = activations(x, row_of_x, is_there, first_tile * 8, STEP, num_columns, OPERAND)
         if IS_E8M0:
             sums = tl.dot(weights, tokens, sums, input_precision="ieee")
         else:
-            sums += tl.dot(weights, tokens, input_precision="ieee") * stored
-        words, stored = next_words, next_stored
+            products = tl.dot(weights, tokens, input_precision="ieee")
+            sums += products * row_scales(scales, program, first_tile // STEP_TILES, row_tiles, num_blocks, False)
     store_sums(partial, sums, row_of_out, is_there, num_out, num_rows)
 
 
@@ -167,55 +163,37 @@ def _dequantize(
 ):  # fmt: skip
     split = tl.program_id(1)
     program = first_program + tl.program_id(0)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    row = tl.program_id(0) * ROWS + rows_of_places()
     last_tile = tl.minimum((split + 1) * SPLIT_TILES, column_tiles)
     for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
-        words, stored = _read(
-            codes, scales, program, first_tile, last_tile, row_tiles, column_tiles, num_blocks, IS_E8M0
-        )  # fmt: skip
-        weights = weights_of(_patterns(words, levels, stored, IS_E8M0), True, tl.float32)
+        patterns = _step(codes, levels, scales, program, first_tile, row_tiles, column_tiles, num_blocks, IS_E8M0)
+        weights = weights_of(patterns, True, tl.float32)
         if not IS_E8M0:
-            weights *= stored
+            weights *= row_scales(scales, program, first_tile // STEP_TILES, row_tiles, num_blocks, False)
         column = first_tile * 8 + tl.arange(0, STEP)[None, :]
         is_there = (row < num_rows) & (column < num_columns)
         tl.store(out + row.to(tl.int64) * num_columns + column, weights, mask=is_there)
 
 
 @triton.jit
-def _read(
-    codes, scales, program, first_tile, last_tile, row_tiles, column_tiles, num_blocks, IS_E8M0: tl.constexpr
-):  # fmt: skip
-    """What a step takes from memory: read one step ahead, so that a program waits less.
-
-    Returns:
-        (STEP_TILES, ROWS) int32 nibbles, zeros from `last_tile` on, and scales: with IS_E8M0 the bytes of the lanes,
-        else (ROWS, 1) float32.
-    """
-    tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
-    place = lanes_of(program, first_tile, row_tiles, column_tiles, STEP_TILES)
-    words = tl.load(codes + lanes_above(program, column_tiles) + place, mask=tile < last_tile, other=0)
-    if IS_E8M0:
-        row = tl.arange(0, ROWS)[None, :]
-        row_tile = tl.minimum(row // 16, row_tiles - 1 - program * ROW_TILES)
-        place = tl.max_contiguous((row_tile * num_blocks + tile // 4) * 16 + row % 16, (1, 4))
-        stored = tl.load(scales + lanes_above(program, num_blocks) + place, mask=tile < last_tile, other=0)
-    else:
-        stored = row_scales(scales, program, first_tile // STEP_TILES, row_tiles, num_blocks, False)
-    return words, stored
-
-
-@triton.jit
-def _patterns(words, table, stored, IS_E8M0: tl.constexpr):
-    """BF16 patterns of what `_read` returns; `table` as in `FourBitArrays.levels`.
+def _step(codes, table, scales, program, first_tile, row_tiles, column_tiles, num_blocks, IS_E8M0: tl.constexpr):
+    """BF16 patterns of a program's rows and of 16 tiles along the columns; arrays as in `FourBitArrays`.
 
     Returns:
         (ROWS, STEP) int16: levels times scale with IS_E8M0, exactly; else the levels, to be scaled by `row_scales`.
     """
+    place = lanes_of(program, first_tile, row_tiles, column_tiles, STEP_TILES)
+    tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
+    words = tl.load(codes + lanes_above(program, column_tiles) + place, mask=tile < column_tiles, other=0)
     entry = table + tl.arange(0, ROWS)[None, :] * 4
     pair0, pair1, pair2, pair3 = patterns_of_nibbles(
         words, tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
     )
     if IS_E8M0:
+        row = tl.arange(0, ROWS)[None, :]
+        row_tile = tl.minimum(row // 16, row_tiles - 1 - program * ROW_TILES)
+        places = tl.max_contiguous((row_tile * num_blocks + tile // 4) * 16 + row % 16, (1, 4))
+        stored = tl.load(scales + lanes_above(program, num_blocks) + places, mask=tile < column_tiles, other=0)
         scale = _pairs_of_e8m0(stored)
         pair0, pair1 = multiply_bf16_pairs(pair0, scale), multiply_bf16_pairs(pair1, scale)
         pair2, pair3 = multiply_bf16_pairs(pair2, scale), multiply_bf16_pairs(pair3, scale)
@@ -231,14 +209,14 @@ def _pairs_of_e8m0(stored):
 
 @triton.jit
 def row_scales(scales, program, block, row_tiles, num_blocks, IS_E8M0: tl.constexpr):
-    """(ROWS, 1) float32 scales of a program's rows in one block of columns.
+    """(ROWS, 1) float32 scales of a program's rows in one block of columns, in the order of `rows_of_places`.
 
     Stored are (T, blocks, 16) int16 patterns of BF16; with IS_E8M0 uint8, halved here since int8 levels are doubled.
     """
-    row = tl.arange(0, ROWS)[:, None]
+    row = rows_of_places()
     row_tile = program * ROW_TILES + row // 16
     place = (row_tile.to(tl.int64) * num_blocks + block) * 16 + row % 16
-    stored = tl.load(scales + place, mask=(row_tile < row_tiles) & (block < num_blocks), other=0).to(tl.int32)
+    stored = tl.load(scales + place, mask=row_tile < row_tiles, other=0).to(tl.int32)
     if not IS_E8M0:
         return (stored << 16).to(tl.float32, bitcast=True)
     # 2^(byte - 128): below 2^-126 a subnormal, of one bit

@@ -13,7 +13,17 @@ from mxconv.codecs.int8 import BLOCK as INT8_BLOCK
 from mxconv.gpu.four_bit_product import FourBitArrays, row_scales
 from mxconv.gpu.instructions import permute_bytes
 from mxconv.gpu.lanes import NEGATIVE_BYTES, lanes_above, lanes_of
-from mxconv.gpu.launch import FREE, MAX_TOKENS, NUM_STAGES, NUM_WARPS, ROWS, SPLIT, RoutedPairs, SplitProduct, program_tokens, store_sums
+from mxconv.gpu.launch import (
+    FREE,
+    MAX_TOKENS,
+    NUM_WARPS,
+    ROWS,
+    SPLIT,
+    RoutedPairs,
+    SplitProduct,
+    program_tokens,
+    store_sums,
+)
 
 BLOCK = tl.constexpr(INT8_BLOCK)
 BLOCKS = tl.constexpr(32)  # of a program that rounds activations
@@ -39,7 +49,7 @@ def int8_product(arrays: FourBitArrays, x: torch.Tensor, routed: RoutedPairs | N
     _product[launch.grid](
         arrays.codes, arrays.int8_levels, arrays.scales, x_codes, x_scales, *launch.arguments,
         len(arrays.codes) // launch.num_experts, arrays.codes.shape[1], arrays.scales.shape[1], x_scales.shape[1],
-        SCALE_BLOCK=arrays.scale_block, IS_E8M0=arrays.is_e8m0, PER_ROW=launch.per_row, num_warps=NUM_WARPS, num_stages=NUM_STAGES,
+        SCALE_BLOCK=arrays.scale_block, IS_E8M0=arrays.is_e8m0, PER_ROW=launch.per_row, num_warps=NUM_WARPS,
         enable_fp_fusion=False
     )  # fmt: skip
     return launch.sums()
@@ -113,7 +123,7 @@ def _product(
 def _block(codes, table, program, first_tile, row_tiles, column_tiles):
     """(ROWS, BLOCK) int8 levels of a program's rows and of four tiles along the columns, a multiple of which there are.
 
-    `codes` and `table` are `FourBitArrays.codes` and `int8_levels`.
+    `codes` and `table` are `FourBitArrays.codes` and `int8_levels`. Rows come in the order of `rows_of_places`.
     """
     place = lanes_of(program, first_tile, row_tiles, column_tiles, _TILES)
     words = tl.load(codes + lanes_above(program, column_tiles) + place)
@@ -122,7 +132,8 @@ def _block(codes, table, program, first_tile, row_tiles, column_tiles):
     halves = tl.join(first, second)
     even = tl.join(halves.to(tl.int8), (halves >> 16).to(tl.int8))
     odd = tl.join((halves >> 8).to(tl.int8), (halves >> 24).to(tl.int8))
-    return tl.reshape(tl.permute(tl.join(even, odd), (1, 0, 2, 3, 4)), (ROWS, BLOCK))
+    apart = tl.reshape(tl.join(even, odd), (_TILES, ROWS // 4, 4, 2, 2, 2))
+    return tl.reshape(tl.permute(apart, (2, 1, 0, 3, 4, 5)), (ROWS, BLOCK))
 
 
 @triton.jit

@@ -63,10 +63,14 @@ def _signs(words):
 
 @triton.jit
 def in_order(columns01, columns23, columns45, columns67, WIDTH: tl.constexpr):
-    """Reorder (WIDTH // 8, ROWS) pairs, as `patterns_of_nibbles` returns them, to (ROWS, WIDTH) int16 patterns."""
+    """Reorder (WIDTH // 8, ROWS) pairs, as `patterns_of_nibbles` returns them, to (ROWS, WIDTH) int16 patterns.
+
+    Rows come in the order of `rows_of_places`.
+    """
     pairs = tl.join(tl.join(columns01, columns45), tl.join(columns23, columns67))
     patterns = tl.join(pairs.to(tl.int16), (pairs >> 16).to(tl.int16))
-    return tl.reshape(tl.permute(patterns, (1, 0, 2, 3, 4)), (ROWS, WIDTH))
+    apart = tl.reshape(patterns, (WIDTH // 8, ROWS // 4, 4, 2, 2, 2))
+    return tl.reshape(tl.permute(apart, (2, 1, 0, 3, 4, 5)), (ROWS, WIDTH))
 
 
 @triton.jit

@@ -23,7 +23,6 @@ ROW_TILES = tl.constexpr(ROWS.value // TILE_ROWS)
 STEP_TILES = tl.constexpr(STEP.value // TILE_COLUMNS)
 SPLIT_TILES = tl.constexpr(SPLIT.value // TILE_COLUMNS)
 NUM_WARPS = 4
-NUM_STAGES = 1  # Triton's pipeline stages loads in shared memory, which is what these kernels have least of
 # Numbers that kernels are not compiled anew for: tokens, so that any number of them takes the same machine code, and
 # sizes whose factors tell the compiler nothing.
 FREE = ("num_out", "row_tiles", "column_tiles", "num_blocks")
@@ -150,8 +149,19 @@ def program_tokens(experts, pairs, places, num_out, PER_ROW: tl.constexpr):
 
 
 @triton.jit
+def rows_of_places():
+    """(ROWS, 1): which of a program's rows is at each place of its tile: every fourth, four times over.
+
+    A thread reads four adjacent rows, and each goes to shared memory with those of other threads: in this order they
+    take different banks of it.
+    """
+    place = tl.arange(0, ROWS)[:, None]
+    return place % (ROWS // 4) * 4 + place // (ROWS // 4)
+
+
+@triton.jit
 def store_sums(partial, sums, row_of_out, is_there, num_out, num_rows):
     """Write a program's (ROWS, MAX_TOKENS) sums to its split of (splits, num_out, num_rows)."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    row = tl.program_id(0) * ROWS + rows_of_places()
     place = (tl.program_id(1) * num_out + row_of_out).to(tl.int64) * num_rows + row
     tl.store(partial + place, sums, mask=is_there & (row < num_rows))

@@ -89,7 +89,8 @@ def compile_all(capability: int) -> None:
         own = [name for name in pointers if name in names and name not in constants]
         aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in own}
         source = ASTSource(kernel, signature, constexprs=places, attrs=aligned)
-        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 1})
+        options = bsfp_product.OPTIONS if "low" in names else {"num_warps": launch.NUM_WARPS}
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         assert compiled.asm["cubin"]
 
 

@@ -91,7 +91,8 @@ def test_without_triton_everything_imports_and_what_needs_it_says_so(tmp_path: P
         "interop.quantize_model(__import__('torch').nn.Sequential(__import__('torch').nn.Linear(4, 4).bfloat16()),"
         " device='cuda')",
     ]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-c", "\n".join(lines)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert "mxconv.errors.ModelError: device cuda: Triton is not installed" in result.stderr

@@ -146,22 +146,24 @@ def test_a_draft_that_is_not_sure_proposes_nothing(tiny: Callable[..., tuple[Any
 
 def test_what_cannot_be_is_refused(tiny: Callable[..., tuple[Any, Path]], monkeypatch: pytest.MonkeyPatch) -> None:
     model, package = tiny()
-    with pytest.raises(ModelError, match=r"drafts small on cpu; the 4-bit self-draft \(mxfp4\) is the one that runs"):
-        drafts(package, ["small"], device="cpu")
+    with pytest.raises(
+        ModelError, match=rf"drafts small on {DEVICE}; the 4-bit self-draft \(mxfp4\) is the one that runs"
+    ):
+        drafts(package, ["small"], device=DEVICE)
     with pytest.raises(ModelError, match=r"num_draft_tokens='auto', .*; one number of each is required"):
-        drafts(package, num_draft_tokens="auto", device="cpu")
+        drafts(package, num_draft_tokens="auto", device=DEVICE)
     monkeypatch.setattr(device, "free_bytes", lambda _: 1000)
     with pytest.raises(ModelError, match=r"LlamaForCausalLM: 0\.00 GB .* With codec='mxfp4' they are 0\.00 GB"):
-        quantize_model(model, "bsfp", device="cpu")
+        quantize_model(model, "bsfp", device=DEVICE)
     assert type(model.lm_head) is nn.Linear
     monkeypatch.undo()
-    quantize_model(model, "mxfp4", device="cpu")
+    quantize_model(model, "mxfp4", device=DEVICE)
     layer = model.lm_head
     with pytest.raises(ModelError, match="level 'target'; draft, the only one of MXFP4, is required"):
         layer.level = "target"
     with pytest.raises(
         ModelError, match=r"product: torch\.float32 of shape \(2, 5\); floats of shape \(tokens, 32\) are required"
     ):
-        layer(torch.zeros(2, 5))
+        layer(torch.zeros(2, 5, device=DEVICE))
     with pytest.raises(ModelError, match="requires a gradient; this layer is for inference"):
-        layer(torch.zeros(1, 32, requires_grad=True))
+        layer(torch.zeros(1, 32, device=DEVICE, requires_grad=True))

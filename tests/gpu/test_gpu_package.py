@@ -87,8 +87,9 @@ def test_one_wrong_byte_is_found_on_the_way(bsfp: Path, tmp_path: Path) -> None:
 
 def test_a_package_that_does_not_fit_says_what_would(bsfp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "free_bytes", lambda _: device.RESERVE_BYTES + 1000)
-    with pytest.raises(ModelError, match=r"are needed on cpu; 0\.27 GB are free\. The 4-bit draft alone is 0\.00 GB"):
-        GpuPackage(bsfp, torch.device("cpu"))
+    message = rf"are needed on {DEVICE}(:0)?; 0\.27 GB are free\. The 4-bit draft alone is 0\.00 GB"
+    with pytest.raises(ModelError, match=message):
+        GpuPackage(bsfp, DEVICE)
 
 
 def test_levels_that_are_not_there_are_refused(bsfp: Path, mxfp4: Path) -> None:

@@ -58,12 +58,12 @@ class TorchTarget:
                 f"generate: {cache_name()} with {cache.get_seq_length()} positions and {input_ids.shape[1]} "
                 "input_ids; the ids of the whole text are required, since drafts read it too. Pass all of them."
             )
-        self._records_past = hasattr(cache, "activate_past_recording")
+        self._records_past = caches_record_their_past()
         self._is_plain = all(type(layer) is DynamicLayer for layer in cache.layers)  # and forgets nothing by itself
         if not self._is_plain and not self._records_past:
             raise ModelError(
                 f"{_name(model)}: sliding windows in this version of transformers, whose caches cannot take tokens "
-                "back; one with Cache.activate_past_recording is required. Install transformers 5.23 or later."
+                "back; 5.23 or later is required. Install it: pip install 'transformers>=5.23'."
             )
         self.model = model
         self.cache: DynamicCache = cache
@@ -130,6 +130,14 @@ class TorchTarget:
 
 def _name(model: "PreTrainedModel") -> str:
     return model.config.name_or_path or type(model).__name__
+
+
+@cache
+def caches_record_their_past() -> bool:
+    """Whether sliding windows can take tokens back: 5.17 can, but then masks a single token's pass wrongly."""
+    import transformers
+
+    return tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 23)
 
 
 @cache

@@ -8,12 +8,11 @@ import pytest
 import torch
 from packages import quantize
 from transformers import AutoModelForSeq2SeqLM, T5Config
-from transformers.cache_utils import Cache
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from mxconv.errors import ModelError
-from mxconv.interop.transformers import Drafts, drafts
+from mxconv.interop.transformers import Drafts, drafts, torch_target
 
 TARGET = Path(__file__).parents[3] / "examples" / "models" / "pylib-1.5m"
 
@@ -267,9 +266,9 @@ def test_what_drafts_cannot_serve_is_refused(pylib: Any, three: Drafts, prompts:
 def test_sliding_windows_need_caches_that_record_their_past(
     random_model: Callable[..., tuple[Any, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in transformers 5.0, whose caches forget what has left a window."""
+    """As in transformers 5.0, whose caches forget what has left a window, and 5.17, whose masks do."""
     model, package = random_model(model_type="mistral", sliding_window=6)
-    monkeypatch.delattr(Cache, "activate_past_recording")
+    monkeypatch.setattr(torch_target, "caches_record_their_past", lambda: False)
     with drafts(package) as custom_generate:
         refused(
             model, custom_generate, r"sliding windows in this version of transformers.*5\.23", torch.ones(1, 3).long()
