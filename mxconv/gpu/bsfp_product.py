@@ -155,9 +155,8 @@ def _read_marks(hits, firsts, program, first_tile, last_tile, row_tiles, column_
     row_tile = tl.minimum(tl.arange(0, ROW_TILES)[None, :], row_tiles - 1 - program * ROW_TILES)
     tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
     place = (program * ROW_TILES).to(tl.int64) * column_tiles + (row_tile * column_tiles + tile)
-    return tl.load(hits + place, mask=tile < last_tile, other=0), tl.load(
-        firsts + place, mask=tile < last_tile, other=0
-    )
+    is_there = tile < last_tile
+    return tl.load(hits + place, mask=is_there, other=0), tl.load(firsts + place, mask=is_there, other=0)
 
 
 @triton.jit

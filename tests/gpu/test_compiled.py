@@ -92,6 +92,7 @@ def compile_all(capability: int) -> None:
         options = bsfp_product.OPTIONS if "low" in names else {"num_warps": launch.NUM_WARPS}
         compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         assert compiled.asm["cubin"]
+        assert "ld.global.v2.b32" not in compiled.asm["ptx"], "patches lie apart, whatever their places are declared"
 
 
 if __name__ == "__main__":
