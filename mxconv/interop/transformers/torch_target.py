@@ -27,6 +27,7 @@ class TorchTarget:
     """
 
     def __init__(self, model: "PreTrainedModel", input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+        from transformers import __version__ as version
         from transformers.cache_utils import DynamicCache, DynamicLayer
 
         if model.config.is_encoder_decoder:
@@ -62,8 +63,8 @@ class TorchTarget:
         self._is_plain = all(type(layer) is DynamicLayer for layer in cache.layers)  # and forgets nothing by itself
         if not self._is_plain and not self._records_past:
             raise ModelError(
-                f"{_name(model)}: sliding windows in this version of transformers, whose caches cannot take tokens "
-                "back; 5.23 or later is required. Install it: pip install 'transformers>=5.23'."
+                f"{_name(model)}: sliding windows in transformers {version}, whose caches cannot take tokens back; "
+                "5.23 or later is required. Install it: pip install 'transformers>=5.23'."
             )
         self.model = model
         self.cache: DynamicCache = cache
@@ -135,9 +136,9 @@ def _name(model: "PreTrainedModel") -> str:
 @cache
 def caches_record_their_past() -> bool:
     """Whether sliding windows can take tokens back: 5.17 can, but then masks a single token's pass wrongly."""
-    import transformers
+    from transformers import __version__ as version
 
-    return tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 23)
+    return tuple(map(int, version.split(".")[:2])) >= (5, 23)
 
 
 @cache
