@@ -13,6 +13,7 @@ from pathlib import Path
 from mxconv import __version__
 from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.engine.stored_weights import package_faults
 from mxconv.errors import PackageError
 from mxconv.package.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest, replace_manifest
 from mxconv.package.package import Package
@@ -103,6 +104,9 @@ def verify(
             advance(record.num_bytes)
     with Package(path) as package:
         tensors = _verify_tensors(package, source, workers, progress)
+        tensors += [
+            TensorVerification(name, "keep", "missing", detail=fault) for name, fault in package_faults(package)
+        ]
     workers.finish_streams()
     damaged = [record.path for record, file in files if is_damaged(record, file)]
     return Verification(manifest, tensors, damaged, source is not None)

@@ -9,6 +9,9 @@ from mxconv.arch.mixture import Mixture
 from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.arch.state_mixers import StateSizes
 
+# what torch puts into the names of modules that it compiles, shards or checkpoints
+WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -32,6 +35,8 @@ class ModelConfig:
     mtp: Mtp | None = None  # where a checkpoint keeps what was trained to predict a token further, if it has such
     towers: tuple[tuple[str, str], ...] = ()  # of a checkpoint that holds more: how names begin there, and here
     renamed: tuple[tuple[str, str], ...] = ()  # words in the names of some checkpoints, and those for them in others
+    wrapper: str = ""  # what all names of this checkpoint begin with beside their own; see `whole_model.py`
+    lacks: str = ""  # how names begin that this checkpoint, of a model without its output head's class, has without it
 
     @property
     def num_hidden_layers(self) -> int:
@@ -139,6 +144,11 @@ class ModelConfig:
 
     def own_name(self, tensor: str) -> str | None:
         """This decoder's name of a tensor of the checkpoint; None where it is of another tower."""
+        for word in WRAPPERS:
+            tensor = tensor.replace(word, "")
+        tensor = tensor.removeprefix(self.wrapper)
+        if self.lacks and not tensor.startswith((f"{self.head}.", "mtp.")):
+            tensor = self.lacks + tensor
         for theirs, ours in self.towers:
             if tensor.startswith(theirs):
                 return self._common_name(ours + tensor.removeprefix(theirs))

@@ -47,7 +47,10 @@ class Fields:
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key, default)
+        """True or false. Null counts as absent."""
+        value = self.values.get(key)
+        if value is None:
+            return default
         if not isinstance(value, bool):
             self.reject(key, "true or false is required")
         return value

@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
 
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.whole_model import HeldTensor, check_whole, checkpoint_config, is_described
 from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
 from mxconv.checkpoint.fp8_matrix import Fp8Matrix, fp8_matrices
 from mxconv.checkpoint.source import Checkpoint
@@ -105,11 +107,13 @@ class TensorPlan:
 class Recognized:
     """Relations among a checkpoint's tensors, read from names, dtypes and shapes."""
 
+    config: ModelConfig | None  # of a model whose family is described
     is_tied: bool  # the output head is the embedding matrix
     stacks: Mapping[str, StackedExperts]  # experts in one tensor
     fp8: Mapping[str, Fp8Matrix]  # with block scales
     carried: Mapping[str, CarriedTensor]  # MXFP4 that the checkpoint has already
     is_quantized: bool  # a quantizer has rounded some tensors, so that --dtype is about all of them
+    has_f32: bool  # some matrices are F32, so that --dtype is about these
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Recognized":
@@ -117,7 +121,10 @@ class Recognized:
         tensors, config = checkpoint.tensors, checkpoint.config
         fp8 = fp8_matrices(tensors, config)
         is_quantized = any(tensor.quantized_type for tensor in tensors.values())
-        return cls(is_tied(config, tensors), stacked_experts(tensors), fp8, carried_tensors(tensors), is_quantized)
+        described = checkpoint_config(checkpoint) if is_described(config) else None
+        tied = is_tied(config if described is None else {"tie_word_embeddings": described.tie_word_embeddings}, tensors)
+        has_f32 = any(tensor.dtype == "F32" and len(tensor.shape) > 1 for tensor in tensors.values())
+        return cls(described, tied, stacked_experts(tensors), fp8, carried_tensors(tensors), is_quantized, has_f32)
 
     @cached_property
     def scales(self) -> frozenset[str]:
@@ -131,10 +138,14 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
     Raises:
         CheckpointError: a tensor that would be quantized has an unsupported dtype, F32 comes without --dtype,
             --dtype contradicts the source, or nothing at all would be quantized.
+        ModelError: a tensor that the model requires is missing, or has a shape or dtype that its readers do not take.
     """
     check_quantizer(checkpoint)
     recognized = Recognized.of(checkpoint)
     plans = [_plan(tensor, options, recognized) for tensor in checkpoint.tensors.values()]
+    if recognized.config is not None:
+        held = {plan.name: HeldTensor(plan.tensor.shape, plan.dtype if plan.fp8 is None else "BF16") for plan in plans}
+        check_whole(recognized.config, held, checkpoint.id)
     check_any_quantized(checkpoint, plans)
     return plans
 
@@ -175,7 +186,7 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized
     if wanted is not None and is_rounded(tensor, wanted, recognized):
         return TensorPlan(tensor, codec, reason, wanted, is_cast=True, experts=experts)
     if tensor.dtype in FORMATS:
-        if wanted is not None and wanted.name != tensor.dtype:
+        if wanted is not None and wanted.name != tensor.dtype and not recognized.has_f32:
             raise CheckpointError(
                 f"{tensor.path}: tensor {tensor.name} is {tensor.dtype}, but --dtype {options.dtype} was given; "
                 "--dtype rounds F32 only, 16-bit weights stay as they are. Leave it out."

@@ -5,12 +5,14 @@ After it the length of every stored array is known, so headers can be written be
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from math import prod
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import I8, U8, U16
+from mxconv.arrays import F32, I8, U8, U16
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.fit import FittedTable
@@ -127,7 +129,9 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         CheckpointError: a weight is not finite, and --on-nonfinite is error.
     """
     survey = Survey(plan)
-    if plan.codec == "keep" and not must_check_kept(plan, options):
+    if plan.codec == "keep":
+        if must_check_kept(plan, options):
+            check_kept(survey)
         return survey
     if plan.carried is not None:
         check_carried(plan)
@@ -173,6 +177,35 @@ class SurveyTensor:
         return found
 
 
+def check_kept(survey: Survey) -> None:
+    """Raises CheckpointError where a weight that stays as it is, after any cast, is not finite: one reading pass."""
+    plan, tensor = survey.plan, survey.plan.tensor
+    shape = tensor.shape or (1,)
+    step = max(plan.slice_weights // max(prod(shape[1:]), 1), 1)
+    for start in range(0, shape[0], step):
+        stop = min(start + step, shape[0])
+        rows = survey.original(start, stop) if tensor.shape else survey.original().reshape(1)
+        if plan.float_format is not None:
+            bad = (cast(U16, rows) & MAGNITUDE_MASK) >= plan.float_format.infinity
+        else:
+            bad = ~np.isfinite(cast(F32, rows))
+        if bad.any():
+            first, *inside = np.argwhere(bad)[0]
+            found = rows[(first, *inside)]
+            value = found if plan.float_format is None else plan.float_format.decode(np.array([found]))[0]
+            raise _nonfinite(plan, value, [start + first, *inside], "convert it with what it holds")
+        if tensor.shape:
+            tensor.release(start, stop)
+
+
+def _nonfinite(plan: TensorPlan, value: object, index: list[int], outcome: str) -> CheckpointError:
+    cause = f" after rounding {plan.tensor.source_type} to {plan.dtype}" if plan.is_cast else ""
+    return CheckpointError(
+        f"{plan.tensor.path}: tensor {plan.name} holds {value} at index [{', '.join(map(str, index))}]{cause}; "
+        f"finite weights are required. Use --on-nonfinite keep to {outcome}."
+    )
+
+
 def check_carried(plan: TensorPlan) -> None:
     """Raises CheckpointError where a scale of the source's own MXFP4 is no number: one reading pass of them."""
     assert plan.carried is not None
@@ -189,8 +222,10 @@ def check_carried(plan: TensorPlan) -> None:
 
 
 def must_check_kept(plan: TensorPlan, options: QuantizeOptions) -> bool:
-    """Whether weights that stay in 16 bits must be finite: those that blocks make, of which one may be damaged."""
-    return plan.codec == "keep" and plan.tensor.quantized_type is not None and options.on_nonfinite == "error"
+    """Whether weights that stay as they are must be finite: all floats but those that --skip names."""
+    is_float = plan.float_format is not None or plan.tensor.dtype in ("F32", "F64")
+    is_skipped = any(fnmatchcase(plan.name, glob) for glob in options.skip)
+    return plan.codec == "keep" and is_float and not is_skipped and options.on_nonfinite == "error"
 
 
 def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptions) -> Segments:
@@ -272,11 +307,7 @@ def _with_nonfinite(survey: Survey, rows: PatternRows, first_row: int, options: 
         index = [start + row, *inside]
         if plan.experts is not None:
             index = [rows.expert, *(index if plan.experts.axes == "out_in" else index[::-1])]
-        cause = f" after rounding {plan.tensor.source_type} to {plan.float_format.name}" if plan.is_cast else ""
-        raise CheckpointError(
-            f"{plan.tensor.path}: tensor {plan.name} holds {found} at index [{', '.join(map(str, index))}]{cause}; "
-            "finite weights are required. Use --on-nonfinite keep to leave this tensor in 16 bits."
-        )
+        raise _nonfinite(plan, found, index, "leave this tensor in 16 bits")
     raise AssertionError("a survey found a non-finite weight that is gone")
 
 

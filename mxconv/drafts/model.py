@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mxconv.arch.families.registry import describe_file
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.arch.model_sizes import ModelSizes
+from mxconv.arch.whole_model import checkpoint_config
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.checkpoint.source import open_checkpoint
@@ -93,9 +93,9 @@ class CheckpointDraft(ModelKind):
         if record.codec == "package":
             decoder = run.nested(folder, recorded_level(folder, read_manifest(folder), record).name)
         else:
-            tensors = run.stack.enter_context(open_checkpoint(folder)).tensors
-            config = describe_file(folder / "config.json")
-            decoder = run.matrices.decoder(config, dense_weights(tensors, config, run.matrices), record.name)
+            checkpoint = run.stack.enter_context(open_checkpoint(folder))
+            config = checkpoint_config(checkpoint)
+            decoder = run.matrices.decoder(config, dense_weights(checkpoint.tensors, config, run.matrices), record.name)
         if not run.levels:
             return LoadedLevel(record, decoder, run.tokenizer, folder=folder)
         ours, theirs = run.vocabulary, Vocabulary.of_folder(folder)

@@ -14,8 +14,8 @@ import numpy as np
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Mtp
 from mxconv.arch.elements import Linear
-from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.model_sizes import ModelSizes
+from mxconv.arch.whole_model import checkpoint_config
 from mxconv.arrays import F32
 from mxconv.drafts.kind import DraftSpec, LevelCodec, LoadedLevel, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
@@ -28,6 +28,7 @@ from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
 from mxconv.engine.states import Reads
 from mxconv.engine.stored_bytes import mtp_bytes
+from mxconv.engine.stored_weights import package_config
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError, MxconvError
 from mxconv.package.level_record import LevelRecord, Shared
@@ -114,7 +115,7 @@ class MtpKind(ReaderKind):
                 f"--draft mtp: {checkpoint.id} has no config.json; the one that says which family it is is required. "
                 "Copy it from the model's source."
             )
-        check_mtp(describe_values(checkpoint.config), checkpoint.tensors.keys(), checkpoint.id)
+        check_mtp(checkpoint_config(checkpoint), checkpoint.tensors.keys(), checkpoint.id)
         return OpenedDraft(spec, spec.kind)
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
@@ -131,7 +132,7 @@ class MtpKind(ReaderKind):
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """A layer over the whole context, and the head."""
-        config = describe_file(package.root / "config.json")
+        config = package_config(package)
         assert config.mtp is not None and target is not None, "of a level that was converted"
         codec = {None: target.codec, "mxfp4": "mxfp4", "bsfp": "bsfp-draft"}[record.codec]
         num_bytes = mtp_bytes(package, in_four_bits=record.codec is not None)

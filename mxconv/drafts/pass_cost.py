@@ -7,6 +7,7 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, package_bytes, screened_bytes
+from mxconv.engine.stored_weights import package_config
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
@@ -42,7 +43,7 @@ class PassCost:
         is_draft = record.kind == "self-draft"
         codec = CODECS[record.codec or "bf16"]
         codec = "bsfp-draft" if is_draft and codec == "bsfp" else codec
-        sizes = ModelSizes.from_file(package.root / "config.json")
+        sizes = ModelSizes.of(package_config(package))
         return cls(codec, package_bytes(package, is_draft), sizes, codec, head_bytes(package, is_draft))
 
     @classmethod

@@ -13,7 +13,7 @@ from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stacked import stacked_experts
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor
+from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor, package_config
 from mxconv.errors import MxconvError
 from mxconv.package.head_screen import screen_bytes
 from mxconv.package.level_record import ScreenRecord
@@ -60,7 +60,7 @@ def screened_bytes(package: Package, screen: ScreenRecord) -> int:
 
     Candidates are counted as one of every tile that has some; they are hardly more. Of BSFP whole tiles are read.
     """
-    config = describe_file(package.root / "config.json")
+    config = package_config(package)
     at_once = TILE_ROWS if package.manifest.options.codec == "bsfp" else 1
     row = head_bytes(package, is_draft=False) / config.vocab_size
     read = screen.num_candidates * at_once * row
@@ -69,7 +69,7 @@ def screened_bytes(package: Package, screen: ScreenRecord) -> int:
 
 def mtp_bytes(package: Package, in_four_bits: bool) -> int:
     """Bytes of the MTP module of a package's model, with the output head, which is the model's."""
-    config = describe_file(package.root / "config.json")
+    config = package_config(package)
     assert config.mtp is not None, "of a level that was loaded"
     matrices = {config.own_name(record.name): record for record in _matrices(package)}
     head = matrices.get(head_tensor(config)) or matrices[config.embedding]

@@ -3,7 +3,7 @@
 Weights stay in the memory-mapped files, and what a package's own levels share is made once, when it is first used.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
+from mxconv.arch.whole_model import HeldTensor, faults, fitted, is_described
 from mxconv.arrays import F32, I64, U8, U16
 from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS
@@ -26,7 +28,7 @@ from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.head_screen import SCREEN_FILE, read_head_screen
 from mxconv.package.level_record import LevelRecord
-from mxconv.package.manifest import TensorRecord
+from mxconv.package.manifest import Manifest, TensorRecord
 from mxconv.package.package import Package, open_referenced
 from mxconv.package.stored_matrix import StoredMxfp4
 
@@ -50,7 +52,7 @@ class OwnWeights:
     @cached_property
     def config(self) -> ModelConfig:
         """The description of these levels."""
-        return describe_file(self.package.root / "config.json")
+        return package_config(self.package)
 
     @cached_property
     def sixteen_bits(self) -> ModelWeights:
@@ -154,6 +156,34 @@ class OwnWeights:
         if record.scaled is None:
             return exact_matrix(self.package, record, self._make)
         return self._make.fp8(self.package.fp8(record, found))
+
+
+def package_config(package: Package) -> ModelConfig:
+    """Return the description of a package's model, fitted to its tensors. Raises MxconvError where mxconv runs none."""
+    digests = {record.name: record.sha256 for record in package.manifest.tensors}
+    config = describe_file(package.root / "config.json")
+    return fitted(config, recorded_tensors(package.manifest), lambda one, other: digests[one] == digests[other])
+
+
+def recorded_tensors(manifest: Manifest) -> dict[str, HeldTensor]:
+    """Return what a manifest says of its tensors, by name."""
+    return {
+        record.name: HeldTensor(tuple(record.shape), "BF16" if record.scaled is not None else record.dtype)
+        for record in manifest.tensors
+    }
+
+
+def described_package(package: Package) -> ModelConfig | None:
+    """Return the same; None where the package holds no whole model of a family that mxconv runs."""
+    path = package.root / "config.json"
+    is_whole = path.is_file() and is_described(read_json_object(path, unique_keys=False))
+    return package_config(package) if is_whole else None
+
+
+def package_faults(package: Package) -> Iterator[tuple[str, str]]:
+    """Yield the name of each tensor that a package lacks of the model that its config.json describes, and why."""
+    if (config := described_package(package)) is not None:
+        yield from faults(config, recorded_tensors(package.manifest))
 
 
 def dense_weights(

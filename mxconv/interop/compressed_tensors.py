@@ -29,7 +29,7 @@ from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_pairs, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
 from mxconv.errors import MxconvError
-from mxconv.interop.exported import Export, ExportedTensor, refuse_fp8, refuse_no_model, write_model_folder
+from mxconv.interop.exported import Export, ExportedTensor, check_whole_model, refuse_fp8, write_model_folder
 from mxconv.interop.plain_safetensors import dense_tensor
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, inside
@@ -61,7 +61,7 @@ def export_compressed_tensors(
     """
     with ExitStack() as stack:
         opened = stack.enter_context(Package(package))
-        refuse_no_model(opened)
+        check_whole_model(opened)
         if opened.manifest.options.codec != "mxfp4":
             raise MxconvError(
                 f"{package}: its draft is {opened.manifest.options.codec}, which compressed-tensors has no format for; "

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mxconv import __version__
 from mxconv.checkpoint.folder import companions
 from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
+from mxconv.engine.stored_weights import package_faults
 from mxconv.errors import MxconvError, PackageError
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, inside
@@ -74,12 +75,15 @@ class SourceHash:
             )
 
 
-def refuse_no_model(package: Package) -> None:
-    """Raise MxconvError where the package has no config.json, without which no library loads the folder."""
+def check_whole_model(package: Package) -> None:
+    """Raise MxconvError where the package has no config.json, without which no library loads the folder, or lacks a
+    tensor of the model that it describes."""
     if all(record.path != "config.json" for record in package.manifest.files):
         raise MxconvError(
             f"{package.root}: has no config.json; other libraries need one. Convert the model's folder, not one file."
         )
+    for _, fault in package_faults(package):
+        raise MxconvError(f"{package.root}: {fault}")
 
 
 def refuse_fp8(package: Package, what: str) -> None:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from mxconv.errors import PackageError
-from mxconv.interop.exported import Export, refuse_fp8
+from mxconv.interop.exported import Export, check_whole_model, refuse_fp8
 from mxconv.interop.gguf.gguf_tensor import OutputTensor
 from mxconv.interop.gguf.level_tensors import Level, level_tensors
 from mxconv.interop.gguf.metadata import Metadata, read_metadata
@@ -47,11 +47,12 @@ def export_gguf(
     with ExitStack() as stack:
         opened = stack.enter_context(Package(package))
         refuse_fp8(opened, "GGUF")
+        check_whole_model(opened)
         files = _plan(opened, output, level)
         for path in files:
             if path.parent.is_dir() or path.parent != output:
                 check_output(path, force)
-        metadata = read_metadata(package)
+        metadata = read_metadata(opened)
         weights = package_weights(str(package), opened, stack)
         contents = {path: level_tensors(opened, weights, metadata, which) for path, which in files.items()}
         total = sum(tensor.num_bytes for tensors, _ in contents.values() for tensor in tensors)

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from mxconv.arrays import U16
 from mxconv.engine.stored_weights import EMBEDDING
 from mxconv.errors import MxconvError
-from mxconv.interop.exported import Export, ExportedTensor, SourceHash, refuse_fp8, refuse_no_model, write_model_folder
+from mxconv.interop.exported import (
+    Export,
+    ExportedTensor,
+    SourceHash,
+    check_whole_model,
+    refuse_fp8,
+    write_model_folder,
+)
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored import StoredArray
@@ -47,7 +54,7 @@ def export_safetensors(
     """
     with ExitStack() as stack:
         opened = stack.enter_context(Package(package))
-        refuse_no_model(opened)
+        check_whole_model(opened)
         manifest = opened.manifest
         if level == "draft" and manifest.options.codec != "mxfp4":
             raise MxconvError(

@@ -1,10 +1,9 @@
 """The weights of a checkpoint, with what `quantize` would do to each by default."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.registry import describe_values
 from mxconv.arrays import U16
 from mxconv.checkpoint.source import Checkpoint, SourceTensor
 from mxconv.codecs.float16 import FORMATS, FloatFormat
@@ -12,7 +11,6 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, Recognized, choose_codec, is_rounded
 from mxconv.conversion.rows import rounded
 from mxconv.drafts.readers.reader import reader_of
-from mxconv.errors import MxconvError
 from mxconv.report.open_weights import OpenWeights, WeightTensor, with_decoded, with_experts
 
 Dtype = Literal["bf16", "fp16"]
@@ -46,7 +44,7 @@ def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> OpenWeigh
             f"{len(uncounted)} of {len(tensors)} tensors are {types} and not counted; "
             f"{needs if recognized.is_quantized or any(tensor.is_quantized for tensor in uncounted) else keeps}"
         )
-    if mtp := mtp_note(lambda: describe_values(checkpoint.config or {}), checkpoint.tensors):
+    if mtp := mtp_note(recognized.config, checkpoint.tensors):
         notes.append(mtp)
     if head := head_note(checkpoint.config or {}):
         notes.insert(0, head)
@@ -105,18 +103,9 @@ def head_note(config: Mapping[str, Any]) -> str | None:
     )
 
 
-def mtp_note(describe: Callable[[], ModelConfig], tensors: Iterable[str]) -> str | None:
-    """A line about the MTP module of a model; None where it has none or its family is unknown.
-
-    Args:
-        describe: reads the description, or raises MxconvError.
-        tensors: the names of all tensors.
-    """
-    try:
-        config = describe()
-    except MxconvError:
-        return None
-    if config.mtp is None:
+def mtp_note(config: ModelConfig | None, tensors: Iterable[str]) -> str | None:
+    """A line about the MTP module of a model with these tensors; None where it has none or its family is unknown."""
+    if config is None or config.mtp is None:
         return None
     own = [config.own_name(name) for name in tensors]
     num_tensors = sum(name is not None and config.mtp.has(name) for name in own)

@@ -13,13 +13,13 @@ from typing import cast
 
 import numpy as np
 
-from mxconv.arch.families.registry import describe_file
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.arrays import F32, U16
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.engine.stored_bytes import head_bytes, package_bytes, screened_bytes
+from mxconv.engine.stored_weights import described_package
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.package.manifest import TensorRecord
@@ -78,7 +78,7 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> OpenWeig
         )
     notes += _head_note(package)
     names = [record.name for record in manifest.tensors]
-    if mtp := mtp_note(lambda: describe_file(package.root / "config.json"), names):
+    if mtp := mtp_note(described_package(package), names):
         notes.append(mtp)
     records = sorted(manifest.tensors, key=lambda record: record.name)
     tensors = tuple(_package_tensor(package, record, referenced) for record in records)

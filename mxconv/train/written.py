@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.arch.families.registry import describe_file
+from mxconv.arch.whole_model import checkpoint_config
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.decoder import Decoder
@@ -35,7 +35,7 @@ def target_decoder(folder: Path) -> Iterator[Decoder]:
             yield decoder
         return
     with open_checkpoint(folder) as checkpoint:
-        config = describe_file(folder / "config.json")
+        config = checkpoint_config(checkpoint)
         matrices = Matrices(choose_engine())
         yield matrices.decoder(config, dense_weights(checkpoint.tensors, config, matrices), str(folder))
 

@@ -5,15 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.registry import describe_file
 from mxconv.arch.fields import Fields
 from mxconv.arch.gguf.architectures import ARCHITECTURES, Architecture
 from mxconv.arch.gguf.parts import activation_of
 from mxconv.arch.gguf.written_keys import add_keys
 from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.engine.stored_weights import package_config
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.fits import check_fits
 from mxconv.interop.gguf.gguf_vocabulary import GgufVocabulary, read_vocabulary
+from mxconv.package.package import Package
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -64,14 +65,14 @@ class Metadata:
             writer.add_chat_template(self.chat_templates["default"])
 
 
-def read_metadata(folder: Path) -> Metadata:
+def read_metadata(package: Package) -> Metadata:
     """Read config.json and the tokenizer's files.
 
     Raises:
         MxconvError: one of them is missing or malformed, or llama.cpp has no such model or tokenizer.
     """
-    path = folder / "config.json"
-    config = describe_file(path)
+    folder, path = package.root, package.root / "config.json"
+    config = package_config(package)
     architecture = ARCHITECTURES.get(config.model_type)
     if architecture is None:
         raise ModelError(
