@@ -9,8 +9,18 @@ from mxconv.arch.mixture import Mixture
 from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.arch.state_mixers import StateSizes
 
-# what torch puts into the names of modules that it compiles, shards or checkpoints
+# what torch puts into the names of modules that it compiles, shards or checkpoints, and before those that it copies
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+COPIES = "module."
+
+
+def without_wrappers(tensor: str) -> str:
+    """Return a tensor's name without what torch.compile, FSDP or DistributedDataParallel added to it."""
+    for word in WRAPPERS:
+        tensor = tensor.replace(word, "")
+    while tensor.startswith(COPIES):
+        tensor = tensor.removeprefix(COPIES)
+    return tensor
 
 
 @dataclass(frozen=True)
@@ -144,9 +154,7 @@ class ModelConfig:
 
     def own_name(self, tensor: str) -> str | None:
         """This decoder's name of a tensor of the checkpoint; None where it is of another tower."""
-        for word in WRAPPERS:
-            tensor = tensor.replace(word, "")
-        tensor = tensor.removeprefix(self.wrapper)
+        tensor = without_wrappers(tensor).removeprefix(self.wrapper)
         if self.lacks and not tensor.startswith((f"{self.head}.", "mtp.")):
             tensor = self.lacks + tensor
         for theirs, ours in self.towers:

@@ -25,7 +25,7 @@ from mxconv.errors import ModelError, MxconvError
 
 COMPARED_ROWS = 1024  # at a time
 MATRIX_DTYPES, VECTOR_DTYPES = ("BF16", "F16"), ("BF16", "F16", "F32")
-WRAPPER_PREFIXES = ("", "module.", "model.", "module.model.")  # of DistributedDataParallel, and of a class around it
+CLASSES_AROUND = ("", "model.")  # how names begin that a class around the model has saved
 # keys by which a config.json is a draft head's, which has layers of a family and is no model of it
 DRAFT_HEAD_KEYS = ("draft_vocab_size", "dflash_config", "speculators_config", "speculators_model_type")
 REMEDY = "Download the whole model, or take the config.json that belongs to these tensors."
@@ -111,7 +111,7 @@ def _with_names(config: ModelConfig, tensors: Tensors) -> ModelConfig:
     candidates = [
         replace(config, wrapper=wrapper, lacks=lacks)
         for lacks in ("", base if config.layer_prefix.startswith(base) else "")
-        for wrapper in WRAPPER_PREFIXES
+        for wrapper in CLASSES_AROUND
     ]
     best, most = config, -1
     for candidate in candidates:
@@ -164,14 +164,15 @@ def faults(config: ModelConfig, tensors: Tensors) -> Iterator[tuple[str, str]]:
 
 def _spelled(own: str, begins: Iterable[tuple[str, str]]) -> str:
     """The name that this checkpoint would have for a tensor that is missing, after those that it has."""
-    known, name = max(begins, key=lambda pair: (own.startswith(pair[0]), len(pair[0])), default=("", ""))
-    return name + own.removeprefix(known) if own.startswith(known) else own
+    fitting = [pair for pair in begins if own.startswith(pair[0])]
+    known, name = max(fitting, key=lambda pair: len(pair[0]), default=("", ""))
+    return name + own.removeprefix(known)
 
 
 def _beginnings(stored: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """How decoder's names begin where those in the checkpoint begin otherwise, and how the latter do."""
     for known, name in stored.items():
-        same = 0
-        while same < min(len(known), len(name)) and known[-1 - same] == name[-1 - same]:
-            same += 1
-        yield known[: len(known) - same], name[: len(name) - same]
+        ours, theirs = known.split("."), name.split(".")
+        while ours and theirs and ours[-1] == theirs[-1]:
+            del ours[-1], theirs[-1]
+        yield "".join(f"{word}." for word in ours), "".join(f"{word}." for word in theirs)

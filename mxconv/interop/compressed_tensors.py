@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxconv.arch.config import without_wrappers
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_pairs, unpack_nibbles, unpack_scales
@@ -184,7 +185,7 @@ def _dtype_notes(package: Package) -> list[str]:
 
 
 def _module(name: str) -> str:
-    return name.removesuffix(WEIGHT)
+    return without_wrappers(name).removesuffix(WEIGHT)
 
 
 def _packed_tensors(package: Package, record: TensorRecord) -> tuple[ExportedTensor, ...]:

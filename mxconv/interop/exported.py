@@ -22,7 +22,7 @@ from mxconv import __version__
 from mxconv.checkpoint.folder import companions
 from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
 from mxconv.engine.stored_weights import package_faults
-from mxconv.errors import MxconvError, PackageError
+from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, inside
 from mxconv.package.shard_layout import Shard, plan_layout
@@ -83,7 +83,7 @@ def check_whole_model(package: Package) -> None:
             f"{package.root}: has no config.json; other libraries need one. Convert the model's folder, not one file."
         )
     for _, fault in package_faults(package):
-        raise MxconvError(f"{package.root}: {fault}")
+        raise ModelError(f"{package.root}: {fault}")
 
 
 def refuse_fp8(package: Package, what: str) -> None:

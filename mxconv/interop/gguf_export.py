@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from mxconv.engine.stored_weights import package_config
 from mxconv.errors import PackageError
 from mxconv.interop.exported import Export, check_whole_model, refuse_fp8
 from mxconv.interop.gguf.gguf_tensor import OutputTensor
@@ -52,7 +53,7 @@ def export_gguf(
         for path in files:
             if path.parent.is_dir() or path.parent != output:
                 check_output(path, force)
-        metadata = read_metadata(opened)
+        metadata = read_metadata(opened.root, package_config(opened))
         weights = package_weights(str(package), opened, stack)
         contents = {path: level_tensors(opened, weights, metadata, which) for path, which in files.items()}
         total = sum(tensor.num_bytes for tensors, _ in contents.values() for tensor in tensors)

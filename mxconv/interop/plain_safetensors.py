@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mxconv.arch.config import without_wrappers
 from mxconv.arrays import U16
 from mxconv.engine.stored_weights import EMBEDDING
 from mxconv.errors import MxconvError
@@ -89,7 +90,7 @@ def dense_tensor(
         is_draft: take the draft's values where it has any.
     """
     pieces = _draft_pieces if is_draft and tensor.draft_rows is not None else _target_pieces
-    array = StoredArray(tensor.name, tensor.dtype, tensor.shape)
+    array = StoredArray(without_wrappers(tensor.name), tensor.dtype, tensor.shape)
     return ExportedTensor(array, partial(pieces, tensor, record, package))
 
 

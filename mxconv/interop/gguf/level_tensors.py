@@ -1,7 +1,6 @@
 """The tensors of a level under GGUF's names, types and row order."""
 
 from dataclasses import replace
-from math import prod
 from typing import Literal
 
 from mxconv.arch.gguf.arrangement import block_columns
@@ -58,7 +57,6 @@ def level_tensors(
             skipped.append(weight.name)
             continue
         for place in found:
-            _check_kind(weight, place, record)
             if record.stack is not None:
                 is_exact = record.carried is None and (level == "target" or record.codec == "keep")
                 make = sixteen_bit_stack if is_exact else four_bit_stack
@@ -146,32 +144,6 @@ def _check_is_none_of_its_own(name: str | None, weight: WeightTensor, metadata: 
         f"tensor {weight.name}: llama.cpp's {metadata.architecture.name} has no place for it in a model as config.json "
         "describes it; GGUF can hold this model only without it. Export with --to safetensors."
     )
-
-
-def _check_kind(weight: WeightTensor, place: TensorPlace, record: TensorRecord) -> None:
-    """Refuse a type or size that GGUF does not have."""
-    is_known = len(weight.shape) in (1, 2) or place.shape is not None or record.stack is not None
-    has_type = weight.dtype in ("BF16", "F16", "F32") or record.carried is not None
-    if not has_type or not is_known or 0 in weight.shape:
-        raise ModelError(
-            f"tensor {weight.name}: {weight.dtype} {list(weight.shape)}; a vector or matrix of BF16, F16 or F32 is "
-            "required. Export with --to safetensors."
-        )
-    if place.is_transposed and len(weight.shape) != 2:
-        raise ModelError(f"tensor {weight.name}: {list(weight.shape)}; a matrix is required. Convert the model again.")
-    shape = weight.shape if record.stack is None else record.stack.matrix_shape
-    for ranges, size in ((place.rows, shape[0]), (place.columns, shape[-1])):
-        required = max((each.stop for each in ranges or ()), default=0)
-        if required > size:
-            raise ModelError(
-                f"tensor {weight.name}: {list(weight.shape)}; config.json asks for {required} in the place of {size}. "
-                "Convert the model again."
-            )
-    if place.shape is not None and prod(place.shape) != prod(weight.shape):
-        raise ModelError(
-            f"tensor {weight.name}: {list(weight.shape)}; config.json asks for {list(place.shape)}. Convert the model "
-            "again."
-        )
 
 
 def _in_features(record: TensorRecord) -> int:

@@ -10,11 +10,9 @@ from mxconv.arch.gguf.architectures import ARCHITECTURES, Architecture
 from mxconv.arch.gguf.parts import activation_of
 from mxconv.arch.gguf.written_keys import add_keys
 from mxconv.checkpoint.regular_file import read_json_object
-from mxconv.engine.stored_weights import package_config
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.fits import check_fits
 from mxconv.interop.gguf.gguf_vocabulary import GgufVocabulary, read_vocabulary
-from mxconv.package.package import Package
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -65,14 +63,13 @@ class Metadata:
             writer.add_chat_template(self.chat_templates["default"])
 
 
-def read_metadata(package: Package) -> Metadata:
-    """Read config.json and the tokenizer's files.
+def read_metadata(folder: Path, config: ModelConfig) -> Metadata:
+    """Read the tokenizer's files and what config.json says beside the description.
 
     Raises:
         MxconvError: one of them is missing or malformed, or llama.cpp has no such model or tokenizer.
     """
-    folder, path = package.root, package.root / "config.json"
-    config = package_config(package)
+    path = folder / "config.json"
     architecture = ARCHITECTURES.get(config.model_type)
     if architecture is None:
         raise ModelError(

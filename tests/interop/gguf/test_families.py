@@ -291,7 +291,7 @@ def test_what_llama_cpp_lacks_is_refused_by_name(what: str, tmp_path: Path) -> N
     changes = WIDE | {"vocab_size": 320} | CHANGES.get(family, {}) | changes
     checkpoints.make_model(family, **changes).config.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=re.escape(message)) as caught:
-        read_metadata(tmp_path)
+        read_metadata(tmp_path, describe_file(tmp_path / "config.json"))
     assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: ")
     assert str(caught.value).endswith("GGUF can hold this model only without it. Export with --to safetensors.")
 
@@ -302,4 +302,4 @@ def test_families_that_are_not_exported_are_refused_by_name(family: str, tmp_pat
     kind = describe_file(tmp_path / "config.json").model_type
     message = f"(model_type {kind}; the export to GGUF has arcee, |mixtures of experts, which llama.cpp's gemma4)"
     with pytest.raises(ModelError, match=message):
-        read_metadata(tmp_path)
+        read_metadata(tmp_path, describe_file(tmp_path / "config.json"))
