@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, LatentAttention, LayerParts
-from mxconv.arch.elements import Linear, Mlp, Norm
+from mxconv.arch.description import Attention, LatentAttention, LayerParts, Mixer
+from mxconv.arch.elements import Mlp, Norm
 from mxconv.arch.families.registry import describe
 from mxconv.arch.fields import Fields
 from mxconv.arch.mixture import Mixture
-from mxconv.arch.state_mixers import GatedDeltaNet, Recurrent, ShortConvolution
+from mxconv.arch.required_tensors import mixer_tensors
+from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from mxconv.errors import ModelError
 
 
@@ -36,11 +38,7 @@ class MixerCount:
     @classmethod
     def of(cls, layer: LayerParts, hidden_size: int) -> "MixerCount":
         """Count the mixer of a layer from its description."""
-        if isinstance(layer.mixer, LatentAttention):
-            return _latent(layer.mixer, hidden_size)
-        if isinstance(layer.mixer, Attention):
-            return _grouped(layer.mixer, hidden_size)
-        return _recurrent(layer.mixer, hidden_size)
+        return _mixer(layer.mixer, hidden_size)
 
 
 @dataclass(frozen=True)
@@ -168,92 +166,34 @@ def _of_mixture(mixture: Mixture, hidden_size: int) -> dict[str, Any]:
 
 def _norm_numbers(config: ModelConfig, layer: LayerParts) -> int:
     """How many numbers the norms of a layer store; a norm that two places share counts once."""
-    mixer, mlp = layer.mixer, layer.mlp
+    mlp = layer.mlp
     places = {layer.before_mixer, layer.after_mixer, layer.before_mlp, layer.after_mlp}
     if isinstance(mlp, Mixture):
         places |= {mlp.before_experts, mlp.after_experts, mlp.before_shared, mlp.after_shared}
     count = sum(norm_numbers(norm, config.hidden_size) for norm in places)
     if layer.layer_input is not None:
         count += norm_numbers(layer.layer_input.norm, config.hidden_size)
-    if isinstance(mixer, LatentAttention):
-        return (
-            count
-            + norm_numbers(mixer.query_norm, mixer.query_rank)
-            + norm_numbers(mixer.latent_norm, mixer.latent_size)
-        )
-    if not isinstance(mixer, Attention):  # what it norms within is its own
-        return count + (layer.scalar is not None)
-    by_row = mixer.norm_span == "row"
-    count += norm_numbers(mixer.query_norm, mixer.head_dim * (mixer.num_heads if by_row else 1))
-    if mixer.source is None:
-        count += norm_numbers(mixer.key_norm, mixer.head_dim * (mixer.num_key_value_heads if by_row else 1))
     return count + (layer.scalar is not None)
 
 
-def _grouped(mixer: Attention, hidden_size: int) -> MixerCount:
-    """Count attention over heads. A layer that reads the keys and values of another stores none, and reads as much."""
-    queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_key_value_heads * mixer.head_dim
-    outputs: list[tuple[Linear, int]] = [(mixer.query, queries * (2 if mixer.is_gated else 1))]
-    if mixer.source is None:
-        outputs.append((mixer.key, keys))
-    if mixer.source is None and not mixer.keys_are_values:
-        outputs.append((mixer.value, keys))
-    return MixerCount(
-        weights=hidden_size * (sum(length for _, length in outputs) + queries),
-        vectors=sum(length * linear.has_bias for linear, length in outputs)
-        + hidden_size * mixer.output.has_bias
-        + mixer.num_heads * (mixer.sinks is not None),
-        kv_values=2 * keys,
-        multiply_adds=2 * queries,
-        window=mixer.window,
-    )
-
-
-def _latent(mixer: LatentAttention, hidden_size: int) -> MixerCount:
-    down = mixer.query_down
-    queries = mixer.query_rank * mixer.num_heads * (mixer.plain_size + mixer.rotated_size)
-    ups = mixer.latent_size * mixer.num_heads * (mixer.plain_size + mixer.value_size)
-    return MixerCount(
-        weights=(0 if down is None else hidden_size * mixer.query_rank)
-        + queries
-        + hidden_size * mixer.head_dim
-        + ups
-        + mixer.num_heads * mixer.value_size * hidden_size,
-        vectors=(mixer.query_rank if down is not None and down.has_bias else 0)
-        + mixer.head_dim * mixer.down.has_bias
-        + hidden_size * mixer.output.has_bias,
-        kv_values=mixer.head_dim,
-        multiply_adds=mixer.num_heads * (mixer.head_dim + mixer.latent_size),
-    )
-
-
-def _recurrent(mixer: Recurrent, hidden_size: int) -> MixerCount:
-    """Count a mixer with a state, whose memory is scaled, read and added to: three or four products a number."""
+def _mixer(mixer: Mixer, hidden_size: int) -> MixerCount:
+    """Count a mixer. A layer that reads the keys and values of another stores none, and reads as much; a memory is
+    scaled, read and added to: three or four products a number."""
+    shapes = dict(mixer_tensors(mixer, hidden_size)).values()
+    weights = sum(prod(shape) for shape in shapes if len(shape) == 2)
+    vectors = sum(prod(shape) for shape in shapes) - weights
+    if isinstance(mixer, Attention):
+        keys = mixer.num_key_value_heads * mixer.head_dim
+        return MixerCount(weights, vectors, 2 * keys, 2 * mixer.num_heads * mixer.head_dim, mixer.window)
+    if isinstance(mixer, LatentAttention):
+        products = mixer.num_heads * (mixer.head_dim + mixer.latent_size)
+        return MixerCount(weights, vectors, mixer.head_dim, products)
     sizes = mixer.state
-    heads, rows, columns = sizes.memory
-    memory = heads * rows * columns
-    if isinstance(mixer, ShortConvolution):
-        linears, norm, parameters, products = [(mixer.inputs, 3 * mixer.size)], 0, 0, 2 * mixer.size
-        inner = mixer.size
-    elif isinstance(mixer, GatedDeltaNet):
-        num_values = mixer.num_values
-        linears = [
-            (mixer.queries_keys_values, 2 * mixer.num_keys + num_values),
-            (mixer.gate, num_values),
-            (mixer.beta, mixer.num_value_heads),
-            (mixer.decay, mixer.num_value_heads),
-        ]
-        norm, parameters = norm_numbers(mixer.norm, mixer.value_dim), 2 * mixer.num_value_heads
-        products, inner = 4 * memory, num_values
-    else:
-        linears = [(mixer.inputs, mixer.size + sizes.num_channels + mixer.num_heads)]
-        norm, parameters = norm_numbers(mixer.norm, mixer.size), 3 * mixer.num_heads
-        products, inner = 3 * memory, mixer.size
-    convolution = sizes.num_channels * sizes.kernel_size
-    biases = sum(length * linear.has_bias for linear, length in linears) + hidden_size * mixer.output.has_bias
+    convolution, memory = sizes.num_channels * sizes.kernel_size, prod(sizes.memory)
+    products = {ShortConvolution: 2 * sizes.num_channels, GatedDeltaNet: 4 * memory, Mamba2: 3 * memory}[type(mixer)]
     return MixerCount(
-        weights=hidden_size * (sum(length for _, length in linears) + inner),
-        vectors=biases + convolution + sizes.num_channels * mixer.convolution.has_bias + norm + parameters,
+        weights,
+        vectors,
         kv_values=0,
         multiply_adds=0,
         state_values=(sizes.kernel_size - 1) * sizes.num_channels + memory,

@@ -48,7 +48,7 @@ def required_tensors(config: ModelConfig, names: Container[str]) -> dict[str, Sh
 
 
 def _layer(layer: LayerParts, hidden: int, prefix: str, names: Container[str]) -> Shapes:
-    yield from _mixer(layer.mixer, hidden)
+    yield from mixer_tensors(layer.mixer, hidden)
     if isinstance(layer.mlp, Mixture):
         yield from _mixture(layer.mlp, hidden, prefix, names)
     elif layer.mlp is not None:
@@ -62,7 +62,8 @@ def _layer(layer: LayerParts, hidden: int, prefix: str, names: Container[str]) -
     yield from _vector(layer.scalar, 1)
 
 
-def _mixer(mixer: Mixer, hidden: int) -> Shapes:
+def mixer_tensors(mixer: Mixer, hidden: int) -> Shapes:
+    """Yield the tensors of what mixes the tokens of a layer, by their names in the layer."""
     match mixer:
         case Attention():
             yield from _attention(mixer, hidden)
