@@ -28,6 +28,7 @@ MATRIX_DTYPES, VECTOR_DTYPES = ("BF16", "F16"), ("BF16", "F16", "F32")
 CLASSES_AROUND = ("", "model.")  # how names begin that a class around the model has saved
 # keys by which a config.json is a draft head's, which has layers of a family and is no model of it
 DRAFT_HEAD_KEYS = ("draft_vocab_size", "dflash_config", "speculators_config", "speculators_model_type")
+ROUND_IT = "Give --dtype bf16 or --dtype fp16 to round it; the choice is recorded."
 REMEDY = "Download the whole model, or take the config.json that belongs to these tensors."
 
 
@@ -155,11 +156,8 @@ def faults(config: ModelConfig, tensors: Tensors) -> Iterator[tuple[str, str]]:
         if found.shape != shape and not (is_stack and found.shape == (shape[0], shape[2], shape[1])):
             yield name, f"tensor {name} has shape {list(found.shape)}; {list(shape)} {needed}"
         elif found.dtype not in allowed and not (found.dtype == "U8" and own.endswith(tuple(ENDINGS.values()))):
-            yield (
-                name,
-                f"tensor {name} has dtype {found.dtype}; {' or '.join(allowed)} is required of it. Give --dtype bf16 "
-                "or --dtype fp16 to round every F32 tensor; the choice is recorded.",
-            )
+            remedy = ROUND_IT if found.dtype == "F32" else REMEDY
+            yield name, f"tensor {name} has dtype {found.dtype}; {' or '.join(allowed)} is required of it. {remedy}"
 
 
 def _spelled(own: str, begins: Iterable[tuple[str, str]]) -> str:
