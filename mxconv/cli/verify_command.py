@@ -43,7 +43,7 @@ def verify(
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Json = False,
 ) -> None:
-    """Check hashes, and that every tensor is rebuilt bit for bit.
+    """Check hashes, that tensors come out of the package bit for bit, and with --source that it encodes to the draft.
 
     With --decode, prompts are decoded with and without drafts, and tokens and logits compared.
     """
@@ -139,6 +139,9 @@ def _members(verification: "Verification") -> dict[str, Any]:
         "lossless": verification.lossless,
         "num_tensors": len(tensors),
         "num_bit_exact": verification.num_bit_exact,
+        "num_rebuilt": verification.num_rebuilt,
+        "num_derived": verification.num_derived,
+        "num_kept": verification.num_kept,
         "damaged_files": verification.damaged_files,
         "source_compared": verification.source_compared,
         "num_draft_tensors_given": len(given.tensors) if (given := verification.manifest.draft_weights) else 0,
@@ -152,12 +155,11 @@ def _print(verification: "Verification", package: str, out: Output) -> None:
     for name in verification.damaged_files:
         out.line(f"damaged file {name}: its SHA-256 is not the recorded one", "red")
     for tensor in verification.tensors:
-        if tensor.status != "bit-exact":
+        if tensor.status in ("mismatch", "missing") or (tensor.status == "lossy" and tensor.sha256_reconstructed):
             error = "" if tensor.max_abs_error is None else f", largest error {tensor.max_abs_error:.3g}"
             detail = f": {tensor.detail}" if tensor.detail else ""
             out.line(f"{tensor.status} {tensor.name}{error}{detail}", "yellow")
-    against = "compared with the source" if verification.source_compared else "compared with the recorded hashes"
-    out.line(f"{verification.num_bit_exact} of {len(verification.tensors)} tensors bit-exact, {against}")
+    out.line(verification.proof)
     if verification.decode is not None:
         d = verification.decode
         some = "" if d.num_chat_prompts == d.num_prompts else f"{d.num_chat_prompts} of them "
