@@ -3,8 +3,8 @@
     verification = verify(Path("package"), source=checkpoint)
 
 Files are hashed, every tensor that the package has is taken out of it and compared bit for bit, every draft tensor is
-encoded again from the source and compared code for code; docs/verify.md says what counts as what. `mxconv.verification.decode_proof` runs prompts with and without drafts and compares tokens
-and logits.
+encoded again from the source and compared code for code; docs/verify.md says what counts as what.
+`mxconv.verification.decode_proof` runs prompts with and without drafts and compares tokens and logits.
 """
 
 import shlex
@@ -54,10 +54,15 @@ class Verification:
         return sum(tensor.is_kept and tensor.status in ("bit-exact", "kept") for tensor in self.tensors)
 
     @property
+    def has_nothing_to_compare(self) -> bool:
+        """Whether neither the package nor the caller has the target's weights: only files were hashed."""
+        return not self.source_compared and self.manifest.levels[0].location == "source"
+
+    @property
     def proof(self) -> str:
         """One sentence on what was proven of the tensors, or on what to give where nothing could be."""
         source = self.manifest.source
-        if self.source_compared or self.manifest.levels[0].location == "package":
+        if not self.has_nothing_to_compare:
             return self.certificate().proof
         revision = "" if source.commit is None else f" --revision {shlex.quote(source.commit)}"
         return (

@@ -117,7 +117,7 @@ def verify(
     if rebuild and verification.ok:
         num_files = len(verification.manifest.files) + 1
         out.line(f"{source or verification.manifest.source.id}: gives every byte of the {num_files} files")
-    _print(verification, package, out)
+    _print(verification, package, out, rebuild and verification.ok)
     if attestation is not None and verification.ok:
         out.line(f"signed by {', '.join(attestation.signers)}: {attestation.path}")
     out.json(
@@ -151,7 +151,7 @@ def _members(verification: "Verification") -> dict[str, Any]:
     }
 
 
-def _print(verification: "Verification", package: str, out: Output) -> None:
+def _print(verification: "Verification", package: str, out: Output, is_rebuilt: bool) -> None:
     for name in verification.damaged_files:
         out.line(f"damaged file {name}: its SHA-256 is not the recorded one", "red")
     for tensor in verification.tensors:
@@ -159,7 +159,8 @@ def _print(verification: "Verification", package: str, out: Output) -> None:
             error = "" if tensor.max_abs_error is None else f", largest error {tensor.max_abs_error:.3g}"
             detail = f": {tensor.detail}" if tensor.detail else ""
             out.line(f"{tensor.status} {tensor.name}{error}{detail}", "yellow")
-    out.line(verification.proof)
+    if not (is_rebuilt and verification.has_nothing_to_compare):
+        out.line(verification.proof)
     if verification.decode is not None:
         d = verification.decode
         some = "" if d.num_chat_prompts == d.num_prompts else f"{d.num_chat_prompts} of them "

@@ -151,7 +151,7 @@ def verify_alone(package: Package, record: TensorRecord) -> TensorVerification:
 def verify_with_source(
     package: Package, record: TensorRecord, source: Mapping[str, SourceTensor]
 ) -> TensorVerification:
-    """Compare a tensor with the source's bit for bit if the package has it, and encode its draft again if it was cast."""
+    """Compare a tensor with the source's bit for bit where the package has it, and encode its draft again."""
     tensor = source.get(record.name)
     if tensor is None:
         return TensorVerification(record.name, record.codec, "missing", detail="not in the source")
