@@ -243,6 +243,21 @@ def test_a_decoder_or_encoder_that_errs_by_a_bit_is_found(
         assert_nothing_is_claimed(verify(package), names)
 
 
+@pytest.mark.parametrize("kind", ["BSFP", "MXFP4, target referenced"])
+def test_an_encoder_that_gives_less_than_is_stored_derives_nothing(
+    made: Made, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, package = made(kind)
+
+    def mutant(*arguments: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+        yield from ((original, {}) for original, _ in encode.encoded_slices(*arguments))
+
+    monkeypatch.setattr(tensor_proof, "encoded_slices", mutant)
+    found = compare(package, source)
+    assert_nothing_is_claimed(found, {tensor.name for tensor in found.tensors if tensor.codec != "keep"})
+    assert found.num_derived == 0
+
+
 def arrays_of(package: Path) -> Iterator[tuple[Path, str]]:
     for path in sorted(package.glob("*.safetensors")):
         with safetensors.safe_open(path, "np") as file:
