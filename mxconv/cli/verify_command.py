@@ -1,6 +1,7 @@
 """`mxconv verify`: proof that a package is whole, exact, and decodes as its target does."""
 
 import os
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,8 +130,7 @@ def verify(
 
 
 def _members(verification: "Verification") -> dict[str, Any]:
-    keys = ("name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error", "detail")
-    tensors = [{key: getattr(tensor, key) for key in keys} for tensor in verification.tensors]
+    tensors = [asdict(tensor) for tensor in verification.tensors]
     for tensor in tensors:  # JSON has no infinity: where a weight turned into one, `status` says so
         if tensor["max_abs_error"] is not None and not isfinite(tensor["max_abs_error"]):
             tensor["max_abs_error"] = None

@@ -17,7 +17,9 @@ from mxconv.speculation.hierarchy import Hierarchy
 KEYS = {
     "ok", "lossless", "num_tensors", "num_bit_exact", "num_rebuilt", "num_derived", "num_kept", "tensors", "decode",
 }  # fmt: skip
-TENSOR_KEYS = {"name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error"}
+TENSOR_KEYS = {
+    "name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error", "is_kept", "is_derived",
+}  # fmt: skip
 DECODE_KEYS = {
     "num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches", "num_chat_prompts", "system", "target",
     "batch", "kv_dtype", "kernel", "processors",
