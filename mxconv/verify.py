@@ -2,11 +2,12 @@
 
     verification = verify(Path("package"), source=checkpoint)
 
-Files are hashed, every tensor is rebuilt and compared bit for bit, every draft tensor is encoded again from the source
-and compared code for code. `mxconv.verification.decode_proof` runs prompts with and without drafts and compares tokens
-and logits.
+Files are hashed, every tensor that the package has is taken out of it and compared bit for bit, every draft tensor is
+encoded again from the source and compared code for code; docs/verify.md says what counts as what.
+`mxconv.verification.decode_proof` runs prompts with and without drafts and compares tokens and logits.
 """
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,40 @@ class Verification:
 
     @property
     def num_bit_exact(self) -> int:
+        """The number of tensors whose bytes came out of the package, were hashed, and are the source's."""
         return sum(tensor.status == "bit-exact" for tensor in self.tensors)
+
+    @property
+    def num_rebuilt(self) -> int:
+        """Those of the bit-exact ones whose bytes were decoded from codes."""
+        return sum(tensor.status == "bit-exact" and not tensor.is_kept for tensor in self.tensors)
+
+    @property
+    def num_derived(self) -> int:
+        """The number of tensors whose draft's codes were encoded again from the source, and are equal."""
+        return sum(tensor.is_derived and tensor.status != "mismatch" for tensor in self.tensors)
+
+    @property
+    def num_kept(self) -> int:
+        """The number of tensors that are stored as they are, and bit-exact, or stay in the source."""
+        return sum(tensor.is_kept and tensor.status in ("bit-exact", "kept") for tensor in self.tensors)
+
+    @property
+    def has_nothing_to_compare(self) -> bool:
+        """Whether neither the package nor the caller has the target's weights: only files were hashed."""
+        return not self.source_compared and self.manifest.levels[0].location == "source"
+
+    @property
+    def proof(self) -> str:
+        """One sentence on what was proven of the tensors, or on what to give where nothing could be."""
+        source = self.manifest.source
+        if not self.has_nothing_to_compare:
+            return self.certificate().proof
+        revision = "" if source.commit is None else f" --revision {shlex.quote(source.commit)}"
+        return (
+            "nothing to rebuild here: the package references its target, and only the hashes of its files were "
+            f"compared. To derive the draft's codes again, give --source {shlex.quote(source.id)}{revision}"
+        )
 
     @property
     def given_note(self) -> str | None:
@@ -51,13 +85,13 @@ class Verification:
 
     @property
     def lossless(self) -> bool:
-        """Whether every tensor was rebuilt bit for bit from this package alone."""
+        """Whether every tensor came bit for bit out of this package alone."""
         return self.manifest.lossless and self.num_bit_exact == len(self.tensors)
 
     @property
     def ok(self) -> bool:
         """Nothing is damaged, missing or other than the manifest says; speculation changed nothing."""
-        tensors = all(tensor.status in ("bit-exact", "lossy") for tensor in self.tensors)
+        tensors = all(tensor.status not in ("mismatch", "missing") for tensor in self.tensors)
         decode = self.decode is None or self.decode.num_token_mismatches + self.decode.num_logit_mismatches == 0
         return tensors and decode and not self.damaged_files
 
@@ -67,6 +101,9 @@ class Verification:
             source_compared=self.source_compared,
             num_tensors=len(self.tensors),
             num_bit_exact=self.num_bit_exact,
+            num_rebuilt=self.num_rebuilt,
+            num_derived=self.num_derived,
+            num_kept=self.num_kept,
             lossless=self.lossless,
             decode=self.decode,
         )

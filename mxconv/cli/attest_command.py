@@ -60,6 +60,8 @@ def attest(
         key = SigningKey(private_key, _password(private_key), signing_certificate, tuple(certificate_chain or ()))
         made = sign(payload, key, place)
         out.line(f"wrote {place}: {len(made.statement.digests)} files, signed by {', '.join(made.signers)}")
+        if (certificate := read_manifest(package).certificate) is not None:
+            out.line(f"stated: {certificate.proof}")
         members |= {"output": str(place), "attestation": made.to_json()}
     if bom is not None:
         out.write_text(bom, bill_of_materials(package, read_source_card(read_manifest(package).source)))

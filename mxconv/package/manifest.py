@@ -110,14 +110,36 @@ class DecodeRecord(Record):
 
 
 class CertificateRecord(Record):
-    """The result of `verify --write`."""
+    """The result of `verify --write`; the three further counts are null where an earlier version wrote it."""
 
     created_by: str
     source_compared: bool
     num_tensors: Count
-    num_bit_exact: Count
+    num_bit_exact: Count = Field(description="whose bytes came out of the package, were hashed, and are the source's")
+    num_rebuilt: Count | None = Field(default=None, description="of these, decoded from codes")
+    num_derived: Count | None = Field(
+        default=None, description="whose draft's codes were encoded again from the source, and are equal"
+    )
+    num_kept: Count | None = Field(
+        default=None, description="stored as they are, and bit-exact, or left in the source that the package references"
+    )
     lossless: bool
     decode: DecodeRecord | None
+
+    @property
+    def proof(self) -> str:
+        """One sentence on what was proven of the tensors."""
+        against = "the source" if self.source_compared else "the recorded hashes"
+        exact = f"{self.num_bit_exact} of {self.num_tensors} tensors"
+        if self.num_rebuilt is None:
+            return (
+                f"{exact} called bit-exact, compared with {against}, by an earlier version, which did not say what "
+                "was rebuilt"
+            )
+        parts = [f"{self.num_rebuilt} rebuilt", f"{self.num_kept} kept as they are"]
+        if self.source_compared:
+            parts.append(f"the draft's codes of {self.num_derived} derived again and equal")
+        return f"{exact} bit-exact, compared with {against}; {', '.join(parts)}"
 
 
 class QualityRecord(Record):
@@ -195,9 +217,11 @@ class Manifest(Record):
     def members(self) -> dict[str, Any]:
         """As the file has them: without members that older packages lack, where they are null."""
         members = self.model_dump()
-        for name in ("draft_weights", "evaluation"):
-            if members[name] is None:
-                del members[name]
+        counts = ("num_rebuilt", "num_derived", "num_kept")
+        for part, names in ((members, ("draft_weights", "evaluation")), (members["certificate"] or {}, counts)):
+            for name in names:
+                if name in part and part[name] is None:
+                    del part[name]
         return members
 
     def to_bytes(self) -> bytes:

@@ -165,6 +165,11 @@ class Package:
             )
         return slice(first, last)
 
+    def keeps(self, record: TensorRecord) -> bool:
+        """Whether the tensor's own bytes lie in the package as they are, and not codes that give them back."""
+        is_target_and_draft = record.carried is not None and self.manifest.options.codec == "bsfp"
+        return self.has_target and record.codec != "bsfp" and not is_target_and_draft
+
     def kept(self, record: TensorRecord) -> SourceTensor:
         """A tensor that is stored as it was, in the target or among the BSFP planes."""
         return self.arrays[record.name]
@@ -266,7 +271,7 @@ class Package:
                 self._check_row_shifts(record)
         except CodecError as error:
             raise PackageError(f"{self.root}: tensor {record.name}: {error}") from error
-        if not is_bsfp and self.has_target and not (is_carried and self.manifest.options.codec == "bsfp"):
+        if self.keeps(record):
             expected.append(StoredArray(record.name, record.dtype, tuple(record.shape)))
         for array in expected:
             found = self.arrays.get(array.name)

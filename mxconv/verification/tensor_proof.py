@@ -23,6 +23,7 @@ from mxconv.errors import CheckpointError, MxconvError
 from mxconv.kernels.encoders import decode_bsfp
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
+from mxconv.package.stored import tensor_arrays
 from mxconv.workers import Advance
 
 SLICE_BYTES = 4 << 20
@@ -42,7 +43,7 @@ class RebuiltTensor:
         self._stored = package.bsfp(record) if is_matrix else None
         self._expert = -1  # the one that was rebuilt last
         self._matrix: NDArray[np.generic] = np.zeros((0, 0), np.uint16)  # of that expert, as the source has it
-        self._is_rebuilt = self._stack is not None and record.name not in package.arrays
+        self._is_rebuilt = self._stack is not None and not package.keeps(record)
 
     @property
     def num_rows(self) -> int:
@@ -104,12 +105,16 @@ def num_bytes_of(record: TensorRecord) -> int:
     return prod(record.shape) * DTYPES[record.dtype].num_bits // 8 if record.dtype in DTYPES else 0
 
 
-Status = Literal["bit-exact", "lossy", "mismatch", "missing"]
+Status = Literal["bit-exact", "derived", "kept", "lossy", "mismatch", "missing"]
 
 
 @dataclass(frozen=True)
 class TensorVerification:
-    """One tensor, rebuilt. `sha256_source` is the recorded one where no source was given."""
+    """What was proven of one tensor, see docs/verify.md.
+
+    `sha256_source` is the recorded one where no source was given, `sha256_reconstructed` that of bytes that came out of
+    the package: None where it has none of them.
+    """
 
     name: str
     codec: str
@@ -118,6 +123,8 @@ class TensorVerification:
     sha256_reconstructed: str | None = None
     max_abs_error: float | None = None
     detail: str = ""
+    is_kept: bool = False  # its bytes are stored as they are, or stay in the source that the package references
+    is_derived: bool = False  # its draft's codes are those that the source encodes to
 
 
 def verify_alone(package: Package, record: TensorRecord) -> TensorVerification:
@@ -137,13 +144,14 @@ def verify_alone(package: Package, record: TensorRecord) -> TensorVerification:
         record.sha256,
         found,
         0.0 if is_exact else None,
+        is_kept=package.keeps(record),
     )
 
 
 def verify_with_source(
     package: Package, record: TensorRecord, source: Mapping[str, SourceTensor]
 ) -> TensorVerification:
-    """Rebuild a tensor, compare it with the source's bit for bit, and encode the draft again where it was cast."""
+    """Compare a tensor with the source's bit for bit where the package has it, and encode its draft again."""
     tensor = source.get(record.name)
     if tensor is None:
         return TensorVerification(record.name, record.codec, "missing", detail="not in the source")
@@ -159,10 +167,10 @@ def verify_with_source(
 
 
 def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVerification:
-    """In one pass: each slice of the source is encoded, rebuilt from the package, compared and hashed."""
+    """In one pass: each slice of the source is encoded, and compared with what comes out of the package, if it does."""
     rebuilt = RebuiltTensor(package, record)
-    digest = hashlib.sha256()
-    rebuilt_digest: hashlib._Hash | None = None  # once something differs
+    digest = hashlib.sha256()  # of what comes out of the package, or of the source where nothing does
+    source_digest: hashlib._Hash | None = None  # once something differs
     max_abs_error, row = 0.0, 0
     stale: set[str] = set()
     given = package.manifest.draft_weights
@@ -175,30 +183,40 @@ def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVe
             offsets[name] += piece.nbytes
         if not len(original):
             continue
-        if package.has_target:
-            found = rebuilt.rows(row, row + len(original))
-            if rebuilt_digest is None and not np.array_equal(_bytes(found), _bytes(original)):
-                rebuilt_digest = digest.copy()
-            if rebuilt_digest is not None:
-                max_abs_error = max(max_abs_error, _max_abs_error(found, original, record.dtype))
-                rebuilt_digest.update(_bytes(found).data)
-        digest.update(_bytes(original).data)
+        found = rebuilt.rows(row, row + len(original)) if package.has_target else original
+        if source_digest is None and not np.array_equal(_bytes(found), _bytes(original)):
+            source_digest = digest.copy()
+        if source_digest is not None:
+            max_abs_error = max(max_abs_error, _max_abs_error(found, original, record.dtype))
+            source_digest.update(_bytes(original).data)
+        digest.update(_bytes(found).data)
         rebuilt.release(row, row + len(original))
         row += len(original)
-    sha256 = digest.hexdigest()
-    sha256_rebuilt = sha256 if rebuilt_digest is None else rebuilt_digest.hexdigest()
-    status: Status = "bit-exact" if sha256_rebuilt == sha256 else _declared_loss(record)
+    sha256_found = digest.hexdigest()
+    sha256 = sha256_found if source_digest is None else source_digest.hexdigest()
+    has_draft = record.codec != "keep"
+    if not is_given:
+        stale |= {array.name for array in tensor_arrays(record) if offsets[array.name] != array.num_bytes}
     details = [f"{name} differs from what the source encodes to" for name in sorted(stale)]
     if sha256 != record.sha256:
         details.append("the source is not the one that was converted")
+    status: Status
+    if details:
+        status = "mismatch"
+    elif package.has_target:
+        status = "bit-exact" if sha256_found == sha256 else _declared_loss(record)
+    else:
+        status = "kept" if not has_draft else "lossy" if is_given else "derived"
     return TensorVerification(
         record.name,
         record.codec,
-        "mismatch" if details else status,
+        status,
         sha256,
-        sha256_rebuilt,
-        max_abs_error,
+        sha256_found if package.has_target else None,
+        max_abs_error if package.has_target else None,
         "; ".join(details),
+        is_kept=package.keeps(record) or not (package.has_target or has_draft),
+        is_derived=has_draft and not (is_given or stale),
     )
 
 
@@ -284,7 +302,7 @@ class VerifyTensor:
             found = verify_with_source(package, record, piece.source)
         elif package.has_target:
             found = verify_alone(package, record)
-        elif record.codec != "keep":  # only the draft is here; its bytes are what the file's hash says
+        elif record.codec != "keep":  # only a rounded copy is here, for which the file's hash speaks
             found = TensorVerification(record.name, record.codec, "lossy", record.sha256)
         advance(num_bytes_of(record))
         return found

@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import llama_tensors, write_safetensors, write_tiny_llama
+from packages import forge
 
 from mxconv.package.manifest import read_manifest
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 
-KEYS = {"ok", "lossless", "num_tensors", "num_bit_exact", "tensors", "decode"}
-TENSOR_KEYS = {"name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error"}
+KEYS = {
+    "ok", "lossless", "num_tensors", "num_bit_exact", "num_rebuilt", "num_derived", "num_kept", "tensors", "decode",
+}  # fmt: skip
+TENSOR_KEYS = {
+    "name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error", "is_kept", "is_derived",
+}  # fmt: skip
 DECODE_KEYS = {
     "num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches", "num_chat_prompts", "system", "target",
     "batch", "kv_dtype", "kernel", "processors",
@@ -42,6 +47,41 @@ def test_the_last_line_of_stdout_is_the_contracts_object(run: Any, package: Path
             assert tensor["sha256_source"] == tensor["sha256_reconstructed"]
             assert tensor["max_abs_error"] == 0.0
         assert "12 of 12 tensors bit-exact" in outcome.stderr
+
+
+def test_a_package_without_its_target_claims_no_bit_and_says_which_source_to_give(
+    run: Any, source: Path, tmp_path: Path
+) -> None:
+    package = tmp_path / "package"
+    run("quantize", source, "-o", package, "--target", "reference")
+    outcome = run("verify", package, "--json")
+    assert outcome.exit_code == 0 and (outcome.json["ok"], outcome.json["lossless"]) == (True, False)
+    assert outcome.json["num_bit_exact"] == outcome.json["num_kept"] == outcome.json["num_derived"] == 0
+    assert outcome.stderr.splitlines() == [
+        "nothing to rebuild here: the package references its target, and only the hashes of its files were compared. "
+        f"To derive the draft's codes again, give --source {source}",
+        f"{package}: ok",
+    ]
+    outcome = run("verify", package, "--rebuild")
+    assert outcome.stdout.splitlines() == [f"{source}: gives every byte of the 5 files", f"{package}: ok"]
+    outcome = run("verify", package, "--source", source, "--write", "--json")
+    assert outcome.exit_code == 0 and (outcome.json["ok"], outcome.json["lossless"]) == (True, False)
+    counts = ("num_bit_exact", "num_rebuilt", "num_derived", "num_kept", "num_tensors")
+    assert [outcome.json[key] for key in counts] == [0, 0, 8, 4, 12]
+    assert {tensor["status"] for tensor in outcome.json["tensors"]} == {"derived", "kept"}
+    assert all(tensor["sha256_source"] and tensor["sha256_reconstructed"] is None for tensor in outcome.json["tensors"])
+    assert outcome.stderr.splitlines() == [
+        "0 of 12 tensors bit-exact, compared with the source; 0 rebuilt, 4 kept as they are, the draft's codes of 8 "
+        "derived again and equal",
+        f"{package}: ok",
+    ]
+
+
+def test_the_line_names_the_commit_of_a_source_on_the_hub(run: Any, source: Path, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    run("quantize", source, "-o", package, "--target", "reference")
+    forge(package, lambda members: members["source"].update(id="org/a model", commit="c0ffee"))
+    assert "give --source 'org/a model' --revision c0ffee\n" in run("verify", package).stdout
 
 
 def test_decoding_is_compared_with_and_without_drafts(run: Any, package: Path, prompts: Path) -> None:

@@ -78,7 +78,7 @@ def _properties(manifest: Manifest) -> list[Property]:
         "bits_per_weight": manifest.bits_per_weight,
         "lossless": manifest.lossless,
         "levels": [level.name for level in manifest.levels],
-        "certificate": None if manifest.certificate is None else manifest.certificate.model_dump(),
+        "certificate": manifest.members()["certificate"],
     }
     return [
         Property(name=f"mxconv:{name}", value=value if isinstance(value, str) else json.dumps(value))

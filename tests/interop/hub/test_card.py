@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from packages import forge, quantize
+from packages import compare, forge, quantize
 
 from mxconv.errors import MxconvError
 from mxconv.interop.hub.card import MARKER, SourceCard, model_card, read_measurements, read_source_card
@@ -64,7 +64,31 @@ def test_bits_losslessness_and_levels_come_from_the_manifest(package: Path) -> N
 
 def test_the_certificate_is_shown(package: Path) -> None:
     write_certificate(package, verify(package))
-    assert "21 of 21 tensors rebuilt bit for bit, compared with\nthe SHA-256 of the source's" in card_of(package).text
+    assert (
+        "`: 21 of 21 tensors bit-exact, compared with the recorded hashes; 15 rebuilt, 6 kept" in card_of(package).text
+    )
+
+
+def test_the_card_of_a_draft_alone_claims_no_bit_and_shows_older_claims_as_what_they_are(
+    source: Path, tmp_path: Path
+) -> None:
+    quantize(source, tmp_path / "package", target="reference")
+    write_certificate(tmp_path / "package", compare(tmp_path / "package", source))
+    text = card_of(tmp_path / "package").text
+    assert (
+        "0 of 21 tensors bit-exact, compared with the source; 0 rebuilt, 6 kept as they are, the draft's codes of"
+        in text
+    )
+
+    def older(members: dict[str, Any]) -> None:
+        members["certificate"] = {key: members["certificate"][key] for key in ("source_compared", "lossless", "decode")}
+        members["certificate"] |= {"created_by": "mxconv 0.0", "num_tensors": 21, "num_bit_exact": 21}
+
+    forge(tmp_path / "package", older)
+    assert (
+        "Certificate, by `mxconv 0.0`: 21 of 21 tensors called bit-exact, compared with the source, by an earlier"
+        in (card_of(tmp_path / "package").text)
+    )
 
 
 def test_the_evaluation_is_shown(package: Path) -> None:
