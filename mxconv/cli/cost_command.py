@@ -37,6 +37,10 @@ def cost(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="Sequences decoded together.")] = 1,
     context: Annotated[int, typer.Option(min=1, max=1 << 24, help="Positions in each cache.")] = 1024,
+    window: Annotated[
+        int,
+        typer.Option(min=1, max=1 << 24, help="Positions that SPIRe's and MagicDec's sparse caches keep, by its model."),
+    ] = 64,
     kv_dtype: Annotated[
         Literal["fp32", "bf16", "fp16", "fp8", "int8"] | None,
         typer.Option(help="Of the cache: bf16 by default, fp32 for a package, as mxconv keeps it."),
@@ -94,6 +98,7 @@ def cost(
         MODELS if model == "all" else [model],
         traces,
         sweep,
+        window,
     )
     report = cost_report(question)
     print_report(report, out.console)

@@ -62,7 +62,7 @@ def test_surfaces_hold_the_equations_at_every_point() -> None:
     assert two.values[45][30] == pytest.approx(hierarchy_speedup(levels, accepted_tokens))
     contexts = [256, 512]
     batched = throughput_surface(SPIRE_TARGET, "SPIRe", contexts, 600)
-    draft = SPIRE_DRAFTS["SPIRe"](SPIRE_TARGET)
+    draft = SPIRE_DRAFTS["SPIRe"](SPIRE_TARGET, 64)
     assert batched.values[6][1] == throughput_multiplier(SPIRE_TARGET, draft, 64, 512, 4, 600)
     assert (batched.rows[6], batched.columns[1]) == (64, 512)
 
