@@ -51,9 +51,10 @@ def test_multipliers_are_within_half_a_percent_of_the_papers(
 
 def test_the_window_decides_which_draft_is_faster() -> None:
     """With the text's 64 positions MagicDec is ahead at a context of 4,096, with an eighth of the context SPIRe."""
-    found = {w: [multiplier(SPIRE_TARGET, draft, 64, 4096, window=w) for draft in ("MagicDec", "SPIRe")] for w in (64, 512)}
     assert WINDOW == 64
-    assert found == {64: pytest.approx([3.46, 3.30], abs=0.005), 512: pytest.approx([2.50, 2.99], abs=0.005)}
+    for window, published in ((64, [3.46, 3.30]), (512, [2.50, 2.99])):
+        found = [multiplier(SPIRE_TARGET, draft, 64, 4096, window=window) for draft in ("MagicDec", "SPIRe")]
+        assert found == pytest.approx(published, abs=0.005)
 
 
 @pytest.mark.parametrize(("target", "published"), [(SPIRE_TARGET, 32), (LLAMA_3_70B, 65536 / 2**4)])
@@ -78,8 +79,8 @@ def test_intensity_cancels_where_all_passes_come_from_memory_and_not_where_they_
 
 def test_projecting_memory_costs_where_the_draft_computes() -> None:
     body = SPIRE_TARGET.with_layers(1 / 4)
-    with_memory = BatchedDraft(body, 3.0, 64, projects_memory=True)
-    without = BatchedDraft(body, 3.0, 64)
+    with_memory = BatchedDraft(body, 3.0, 4, projects_memory=True)
+    without = BatchedDraft(body, 3.0, 4)
     assert throughput_multiplier(SPIRE_TARGET, with_memory, 512, 32, 4, 600) < throughput_multiplier(
         SPIRE_TARGET, without, 512, 32, 4, 600
     )

@@ -97,10 +97,17 @@ def _examples() -> Iterator[Claim]:
         ("lower end of the star's range, 80% and 40%", 3.0, (0.80, 0.40)),
         ("upper end, 85% and 45%", 3.5, (0.85, 0.45)),
     ):
-        yield Claim(f"Fig. 3, {what}", published, _two_drafts(shares, (4, 100), EXAMPLE_TOKENS))
-    for what, published, share, speed in (
-        ("the 4-bit draft alone at 82.5%, middle of 2 to 2.5", 2.25, 0.825, 4),
-        ("the small draft alone at 42.5%, middle of 2 to 2.5", 2.25, 0.425, 100),
-        ("ten times as fast at 60%, middle of 2.5 to 3", 2.75, 0.60, 10),
+        found = _two_drafts(shares, (4, 100), EXAMPLE_TOKENS)
+        yield Claim(f"Fig. 3, {what}: {_place(found, 3.0, 3.5)}", published, found)
+    for what, low, high, share, speed in (
+        ("the 4-bit draft alone at 82.5%", 2.0, 2.5, 0.825, 4),
+        ("the small draft alone at 42.5%", 2.0, 2.5, 0.425, 100),
+        ("ten times as fast at 60%", 2.5, 3.0, 0.60, 10),
     ):
-        yield Claim(f"Fig. 2, {what}", published, round_speedup(share, EXAMPLE_TOKENS, speed))
+        found = round_speedup(share, EXAMPLE_TOKENS, speed)
+        yield Claim(f"Fig. 2, {what}, middle of the range: {_place(found, low, high)}", (low + high) / 2, found)
+
+
+def _place(found: float, low: float, high: float) -> str:
+    """Where a number lies beside the range that the text reads from a picture."""
+    return f"{'inside' if low <= found <= high else 'outside'} {low:g} to {high:g}"
