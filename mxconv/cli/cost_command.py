@@ -39,7 +39,9 @@ def cost(
     context: Annotated[int, typer.Option(min=1, max=1 << 24, help="Positions in each cache.")] = 1024,
     window: Annotated[
         int,
-        typer.Option(min=1, max=1 << 24, help="Positions that SPIRe's and MagicDec's sparse caches keep, by its model."),
+        typer.Option(
+            min=1, max=1 << 24, help="Positions that SPIRe's and MagicDec's sparse caches keep, by its model."
+        ),
     ] = 64,
     kv_dtype: Annotated[
         Literal["fp32", "bf16", "fp16", "fp8", "int8"] | None,

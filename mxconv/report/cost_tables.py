@@ -123,7 +123,9 @@ def _speedup(entry: Members) -> TextTable:
     verdict = f"{best['name']}, {best['speedup_over_baseline']:.2f} times {rows[0]['name']}"
     table.lines.append(printable(f"Fastest: {verdict}{'' if best['acceptance'] else '; speculation does not pay'}."))
     if entry["not_run"]:
-        table.notes.append(printable(f"left out, since the hardware has no mode for a draft: {', '.join(entry['not_run'])}"))
+        table.notes.append(
+            printable(f"left out, since the hardware has no mode for a draft: {', '.join(entry['not_run'])}")
+        )
     for row in rows:
         for value, source in zip(row["acceptance"], row["acceptance_sources"], strict=True):
             note = f"acceptance {value:g}: {printable(source)}"
@@ -154,9 +156,9 @@ def _accelerator(entry: Members) -> TextTable:
         f"{outputs['speedup_over_tender']:.2f}"
     )
     table.lines.append(
-        f"Energies are assumed; the chip's watts are mostly its buffers' {inputs['sram_picojoules_per_byte']:g} pJ a byte "
-        f"at DRAM's rate. SPEQ's Table IV prints 0.56 W (full mode) and 0.51 W (quantize mode). A token takes one tile, "
-        f"so that {inputs['num_tiles'] - 1:g} of {inputs['num_tiles']:g} are idle while drafts are made."
+        f"Energies are assumed; most of the chip's watts are its buffers', {inputs['sram_picojoules_per_byte']:g} pJ a "
+        "byte at DRAM's rate. SPEQ's Table IV prints 0.56 W (full mode) and 0.51 W (quantize mode). A token takes one "
+        f"tile, so that {inputs['num_tiles'] - 1:g} of {inputs['num_tiles']:g} are idle while drafts are made."
     )
     return table
 

@@ -135,7 +135,10 @@ def _table_4() -> Iterator[Claim]:
         parts: float = sum(row[column] for row in POWER)  # type: ignore[misc]
         yield Claim(f"total, percent of {what}; ours: the sum of the modules", 100, parts, 1)
         yield Claim(f"total {what}, {unit}", total, None, 1, kind="copied")
-    for mode, what, milliwatts in (("draft", "a draft", QUANTIZE_MILLIWATTS), ("plain", "a plain pass", FULL_MILLIWATTS)):
+    for mode, what, milliwatts in (
+        ("draft", "a draft", QUANTIZE_MILLIWATTS),
+        ("plain", "a plain pass", FULL_MILLIWATTS),
+    ):
         passes = [getattr(_compare(entry), mode) for entry in ENTRIES]
         chip, buffers = (
             1000 * mean(joules(each) / each.seconds for each in passes)
