@@ -15,7 +15,6 @@ from mxconv.cli.output import Output, check_outputs, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.bench.decode_speed import StrategyResult
-    from mxconv.drafts.kind import LoadedLevel
 
 MOST_SEQUENCES = 1024
 PICTURES = ("acceptance_by_prompt.png", "acceptance_by_position.png")
@@ -71,11 +70,7 @@ def decode(
         typer.Option(help="Instead: so many sequences side by side, one number or several joined by commas: 1,4,8."),
     ] = None,
     ablation: Annotated[
-        bool,
-        typer.Option(
-            "--ablation",
-            help="Also the 4-bit draft of a 16-bit target, alone and among all levels, with float32 activations.",
-        ),
+        bool, typer.Option("--ablation", help="Also the 4-bit draft, alone and with all, with float32 activations.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="A folder for pictures: acceptance by prompt and place.")] = None,
     num_tokens: Widths = "1,4,8",
@@ -134,8 +129,7 @@ def decode(
     with ExitStack() as stack:
         settings: dict[str, Any] = {"kv_dtype": kv_dtype, "weights": runtime.weights}
         loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts, **settings))
-        fp32: list[LoadedLevel] = []
-        target = loaded.levels[0].name
+        target, fp32 = loaded.levels[0].name, loaded.levels[:0]
         if ablation:
             four_bit_level(loaded.levels)
             other = LoadedPackage(folder, names, name, engine.num_threads, drafts, activations="fp32", **settings)

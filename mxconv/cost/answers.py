@@ -18,14 +18,7 @@ from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import acceptance_of, break_even_acceptance, expected_tokens, hierarchy_seconds
 from mxconv.cost.surfaces import Surface, draft_surface, two_draft_surface
-from mxconv.cost.throughput import (
-    SPIRE_DRAFT_TOKENS,
-    SPIRE_DRAFTS,
-    WINDOW,
-    DecoderBody,
-    throughput_multiplier,
-    units_saved,
-)
+from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, DecoderBody, throughput_multiplier, units_saved
 from mxconv.cost.trace import TraceSummary
 
 MODELS = ("speedup", "throughput", "accelerator", "roofline")
@@ -42,7 +35,6 @@ class Question:
         models: which of `MODELS` answer.
         traces: runs to compare the models with.
         sweep: also answer over ranges of acceptance and length.
-        window: positions that the sparse caches of SPIRe's drafts keep, whatever the context.
     """
 
     architecture: ModelSizes
@@ -53,7 +45,6 @@ class Question:
     models: Sequence[str] = MODELS
     traces: Sequence[TraceSummary] = ()
     sweep: bool = False
-    window: int = WINDOW
 
     @property
     def levels(self) -> list[CostLevel]:
@@ -182,7 +173,7 @@ def _throughput(question: Question) -> dict[str, Any] | None:
     intensity = intensity_of(question.hardware)
     outputs = {}
     for name, make in SPIRE_DRAFTS.items():
-        draft = make(body, question.window)
+        draft = make(body, workload.window)
         acceptance = acceptance_of(draft.tokens_per_round - 1, SPIRE_DRAFT_TOKENS)
         tokens = expected_tokens(acceptance, length)
         multiplier = throughput_multiplier(body, draft, workload.batch, workload.context, length, intensity)
@@ -196,8 +187,7 @@ def _throughput(question: Question) -> dict[str, Any] | None:
             "units_saved_of_10": units_saved(multiplier),
         }
     return {
-        "inputs": asdict(workload)
-        | {"num_draft_tokens": length, "flops_per_byte": intensity, "window": question.window, "body": asdict(body)},
+        "inputs": asdict(workload) | {"num_draft_tokens": length, "flops_per_byte": intensity, "body": asdict(body)},
         "outputs": outputs,
         "source": "SPIRe (arXiv 2504.06419), section Evaluation Metric and Table 1",
     }
@@ -219,7 +209,6 @@ def _accelerator(question: Question) -> dict[str, Any] | None:
     for mode in ("plain", "draft", "verify"):
         made = getattr(found, mode)
         outputs[mode] |= {"joules": made.joules, "watts": made.watts(), "chip_watts": made.chip_joules / made.seconds}
-        outputs[mode] |= {"num_busy_tiles": made.num_tokens / made.num_passes}
     return {
         "inputs": asdict(machine)
         | {"acceptance": draft.acceptance, "num_draft_tokens": length}

@@ -10,6 +10,7 @@ from mxconv.cost.counts import PassCount, count_pass, multiplied_weights
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
+from mxconv.cost.throughput import WINDOW
 from mxconv.errors import MxconvError
 
 FOUR_BIT = ("mxfp4", "bsfp draft")  # names of the 4-bit levels of a model without a package
@@ -38,11 +39,12 @@ class CostLevel:
 
 @dataclass(frozen=True)
 class Workload:
-    """Sequences decoded together, positions in each cache, and the type of its numbers."""
+    """Sequences decoded together, positions in each cache, the type of its numbers, positions that sparse ones keep."""
 
     batch: int = 1
     context: int = 1024
     kv_dtype: str = "bf16"
+    window: int = WINDOW
 
 
 # Probabilities. ML-SpecQD prints shares of the drafted tokens, of rounds of 8 at most that end early at a threshold; at

@@ -137,8 +137,8 @@ class LoadedPackage:
 
     def nested(self, folder: Path, level: str) -> Decoder:
         """The decoder of one level of another package."""
-        settings = self.matrices.activations, self.kv_dtype, self._weights
-        inner = LoadedPackage(folder, [level], *self._kernel, (), *settings)
+        activations, kv_dtype = self.matrices.activations, self.kv_dtype
+        inner = LoadedPackage(folder, [level], *self._kernel, (), activations, kv_dtype, self._weights)
         return self.stack.enter_context(inner).target
 
     def _load(self, record: LevelRecord, place: Path | None) -> None:

@@ -50,7 +50,7 @@ def render_cost_page(question: Question, report: dict[str, Any]) -> str:
     tables = dict[str, list[TextTable]]()
     for name, table in report_tables(report):
         tables.setdefault(name, []).append(table)
-    depths = {len(levels) for levels in question.strategies.values()}
+    depths = {len(levels) for levels in question.runnable.values()}
     figures = {
         "speedup": [figure for depth, figure in ((2, "draft"), (3, "two-drafts")) if depth in depths],
         "throughput": [] if question.architecture.num_experts else ["throughput-maps"],
@@ -142,7 +142,7 @@ def _draw_maps(figure: "Figure", question: Question) -> None:
             "--figure throughput-maps: a mixture of experts; a dense decoder is required. Choose another figure."
         )
     contexts = [context for context in CONTEXTS if context <= max(model.max_position_embeddings, 1 << 13)]
-    body, window = body_of(model), question.window
+    body, window = body_of(model), question.workload.window
     surfaces = [throughput_surface(body, name, contexts, intensity, window) for name in SPIRE_DRAFTS]
     figure.set_size_inches(16, 5)
     axes = list(figure.subplots(1, len(surfaces), squeeze=False).flat)

@@ -48,7 +48,6 @@ ACCELERATOR = {
     "buffers W": ("buffers", ".2f"),
     "array W": ("array", ".2f"),
     "chip W": ("chip_watts", ".2f"),
-    "tiles at work": ("num_busy_tiles", ".3g"),
 }
 ROOFLINE = {
     "level": ("name",),
@@ -121,11 +120,10 @@ def _speedup(entry: Members) -> TextTable:
     table = TextTable.of("Speed-up", SPEEDUP, sorted(rows, key=lambda row: -row["tokens_per_second"]))
     best = max(rows, key=lambda row: row["tokens_per_second"])
     verdict = f"{best['name']}, {best['speedup_over_baseline']:.2f} times {rows[0]['name']}"
-    table.lines.append(printable(f"Fastest: {verdict}{'' if best['acceptance'] else '; speculation does not pay'}."))
-    if entry["not_run"]:
-        table.notes.append(
-            printable(f"left out, since the hardware has no mode for a draft: {', '.join(entry['not_run'])}")
-        )
+    does_not_pay = len(rows) > 1 and not best["acceptance"]
+    table.lines.append(printable(f"Fastest: {verdict}{'; speculation does not pay' if does_not_pay else ''}."))
+    if left_out := ", ".join(entry["not_run"]):
+        table.notes.append(printable(f"left out, since the hardware has no mode for a draft: {left_out}"))
     for row in rows:
         for value, source in zip(row["acceptance"], row["acceptance_sources"], strict=True):
             note = f"acceptance {value:g}: {printable(source)}"

@@ -135,17 +135,13 @@ def _table_4() -> Iterator[Claim]:
         parts: float = sum(row[column] for row in POWER)  # type: ignore[misc]
         yield Claim(f"total, percent of {what}; ours: the sum of the modules", 100, parts, 1)
         yield Claim(f"total {what}, {unit}", total, None, 1, kind="copied")
-    for mode, what, milliwatts in (
-        ("draft", "a draft", QUANTIZE_MILLIWATTS),
-        ("plain", "a plain pass", FULL_MILLIWATTS),
-    ):
+    for mode, milliwatts in (("draft", QUANTIZE_MILLIWATTS), ("plain", FULL_MILLIWATTS)):
         passes = [getattr(_compare(entry), mode) for entry in ENTRIES]
-        chip, buffers = (
-            1000 * mean(joules(each) / each.seconds for each in passes)
-            for joules in (lambda each: each.chip_joules, lambda each: each.buffer_joules)
+        buffers, array = (1000 * mean(each.watts()[part] for each in passes) for part in ("buffers", "array"))
+        what = (
+            f"total power of a {mode} pass on our machine, mean of fifteen, mW; {buffers:,.0f} of ours are the buffers'"
         )
-        name = f"total power of {what} on our machine, mean of fifteen, mW; {buffers:,.0f} of ours are the buffers'"
-        yield Claim(name, milliwatts, chip, 0, "assumed")
+        yield Claim(what, milliwatts, buffers + array, 0, "assumed")
 
 
 def _machine_facts() -> Iterator[Claim]:

@@ -1,7 +1,6 @@
 """SPIRe (arXiv 2504.06419): modelled throughput, the critical context and the cost of training."""
 
 from collections.abc import Iterator
-from typing import cast
 
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.published.claim import Claim, Kind, Section
@@ -70,8 +69,9 @@ def _figures() -> Iterator[Claim]:
         ours = units_saved(found[label, name], training_units=training)
         yield Claim(what, published, ours, kind="derived" if label == SMALL else "assumed")
     for label, body, published in CRITICAL:
-        for rows, counted, kind in ((SPIRE_DRAFT_TOKENS, "k", "assumed"), (SPIRE_DRAFT_TOKENS + 1, "k + 1", "derived")):
+        kinds: dict[str, Kind] = {"k": "assumed", "k + 1": "derived"}
+        for rows, (counted, kind) in enumerate(kinds.items(), SPIRE_DRAFT_TOKENS):
             longest = critical_context(body, rows, intensity)
             power = 2 ** (int(longest).bit_length() - 1)
             what = f"critical context, {label}, {counted} rows, ours rounded from {longest:,.1f}"
-            yield Claim(what, published, power, 0, cast(Kind, kind))
+            yield Claim(what, published, power, 0, kind)
