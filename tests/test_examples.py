@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import IMPORTED, TRAINING, environment, run_forked
 from hub_server import TOKEN, HubServer
@@ -203,6 +204,45 @@ def test_spires_report_measures_every_draft_and_models_the_papers_throughput(tmp
         per_step = modelled[drafts.index(name)] / found["rates"]["24"][name]["mean"]
         assert per_step == pytest.approx(per_token, rel=1e-2)
     assert run(*words) == out  # nothing is trained or measured anew
+
+
+def test_speqs_table_1_has_its_order_and_figure_9_its_default(tmp_path: Path) -> None:
+    words = [PAPERS / "speq.py", "table-1", DRAFT, EXAMPLES / "prompts.jsonl"]
+    found = json.loads(run(*words).splitlines()[-1])
+    assert list(found) == ["16-bit", "MXFP4", "fitted", "remap", "E3M0", "E2M1", "E1M2"]
+    assert found["16-bit"] < found["fitted"] < found["remap"] < found["E3M0"] < min(found["E2M1"], found["E1M2"])
+    run("quantize", DRAFT, "-o", tmp_path / "package", "--codec", "bsfp")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join((EXAMPLES / "prompts.jsonl").read_text().splitlines(keepends=True)[:2]))
+    words = [PAPERS / "speq.py", "figure-9", tmp_path / "package", prompts, "--lengths", "1,8,16"]
+    rows = json.loads(
+        run(*words, "--thresholds", "0,0.6").splitlines()[-1]
+    )  # it ends with an error where a text differs
+    assert [row[:2] for row in rows] == [[length, threshold] for length in (1, 8, 16) for threshold in (0, 0.6)]
+    for length, threshold, drafted, tokens, speedup in rows:
+        assert 0 < drafted <= length and 1 <= tokens <= drafted + 1
+        assert speedup == pytest.approx(tokens / (1 + 0.357 * drafted))
+        assert threshold or drafted > 0.8 * length  # cut short at the end of a text alone
+    assert rows[3][2:] == rows[5][2:] and rows[3][2] < 3  # at SPEQ's threshold no draft is longer than 8
+
+
+def test_a_cut_has_the_bits_and_the_value_of_its_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PAPERS)
+    from speq import CUTS, levels_of, nibbles_of
+
+    kept = {"E3M0": "x .xxx. ..........", "E2M1": "x .xx.. x.........", "E1M2": "x .x... xx........"}  # of s eeeee m...
+    assert list(CUTS) == list(kept)
+    for name, marks in kept.items():
+        nibbles, levels = nibbles_of(np.arange(1 << 16, dtype=np.uint16), CUTS[name]), levels_of(CUTS[name])
+        for pattern, nibble in enumerate(nibbles.tolist()):
+            digits = [
+                digit for digit, mark in zip(f"{pattern:016b}", marks.replace(" ", ""), strict=True) if mark == "x"
+            ]
+            assert f"{nibble:04b}" == "".join(digits)
+        for code, level in enumerate(levels):
+            digits = iter(f"{code:03b}")
+            bits = "".join(next(digits) if mark == "x" else "0" for mark in marks[1:].replace(" ", ""))
+            assert level == 2.0 ** (int(bits[:5], 2) - 15) * (1 + int(bits[5:], 2) / 1024)
 
 
 def test_tokens_a_step_are_those_of_steps_that_begin_within_the_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,11 +160,13 @@ class Workshop:
 
 def throughput(name: str, tokens_per_step: float) -> float:
     """Throughput over plain decoding at the sizes of the paper's models, with these tokens a step."""
-    drafts = {PLAIN: BatchedDraft(SPIRE_TARGET.with_layers(1 / 8), 0.0), NARROW: SPIRE_DRAFTS["vanilla"](SPIRE_TARGET)}
-    draft = drafts.get(name) or SPIRE_DRAFTS[name if name == MAGICDEC else SPIRE](SPIRE_TARGET)
+    own = {NARROW: "vanilla", MAGICDEC: MAGICDEC}.get(name, SPIRE)
+    draft = SPIRE_DRAFTS[own](SPIRE_TARGET, WINDOW)
+    if name == PLAIN:
+        draft = BatchedDraft(SPIRE_TARGET.with_layers(1 / 8), 0.0)
     draft = replace(draft, tokens_per_round=tokens_per_step)
     if name == DENSE:
-        draft = replace(draft, window_fraction=None)
+        draft = replace(draft, window=None)
     return throughput_multiplier(
         SPIRE_TARGET, draft, BATCH, CONTEXT, BLOCK, open_hardware("h100-sxm").intensity("int8")
     )

@@ -7,6 +7,7 @@ NAME                the target with one draft: the 4-bit copy, a small model, a 
 NAME (trees)        the same by trees: as large as pays, or of a given number of nodes
 NAME (fp32)         the same 4-bit draft multiplying float32 activations, for ML-SpecQD Table III
 hierarchy           all levels, where there is more than one draft
+hierarchy (fp32)    the same, all 4-bit weights multiplying float32 activations, for the table's other row
 auto                all levels, each choosing round by round how many tokens to ask of which
 
 They take turns, each between samples of read bandwidth, so that all see one state of the machine. Whatever the
@@ -14,7 +15,7 @@ strategy, its tokens must be those of greedy decoding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from math import exp, log
@@ -105,7 +106,7 @@ def bench_decoding(
     prompts: Sequence[Prompt],
     max_new_tokens: int,
     progress: Progress = silent,
-    fp32_draft: LoadedLevel | None = None,
+    fp32: Sequence[LoadedLevel] = (),
     tree: int | Literal["auto", "chain"] = "auto",
 ) -> list[DecodeResult]:
     """Decode every prompt with every strategy. The caller decides about texts that differ.
@@ -116,14 +117,14 @@ def bench_decoding(
         prompts: texts, or messages.
         max_new_tokens: a prompt.
         progress: receives the number of decodes.
-        fp32_draft: the package's 4-bit level by float32 arithmetic, compared with the one by int8.
+        fp32: the same levels, 4-bit weights by float32 arithmetic, compared with those by int8.
         tree: of look-ups, as `Hierarchy` takes it.
 
     Raises:
         MxconvError: a prompt has no tokens.
     """
     bandwidth, stop = ReadBandwidth(engine), loaded.tokenizer.eos_token_ids
-    strategies = strategies_of(loaded.levels, fp32_draft, tree)
+    strategies = strategies_of(loaded.levels, fp32, tree)
     ids = prompt_ids(loaded.tokenizer, loaded.folder, prompts)
     texts: dict[str, list[TimedText]] = {strategy.name: [] for strategy in strategies}
     total = len(ids) * len(strategies)
@@ -219,14 +220,15 @@ def prompt_ids(tokenizer: Tokenizer, folder: Path, prompts: Sequence[Prompt]) ->
 
 def strategies_of(
     levels: Sequence[LoadedLevel],
-    fp32_draft: LoadedLevel | None = None,
+    fp32: Sequence[LoadedLevel] = (),
     tree: int | Literal["auto", "chain"] = "auto",
 ) -> list[Strategy]:
     """Every strategy for these levels, greedy first.
 
     Args:
         levels: the target first.
-        fp32_draft: the 4-bit level of the same name once more, by float32 arithmetic; it comes after its sibling.
+        fp32: the same levels once more, by float32 arithmetic: the 4-bit draft alone and all together come from them,
+            each after its sibling.
         tree: as `Hierarchy` takes it; each draft alone drafts chains in any case.
     """
     target, *drafts = levels
@@ -236,11 +238,12 @@ def strategies_of(
         found[draft.name] = Hierarchy([target, draft])
         if tree != "chain" and growers([target, draft], 0):
             found[f"{draft.name} (trees)"] = Hierarchy([target, draft], tree_lengths, tree=tree)
-        if fp32_draft is not None and draft.name == fp32_draft.name:
-            same_tokens = replace(fp32_draft, tokenizer=draft.tokenizer)  # of one package, loaded twice
-            found[f"{draft.name} (fp32)"] = Hierarchy([target, same_tokens])
+        if fp32 and draft.record.kind == "self-draft":
+            found[f"{draft.name} (fp32)"] = Hierarchy([fp32[0], four_bit_level(fp32)])
     if len(drafts) > 1:
         found["hierarchy"] = Hierarchy(levels)
+        if fp32:
+            found["hierarchy (fp32)"] = Hierarchy(fp32)
     if drafts:
         found["auto"] = Hierarchy(levels, num_draft_tokens="auto", tree=tree)
     return [Strategy(name, hierarchy) for name, hierarchy in found.items()]

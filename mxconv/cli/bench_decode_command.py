@@ -70,7 +70,7 @@ def decode(
         typer.Option(help="Instead: so many sequences side by side, one number or several joined by commas: 1,4,8."),
     ] = None,
     ablation: Annotated[
-        bool, typer.Option("--ablation", help="Also the 4-bit draft of a 16-bit target with float32 activations.")
+        bool, typer.Option("--ablation", help="Also the 4-bit draft, alone and with all, with float32 activations.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="A folder for pictures: acceptance by prompt and place.")] = None,
     num_tokens: Widths = "1,4,8",
@@ -129,11 +129,11 @@ def decode(
     with ExitStack() as stack:
         settings: dict[str, Any] = {"kv_dtype": kv_dtype, "weights": runtime.weights}
         loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts, **settings))
-        target, fp32 = loaded.levels[0].name, None
+        target, fp32 = loaded.levels[0].name, loaded.levels[:0]
         if ablation:
-            pair = [target, four_bit_level(loaded.levels).name]
-            other = LoadedPackage(folder, pair, name, engine.num_threads, activations="fp32", **settings)
-            fp32 = stack.enter_context(other).levels[1]
+            four_bit_level(loaded.levels)
+            other = LoadedPackage(folder, names, name, engine.num_threads, drafts, activations="fp32", **settings)
+            fp32 = stack.enter_context(other).levels
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name, "target": target}
         members |= settings | {"num_chat_prompts": num_chat_prompts(texts)}
         progress = stack.enter_context(progress_bars("runs"))

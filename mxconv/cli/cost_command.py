@@ -37,6 +37,7 @@ def cost(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="Sequences decoded together.")] = 1,
     context: Annotated[int, typer.Option(min=1, max=1 << 24, help="Positions in each cache.")] = 1024,
+    window: Annotated[int, typer.Option(min=1, max=1 << 24, help="Positions that SPIRe's sparse caches keep.")] = 64,
     kv_dtype: Annotated[
         Literal["fp32", "bf16", "fp16", "fp8", "int8"] | None,
         typer.Option(help="Of the cache: bf16 by default, fp32 for a package, as mxconv keeps it."),
@@ -89,7 +90,7 @@ def cost(
         architecture,
         strategies,
         open_hardware(hardware),
-        Workload(batch, context, kv_dtype or ("bf16" if package is None else "fp32")),
+        Workload(batch, context, kv_dtype or ("bf16" if package is None else "fp32"), window),
         None if num_draft_tokens is None else numbers_of("--num-draft-tokens", num_draft_tokens, float),
         MODELS if model == "all" else [model],
         traces,

@@ -13,7 +13,7 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, compare
 from mxconv.cost.counts import active_parameters, count_parameters
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.levels import CostLevel, Workload, costs, fastest_lengths, level_count, pass_seconds
+from mxconv.cost.levels import CostLevel, Workload, can_run, costs, fastest_lengths, level_count, pass_seconds
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import acceptance_of, break_even_acceptance, expected_tokens, hierarchy_seconds
@@ -50,6 +50,13 @@ class Question:
     def levels(self) -> list[CostLevel]:
         """All levels of all strategies, each name and codec once."""
         return list({level.name + level.codec: level for own in self.strategies.values() for level in own}.values())
+
+    @property
+    def runnable(self) -> dict[str, list[CostLevel]]:
+        """The strategies whose every level the hardware can run, and plain decoding."""
+        first, *drafted = self.strategies
+        able = [name for name in drafted if all(can_run(self.hardware, level) for level in self.strategies[name])]
+        return {name: self.strategies[name] for name in (first, *able)}
 
     def lengths(self, num_drafts: int) -> list[float]:
         """Draft tokens of each draft level; the last given number also serves the levels below it."""
@@ -111,7 +118,7 @@ def _speedup(question: Question) -> dict[str, Any]:
     hardware, workload = question.hardware, question.workload
     baseline = pass_seconds(hardware, next(iter(question.strategies.values()))[0], workload)
     outputs = {}
-    for name, levels in question.strategies.items():
+    for name, levels in question.runnable.items():
         drafts = levels[1:]
         if question.num_draft_tokens is None:
             lengths = fastest_lengths(hardware, levels, workload)
@@ -146,6 +153,7 @@ def _speedup(question: Question) -> dict[str, Any]:
     return {
         "inputs": {"hardware": hardware.name, **asdict(workload)},
         "outputs": outputs,
+        "not_run": [name for name in question.strategies if name not in outputs],
         "source": "Leviathan et al. (arXiv 2211.17192), Theorem 3.8, in SPEQ (arXiv 2510.18525) Eqs. (1)-(2); "
         "recursively, as ML-SpecQD (arXiv 2503.13565) section III-C applies its own Eq. (1)",
     }
@@ -165,13 +173,14 @@ def _throughput(question: Question) -> dict[str, Any] | None:
     intensity = intensity_of(question.hardware)
     outputs = {}
     for name, make in SPIRE_DRAFTS.items():
-        draft = make(body)
+        draft = make(body, workload.window)
         acceptance = acceptance_of(draft.tokens_per_round - 1, SPIRE_DRAFT_TOKENS)
         tokens = expected_tokens(acceptance, length)
         multiplier = throughput_multiplier(body, draft, workload.batch, workload.context, length, intensity)
         multiplier *= tokens / draft.tokens_per_round
         outputs[name] = {
             "draft_layers": draft.body.num_layers,
+            "positions": draft.positions(workload.context),
             "acceptance": acceptance,
             "tokens_per_round": tokens,
             "throughput_multiplier": multiplier,
@@ -190,27 +199,29 @@ def _accelerator(question: Question) -> dict[str, Any] | None:
         return None
     machine = Accelerator.of(hardware)
     draft = next((level for level in question.levels if level.codec == "bsfp-draft"), None)
-    draft = draft or next((own[1] for own in question.strategies.values() if len(own) > 1), None)
+    source = "SPEQ (arXiv 2510.18525), section IV; assumptions in mxconv/cost/accelerator.py"
     if draft is None:
-        return None
+        note = "no BSFP draft among the levels, the only one that it runs; convert with --codec bsfp"
+        return {"inputs": asdict(machine), "outputs": {}, "note": note, "source": source}
     length = question.lengths(1)[0]
     found = compare(machine, question.architecture, draft.acceptance, length, question.workload.context)
     outputs = asdict(found)
     for mode in ("plain", "draft", "verify"):
-        outputs[mode] |= {"joules": getattr(found, mode).joules, "watts": getattr(found, mode).watts()}
+        made = getattr(found, mode)
+        outputs[mode] |= {"joules": made.joules, "watts": made.watts(), "chip_watts": made.chip_joules / made.seconds}
     return {
         "inputs": asdict(machine)
         | {"acceptance": draft.acceptance, "num_draft_tokens": length}
         | {"context": question.workload.context},
         "outputs": outputs,
-        "source": "SPEQ (arXiv 2510.18525), section IV; assumptions in mxconv/cost/accelerator.py",
+        "source": source,
     }
 
 
 def _roofline(question: Question) -> dict[str, Any]:
     outputs: dict[str, Any] = {}
     for level in question.levels:
-        if level.architecture is None:
+        if level.architecture is None or not can_run(question.hardware, level):
             continue
         rows = []
         for num_tokens in (1, 4, 8, 16):
@@ -227,7 +238,7 @@ def _roofline(question: Question) -> dict[str, Any]:
 def speedup_surfaces(question: Question, num_drafts: Literal[1, 2]) -> dict[str, Surface]:
     """Speed-ups over the accepted shares at the costs of the question: of its strategies with so many drafts."""
     found = {}
-    for name, levels in question.strategies.items():
+    for name, levels in question.runnable.items():
         if len(levels) == num_drafts + 1:
             target, *drafts = (pass_seconds(question.hardware, level, question.workload) for level in levels)
             costs = [seconds / target for seconds in drafts]

@@ -10,10 +10,13 @@ from mxconv.cost.counts import PassCount, count_pass, multiplied_weights
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
+from mxconv.cost.throughput import WINDOW
+from mxconv.errors import MxconvError
 
 FOUR_BIT = ("mxfp4", "bsfp draft")  # names of the 4-bit levels of a model without a package
 SMALL = "small model"
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried where none is given
+ACCELERATED: dict[str, Mode] = {"bf16": "full", "fp16": "full", "bsfp": "full", "bsfp-draft": "draft"}  # SPEQ's machine
 SMALL_FRACTION = 1 / 8  # of the target's layers: the size of SPIRe's vanilla draft
 
 
@@ -36,11 +39,12 @@ class CostLevel:
 
 @dataclass(frozen=True)
 class Workload:
-    """Sequences decoded together, positions in each cache, and the type of its numbers."""
+    """Sequences decoded together, positions in each cache, the type of its numbers, positions that sparse ones keep."""
 
     batch: int = 1
     context: int = 1024
     kv_dtype: str = "bf16"
+    window: int = WINDOW
 
 
 # Probabilities. ML-SpecQD prints shares of the drafted tokens, of rounds of 8 at most that end early at a threshold; at
@@ -87,13 +91,27 @@ def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> 
     return count_pass(a, level.codec, num_tokens, workload.batch, workload.context, workload.kv_dtype, bits)
 
 
+def can_run(hardware: Hardware, level: CostLevel) -> bool:
+    """Whether the hardware multiplies the level's weights: an accelerator has modes for 16 bits and BSFP's draft."""
+    return not hardware.accelerator or level.architecture is None or level.codec in ACCELERATED
+
+
 def pass_seconds(hardware: Hardware, level: CostLevel, workload: Workload, num_tokens: float = 1) -> float:
-    """Seconds of one pass: by the accelerator's model where `hardware` describes one, else by the roofline."""
+    """Seconds of one pass: by the accelerator's model where `hardware` describes one, else by the roofline.
+
+    Raises:
+        MxconvError: the accelerator has no mode for the level's weights.
+    """
     if level.architecture is None:
         return 0.0
+    if not can_run(hardware, level):
+        raise MxconvError(
+            f"hardware {hardware.name}: level {level.name!r} has weights in {level.codec}; one of "
+            f"{', '.join(ACCELERATED)} is required. Choose other hardware, or convert with --codec bsfp."
+        )
     if hardware.accelerator and workload.batch == 1:
-        mode: Mode = "draft" if level.codec in ("bsfp-draft", "mxfp4", "mx2") else "full"
-        return run_pass(Accelerator.of(hardware), level.architecture, mode, num_tokens, workload.context).seconds
+        machine, mode = Accelerator.of(hardware), ACCELERATED[level.codec]
+        return run_pass(machine, level.architecture, mode, num_tokens, workload.context).seconds
     points = pass_points(hardware, level.codec, level_count(level, workload, num_tokens))
     return sum(point.seconds for point in points)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup
-from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, DecoderBody, throughput_multiplier
+from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, WINDOW, DecoderBody, throughput_multiplier
 
 ACCEPTANCES = [step / 50 for step in range(51)]
 LENGTHS = [float(length) for length in range(1, 17)]
@@ -57,13 +57,15 @@ def two_draft_surface(costs: Sequence[float], lengths: Sequence[float]) -> Surfa
     return Surface(title, *names, ACCEPTANCES, ACCEPTANCES, values)
 
 
-def throughput_surface(target: DecoderBody, draft: str, contexts: list[int], intensity: float) -> Surface:
+def throughput_surface(
+    target: DecoderBody, draft: str, contexts: list[int], intensity: float, window: int = WINDOW
+) -> Surface:
     """SPIRe's throughput multiplier of one of its drafts, over batch and context.
 
     Source:
         SPIRe (arXiv 2504.06419), Figs. 4 and 6.
     """
-    made = SPIRE_DRAFTS[draft](target)
+    made = SPIRE_DRAFTS[draft](target, window)
     values = [
         [throughput_multiplier(target, made, batch, context, SPIRE_DRAFT_TOKENS, intensity) for context in contexts]
         for batch in BATCHES

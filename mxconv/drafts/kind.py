@@ -31,7 +31,7 @@ from mxconv.package.ngram_table import NgramTable
 from mxconv.package.package import Package
 from mxconv.text.tokenizer import Tokenizer
 
-DEFAULT_NUM_DRAFT_TOKENS = 8
+DEFAULT_NUM_DRAFT_TOKENS = 8  # of BSFP too, where SPEQ has 16: docs/drafts.md says why
 DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer

@@ -52,7 +52,7 @@ class LoadedPackage:
             kernel: "numpy" or a native implementation; None takes the environment's MXCONV_KERNEL, or else the best.
             num_threads: for native kernels; None takes every processor that this process may use.
             drafts: further levels that are not in the package, below the others.
-            activations: what the package's 4-bit weights are multiplied by.
+            activations: what 4-bit weights are multiplied by, those of draft packages too.
             kv_dtype: of keys and values in caches, of all levels.
             weights: see `WeightPages`.
 
@@ -137,7 +137,8 @@ class LoadedPackage:
 
     def nested(self, folder: Path, level: str) -> Decoder:
         """The decoder of one level of another package."""
-        inner = LoadedPackage(folder, [level], *self._kernel, kv_dtype=self.kv_dtype, weights=self._weights)
+        activations, kv_dtype = self.matrices.activations, self.kv_dtype
+        inner = LoadedPackage(folder, [level], *self._kernel, (), activations, kv_dtype, self._weights)
         return self.stack.enter_context(inner).target
 
     def _load(self, record: LevelRecord, place: Path | None) -> None:

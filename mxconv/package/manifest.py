@@ -116,12 +116,12 @@ class CertificateRecord(Record):
     source_compared: bool
     num_tensors: Count
     num_bit_exact: Count = Field(description="whose bytes came out of the package, were hashed, and are the source's")
-    num_rebuilt: Count | None = Field(default=None, description="of these, decoded from codes")
+    num_rebuilt: Count | None = Field(default=None, description="the same number: nothing else is called bit-exact")
     num_derived: Count | None = Field(
         default=None, description="whose draft's codes were encoded again from the source, and are equal"
     )
     num_kept: Count | None = Field(
-        default=None, description="stored as they are, and bit-exact, or left in the source that the package references"
+        default=None, description="stored as they are, or left in the source that the package references"
     )
     lossless: bool
     decode: DecodeRecord | None
@@ -136,10 +136,10 @@ class CertificateRecord(Record):
                 f"{exact} called bit-exact, compared with {against}, by an earlier version, which did not say what "
                 "was rebuilt"
             )
-        parts = [f"{self.num_rebuilt} rebuilt", f"{self.num_kept} kept as they are"]
+        parts = [f"{self.num_kept} kept as they are"]
         if self.source_compared:
             parts.append(f"the draft's codes of {self.num_derived} derived again and equal")
-        return f"{exact} bit-exact, compared with {against}; {', '.join(parts)}"
+        return f"{exact} bit-exact, rebuilt from the package and compared with {against}; {', '.join(parts)}"
 
 
 class QualityRecord(Record):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mxconv.cost.answers import Question, body_of, intensity_of, speedup_surfaces
-from mxconv.cost.levels import level_count
+from mxconv.cost.levels import can_run, level_count
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.surfaces import Surface, throughput_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS
@@ -50,7 +50,7 @@ def render_cost_page(question: Question, report: dict[str, Any]) -> str:
     tables = dict[str, list[TextTable]]()
     for name, table in report_tables(report):
         tables.setdefault(name, []).append(table)
-    depths = {len(levels) for levels in question.strategies.values()}
+    depths = {len(levels) for levels in question.runnable.values()}
     figures = {
         "speedup": [figure for depth, figure in ((2, "draft"), (3, "two-drafts")) if depth in depths],
         "throughput": [] if question.architecture.num_experts else ["throughput-maps"],
@@ -142,7 +142,8 @@ def _draw_maps(figure: "Figure", question: Question) -> None:
             "--figure throughput-maps: a mixture of experts; a dense decoder is required. Choose another figure."
         )
     contexts = [context for context in CONTEXTS if context <= max(model.max_position_embeddings, 1 << 13)]
-    surfaces = [throughput_surface(body_of(model), name, contexts, intensity) for name in SPIRE_DRAFTS]
+    body, window = body_of(model), question.workload.window
+    surfaces = [throughput_surface(body, name, contexts, intensity, window) for name in SPIRE_DRAFTS]
     figure.set_size_inches(16, 5)
     axes = list(figure.subplots(1, len(surfaces), squeeze=False).flat)
     top = max(max(max(row) for row in surface.values) for surface in surfaces)
@@ -158,7 +159,8 @@ def _draw_maps(figure: "Figure", question: Question) -> None:
         panel.set_xlabel("context (positions; K is 1,024)")
         panel.set_ylabel("batch (sequences)")
     figure.colorbar(image, ax=axes, label="throughput over plain decoding")
-    title = f"{model.model_type}, 4 draft tokens, {question.hardware.name} ({intensity:.0f} FLOPs a byte)"
+    machine = f"{question.hardware.name} ({intensity:.0f} FLOPs a byte)"
+    title = f"{model.model_type}, 4 draft tokens, sparse caches with a window of {window:,}, {machine}"
     figure.suptitle(title, fontsize=11, fontweight="bold")
 
 
@@ -169,7 +171,7 @@ def _draw_roofline(figure: "Figure", question: Question) -> None:
     axes = figure.subplots()
     found = {}
     for level in question.levels:
-        if level.architecture is not None:
+        if level.architecture is not None and can_run(hardware, level):
             counts = [level_count(level, question.workload, tokens) for tokens in ROOFLINE_TOKENS]
             pairs = [pass_points(hardware, level.codec, count) for count in counts]
             found[plain(f"{level.name} ({level.codec})")] = [matrices for matrices, _ in pairs]

@@ -88,11 +88,15 @@ def test_float32_activations_are_compared_with_int8_ones(package: Path, loaded: 
     assert loaded.matrices.engine is not None
     kernel = loaded.matrices.engine.name
     assert four_bit_level(loaded.levels).name == "mxfp4"
-    with LoadedPackage(package, ["target", "mxfp4"], kernel, 2, activations="fp32") as other:
-        results = decodes(loaded, "Once upon", max_new_tokens=6, fp32_draft=other.levels[1])
+    with LoadedPackage(package, None, kernel, 2, activations="fp32") as other:
+        by_name = {strategy.name: strategy.hierarchy.levels for strategy in strategies_of(loaded.levels, other.levels)}
+        assert by_name["mxfp4 (fp32)"] == other.levels[:2] and by_name["hierarchy (fp32)"] == other.levels
+        assert by_name["mxfp4"] == loaded.levels[:2] and by_name["hierarchy"] == loaded.levels
+        results = decodes(loaded, "Once upon", max_new_tokens=6, fp32=other.levels)
     names = list(STRATEGIES)
-    assert [r.strategy for r in results] == [*names[:3], "mxfp4 (fp32)", *names[3:]]
+    assert [r.strategy for r in results] == [*names[:3], "mxfp4 (fp32)", *names[3:6], "hierarchy (fp32)", "auto"]
     assert results[3].levels == ["target", "mxfp4"] and results[3].acceptance_rates[0] is not None
+    assert results[7].levels == ["target", "mxfp4", "small"] and None not in results[7].acceptance_rates
     assert all(r.identical_to_greedy for r in results)
     with pytest.raises(ModelError, match=r"^levels target, small: no 4-bit draft of the target; one is required"):
         four_bit_level([loaded.levels[0], loaded.levels[2]])

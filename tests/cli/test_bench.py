@@ -180,7 +180,7 @@ def test_decode_compares_activations_and_draws(run: Any, package: Path, prompts:
     assert outcome.exit_code == 0, outcome.stderr
     names = [row["strategy"] for row in outcome.json["results"]]
     drafts = ["mxfp4", "mxfp4 (trees)", "mxfp4 (fp32)", "prompt-lookup", "prompt-lookup (trees)"]
-    assert names == ["greedy", *drafts, "hierarchy", "auto"]
+    assert names == ["greedy", *drafts, "hierarchy", "hierarchy (fp32)", "auto"]
     for name in ("acceptance_by_prompt", "acceptance_by_position"):
         assert (pictures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     outcome = run(*arguments)

@@ -38,8 +38,35 @@ def test_every_model_answers_with_inputs_outputs_and_source(run: Any, config: Pa
     assert models["accelerator"]["outputs"]["draft_ratio"] == pytest.approx(0.3564, abs=0.0001)
     assert outcome.json["counts"]["outputs"]["num_parameters"] == 8_030_261_248
     assert "Fastest: " in outcome.stderr
-    assert "Td/Tar 0.3564" in outcome.stderr  # the tables
+    words = " ".join(outcome.stderr.split())
+    assert "Td/Tar 0.3564" in words  # the tables
+    assert "Table IV prints 0.56 W (full mode) and 0.51 W (quantize mode)" in words
+    assert "7 of 8 are idle while drafts are made" in words
+    passes = models["accelerator"]["outputs"]
+    assert [passes[name]["chip_watts"] for name in ("plain", "draft")] == pytest.approx([2.00, 1.54], abs=0.005)
     assert len(outcome.stdout.splitlines()) == 1
+
+
+def test_sparse_caches_have_the_window_of_the_paper_or_a_given_one(run: Any, config: Path) -> None:
+    question = ("cost", "--config", config, "--hardware", "h100-sxm", "--model", "throughput", "--batch", 64)
+    for given, window in (((), 64), (("--window", 8192), 8192)):
+        outcome = run(*question, "--context", 65536, *given, "--json")
+        assert f"sparse caches keep a window of {window:,} and one sink" in " ".join(outcome.stderr.split())
+        (entry,) = outcome.json["models"]
+        assert entry["inputs"]["window"] == window
+        assert [row["positions"] for row in entry["outputs"].values()] == [65536, window + 1, window + 1]
+
+
+def test_a_draft_that_the_hardware_cannot_run_is_no_answer(run: Any, package: Path, tmp_path: Path) -> None:
+    pages = ("--html", tmp_path / "page.html", "--plot", tmp_path / "roofline.svg", "--figure", "roofline")
+    outcome = run("cost", package, "--hardware", "speq-28nm", "--acceptance", "1,0.1", "--sweep", "--json", *pages)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert len(outcome.json["sweep"]) == 1 and "mxfp4 (mxfp4)" not in (tmp_path / "roofline.svg").read_text()
+    assert "left out, since the hardware has no mode" in (tmp_path / "page.html").read_text()
+    words = " ".join(outcome.stderr.split())
+    assert "Fastest: mxfp4" not in words and "Fastest: hierarchy" not in words
+    assert "left out, since the hardware has no mode for a draft: mxfp4, hierarchy" in words
+    assert "SPEQ's accelerator: no BSFP draft among the levels, the only one that it runs" in words
 
 
 def test_one_model_alone_and_the_sweep(run: Any, config: Path) -> None:

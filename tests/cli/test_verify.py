@@ -71,8 +71,8 @@ def test_a_package_without_its_target_claims_no_bit_and_says_which_source_to_giv
     assert {tensor["status"] for tensor in outcome.json["tensors"]} == {"derived", "kept"}
     assert all(tensor["sha256_source"] and tensor["sha256_reconstructed"] is None for tensor in outcome.json["tensors"])
     assert outcome.stderr.splitlines() == [
-        "0 of 12 tensors bit-exact, compared with the source; 0 rebuilt, 4 kept as they are, the draft's codes of 8 "
-        "derived again and equal",
+        "0 of 12 tensors bit-exact, rebuilt from the package and compared with the source; 4 kept as they are, the "
+        "draft's codes of 8 derived again and equal",
         f"{package}: ok",
     ]
 

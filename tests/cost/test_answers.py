@@ -9,10 +9,12 @@ import pytest
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.answers import MODELS, Question, cost_report
+from mxconv.cost.counts import BITS
 from mxconv.cost.hardware import hardware_names, open_hardware
 from mxconv.cost.levels import (
     FOUR_BIT,
     LENGTHS,
+    CostLevel,
     Workload,
     fastest_lengths,
     pass_seconds,
@@ -24,6 +26,7 @@ from mxconv.cost.published.model_cards import LLAMA_3_1_8B, QWEN3_30B_A3B
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup
 from mxconv.cost.surfaces import draft_surface, throughput_surface, two_draft_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS, SPIRE_TARGET, throughput_multiplier
+from mxconv.errors import MxconvError
 
 LLAMA = ModelSizes.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
 MIXTURE = ModelSizes.from_fields(Fields(QWEN3_30B_A3B, "config.json"))
@@ -60,10 +63,12 @@ def test_surfaces_hold_the_equations_at_every_point() -> None:
     levels = [LevelCost(1.0), LevelCost(0.3, 0.9, 8), LevelCost(0.05, 0.6, 4)]
     two = two_draft_surface((0.3, 0.05), (8, 4))
     assert two.values[45][30] == pytest.approx(hierarchy_speedup(levels, accepted_tokens))
-    contexts = [256, 512]
+    contexts = [256, 512, 4096]
     batched = throughput_surface(SPIRE_TARGET, "SPIRe", contexts, 600)
-    draft = SPIRE_DRAFTS["SPIRe"](SPIRE_TARGET)
-    assert batched.values[6][1] == throughput_multiplier(SPIRE_TARGET, draft, 64, 512, 4, 600)
+    draft = SPIRE_DRAFTS["SPIRe"](SPIRE_TARGET, 64)
+    assert batched.values[6][2] == throughput_multiplier(SPIRE_TARGET, draft, 64, 4096, 4, 600)
+    wide = throughput_surface(SPIRE_TARGET, "SPIRe", contexts, 600, 512)
+    assert wide.values[6][1] < batched.values[6][1] and wide.values[6][2] < batched.values[6][2]
     assert (batched.rows[6], batched.columns[1]) == (64, 512)
 
 
@@ -76,6 +81,26 @@ def test_lengths_that_are_not_given_are_the_fastest() -> None:
     }
     assert seconds_per_token(hardware, levels, found, workload) == min(seconds.values())
     assert fastest_lengths(hardware, levels[:1], workload) == []
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("codec", [codec for codec in BITS if codec not in ("bf16", "fp16", "bsfp", "bsfp-draft")])
+def test_an_accelerator_is_asked_about_no_draft_that_it_cannot_run(codec: str, batch: int) -> None:
+    """SPEQ's elements take whole 16-bit weights and BSFP's powers of two; however often others are accepted."""
+    speq, workload = open_hardware("speq-28nm"), Workload(batch)
+    target, small = CostLevel("target", "bf16", LLAMA), CostLevel("small", "bf16", LLAMA, 0.1, "a test")
+    draft = CostLevel("draft", codec, LLAMA, 1.0, "a test")
+    look_up = CostLevel("look-up", codec, None, 0.5, "a test")
+    strategies = {"plain": [target], "draft": [target, draft], "both": [target, small, draft], "small": [target, small]}
+    strategies["look-up"] = [target, look_up]  # which multiplies nothing
+    speedup, _, accelerator, roofline = cost_report(Question(LLAMA, strategies, speq, workload, sweep=True))["models"]
+    assert list(speedup["outputs"]) == ["plain", "small", "look-up"] and speedup["not_run"] == ["draft", "both"]
+    assert accelerator["outputs"] == {} and accelerator["note"].startswith("no BSFP draft among the levels")
+    assert list(roofline["outputs"]) == ["target (bf16)", "small (bf16)"]
+    with pytest.raises(MxconvError, match=rf"^hardware speq-28nm: level 'draft' has weights in {codec}; one of bf16, "):
+        pass_seconds(speq, draft, workload)
+    anywhere = cost_report(Question(LLAMA, strategies, open_hardware("h100-sxm"), workload))["models"][0]
+    assert list(anywhere["outputs"]) == list(strategies) and anywhere["not_run"] == []
 
 
 def test_where_no_draft_pays_plain_decoding_is_the_fastest() -> None:

@@ -39,7 +39,7 @@ def test_every_table_of_the_papers_is_there_and_no_cell_is_left_out(found: dict[
     rows = {title: len(section.rows) for title, section in found.items()}
     assert rows["SPEQ: Table II"] == 2 * 15 + 5 + 1
     assert rows["SPEQ: Table III from Table II, Eqs. (1)-(2)"] == 15 + 5 + 2 + 2  # two means; Swift and Medusa
-    assert rows["SPEQ: Table IV, area and power"] == 3 * (5 + 2)
+    assert rows["SPEQ: Table IV, area and power"] == 3 * (5 + 2) + 2  # the machine's power in each mode
     assert rows["MLP speculators: Table 1, Llama2-7B"] == 2 * 3 * 7
     assert rows["MLP speculators: Table 2, Codellama-13B-instruct"] == 2 * 3 * 6
 
@@ -55,8 +55,26 @@ def test_spires_numbers_are_met_by_its_text_for_67_m_and_by_an_assumption_for_70
     assert len(section.errors("assumed")) == 7 and max(section.errors("assumed")) < 0.005
     as_written = [row for row in section.rows if "as in the text" in row.what]
     assert [round(row.ours or 0, 2) for row in as_written] == [2.85, 3.12]
-    exact = [abs(row.error or 0) for row in section.rows if row not in as_written and "*over*" not in row.what]
+    with_equations_rows = [row for row in section.rows if "k + 1 rows" in row.what]
+    assert [row.ours for row in with_equations_rows] == [64, 4096]  # 32 and 4,096 are printed
+    left_out = [*as_written, *with_equations_rows]
+    exact = [abs(row.error or 0) for row in section.rows if row not in left_out and "*over*" not in row.what]
     assert max(exact) < 0.005
+
+
+def test_constants_read_back_are_no_derivation_and_numbers_outside_a_range_say_so(found: dict[str, Section]) -> None:
+    facts = found["SPEQ: section IV and Fig. 2(a)"]
+    assert sum(row.kind == "read back" for row in facts.rows) == 5
+    assert mean(facts.errors()) == pytest.approx(0.027, abs=0.0005) and max(facts.errors("read back")) == 0
+    readings = found["ML-SpecQD: Figs. 2 and 3, and what the text reads from them"].rows
+    assert [": outside " in row.what for row in readings] == [True, False, False, True, True]
+
+
+def test_our_chip_draws_more_than_table_4_prints_and_its_buffers_are_why(found: dict[str, Section]) -> None:
+    draft, plain = [row for row in found["SPEQ: Table IV, area and power"].rows if row.kind == "assumed"]
+    assert (draft.published, plain.published) == (508, 559)
+    assert draft.ours == pytest.approx(1627, abs=1) and plain.ours == pytest.approx(2040, abs=1)
+    assert "1,514 of ours are the buffers'" in draft.what and "1,957 of ours are the buffers'" in plain.what
 
 
 def test_verification_turns_from_arithmetic_to_memory_at_the_critical_context() -> None:

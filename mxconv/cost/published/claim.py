@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Literal
 
-Kind = Literal["derived", "assumed", "fitted", "copied"]
+Kind = Literal["derived", "assumed", "fitted", "read back", "copied"]
 COLUMNS = ("number", "published", "ours", "error", "kind")
 
 

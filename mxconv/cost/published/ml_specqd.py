@@ -93,14 +93,14 @@ def _arithmetic() -> Iterator[Claim]:
 
 
 def _examples() -> Iterator[Claim]:
-    for what, published, shares in (
-        ("lower end of the star's range, 80% and 40%", 3.0, (0.80, 0.40)),
-        ("upper end, 85% and 45%", 3.5, (0.85, 0.45)),
+    star = [_two_drafts(shares, (4, 100), EXAMPLE_TOKENS) for shares in ((0.80, 0.40), (0.85, 0.45))]
+    alone = [round_speedup(share, EXAMPLE_TOKENS, speed) for share, speed in ((0.825, 4), (0.425, 100), (0.60, 10))]
+    for what, low, high, published, ours in (
+        ("Fig. 3, lower end of the star's range, 80% and 40%", 3.0, 3.5, 3.0, star[0]),
+        ("Fig. 3, upper end, 85% and 45%", 3.0, 3.5, 3.5, star[1]),
+        ("Fig. 2, the 4-bit draft alone at 82.5%, middle of the range", 2.0, 2.5, 2.25, alone[0]),
+        ("Fig. 2, the small draft alone at 42.5%, middle of the range", 2.0, 2.5, 2.25, alone[1]),
+        ("Fig. 2, ten times as fast at 60%, middle of the range", 2.5, 3.0, 2.75, alone[2]),
     ):
-        yield Claim(f"Fig. 3, {what}", published, _two_drafts(shares, (4, 100), EXAMPLE_TOKENS))
-    for what, published, share, speed in (
-        ("the 4-bit draft alone at 82.5%, middle of 2 to 2.5", 2.25, 0.825, 4),
-        ("the small draft alone at 42.5%, middle of 2 to 2.5", 2.25, 0.425, 100),
-        ("ten times as fast at 60%, middle of 2.5 to 3", 2.75, 0.60, 10),
-    ):
-        yield Claim(f"Fig. 2, {what}", published, round_speedup(share, EXAMPLE_TOKENS, speed))
+        place = "inside" if low <= ours <= high else "outside"
+        yield Claim(f"{what}: {place} {low:g} to {high:g}", published, ours)
