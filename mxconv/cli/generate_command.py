@@ -108,7 +108,8 @@ def generate(
         runtime.load(package, drafting) as model,
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
-        in_chat = chat if chat is not None else bool(read_templates(model.loaded.folder)[0])
+        has_template = system is not None or bool(read_templates(model.loaded.folder)[0])
+        in_chat = has_template if chat is None else chat
         given = given_prompts(prompts, [] if prompt is None else [prompt], in_chat, system)
         in_use = model.sampling(options)
         is_drawn = in_use.selection().sampling is not None
@@ -120,9 +121,8 @@ def generate(
         if batch is not None:
             decoded = _side_by_side(model, given, options, batch, kv_bytes, check, records_trees, progress)
         else:
-            shown = (
-                text_of(given[0]) + "\n" * in_chat if streams else None
-            )  # an answer to a chat begins on its own line
+            # an answer to a chat begins on its own line
+            shown = text_of(given[0]) + "\n" * in_chat if streams else None
             decoded = _one_by_one(model, given, options, check, records_trees, shown, progress)
         lines: list[dict[str, Any]] = []
         for number, answer in enumerate(decoded.answers if records_trees else []):
@@ -239,7 +239,7 @@ def _standard_input() -> str:
     """The prompt that is piped in, without its last line's end."""
     text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
     if not text:
-        raise typer.BadParameter("give --prompt TEXT or --prompts FILE, or pipe a prompt in")
+        raise typer.BadParameter("give either --prompt or --prompts, or pipe a prompt in")
     return text
 
 
@@ -249,12 +249,8 @@ def _tell_empty(answers: "Sequence[Answer | BatchAnswer]", in_chat: bool) -> Non
     if not empty:
         return
     which = "the answer is" if len(answers) == 1 else f"{len(empty)} of {len(answers)} answers are"
-    remedy = (
-        "another prompt may help"
-        if in_chat
-        else "an instruct model needs its chat template, and other models more text"
-    )
-    Output(json_output=True).line(f"{which} empty: the model's first token ended the text; {remedy}.", "dim")
+    remedy = "Another prompt may help." if in_chat else "An instruct model needs its chat template, others more text."
+    Output(json_output=True).line(f"{which} empty: the first token ended the text. {remedy}", "dim")
 
 
 def _plain(options: "Options") -> "Options":
