@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.bench_options import chosen_of, print_machine
-from mxconv.cli.common_options import Json, Threads
+from mxconv.cli.common_options import Json, Threads, size_option
 from mxconv.cli.completion import one_of
 from mxconv.cli.output import Output, progress_bars
 from mxconv.report.tables import format_bytes
@@ -27,6 +27,8 @@ TABLE = {
     "peak memory": ("peak_rss_bytes", "bytes"),
 }
 
+LEAST_BYTES = 1 << 16  # of a random checkpoint
+
 
 def convert(
     source: Annotated[str | None, typer.Argument(help="A local checkpoint; random weights without one.")] = None,
@@ -34,7 +36,7 @@ def convert(
         list[str] | None,
         typer.Option(help="mxfp4 or bsfp; repeatable; both by default.", autocompletion=one_of("mxfp4", "bsfp")),
     ] = None,
-    num_bytes: Annotated[int, typer.Option(min=1 << 16, help="Size of the random checkpoint.")] = 1_000_000_000,
+    num_bytes: Annotated[int, size_option("Size of the random checkpoint.")] = 1_000_000_000,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 3,
     workspace: Annotated[
         Path | None,
@@ -63,6 +65,8 @@ def convert(
     chosen = cast("list[Codec]", chosen_of("--codec", codec, get_args(Codec)))
     if workspace is not None and not workspace.is_dir():
         raise typer.BadParameter(f"--workspace: {str(workspace)!r}; a folder that exists is required.")
+    if num_bytes < LEAST_BYTES:
+        raise typer.BadParameter(f"--num-bytes: {num_bytes}; at least {LEAST_BYTES} are required.")
     machine = this_machine(threads or usable_processors())
     with tempfile.TemporaryDirectory(prefix="mxconv-bench-", dir=workspace) as folder:
         if source is None:

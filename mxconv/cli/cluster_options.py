@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mxconv.cli.common_options import size_option
 from mxconv.cli.completion import one_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ WORKERS = Annotated[
 
 MEMORY = Annotated[
     int | None,
-    typer.Option(min=1, help="Most bytes that a worker may need: its slices become small enough.", metavar="BYTES"),
+    size_option("Most bytes that a worker may need: its slices become small enough."),
 ]
 
 

@@ -7,6 +7,7 @@ A command takes a group, a dataclass, as one parameter and is made a command by 
 """
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
@@ -33,9 +34,24 @@ Kernel = Annotated[
     ),
 ]
 MaxSequences = Annotated[int, typer.Option(min=1, max=1024, help="Sequences that decode at a time.")]
-KvBytes = Annotated[
-    int | None, typer.Option(min=1, help="Bytes of keys and values of all sequences that run side by side.")
-]
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Return a number of bytes given as 5000000000, 5GB, 2.5G or 512MiB. Raises BadParameter where it is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?", str(text).strip().upper())
+    num_bytes = int(float(found[1]) * UNITS[found[2] or ""]) if found else 0
+    if num_bytes < 1:
+        raise typer.BadParameter(f"{text!r}; a number of bytes such as 5GB or 512MiB is required.")
+    return num_bytes
+
+
+def size_option(help: str) -> Any:
+    """An option that takes a number of bytes."""
+    return typer.Option(help=f"{help} Such as 5GB or 512MiB.", parser=parse_bytes, metavar="SIZE")
+
+
+KvBytes = Annotated[int | None, size_option("Bytes of keys and values of all sequences that run side by side.")]
 
 
 def numbers_of(

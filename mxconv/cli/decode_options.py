@@ -23,7 +23,13 @@ Batch = Annotated[
     typer.Option(min=1, help="Prompts to decode side by side, each as if alone; one after another by default."),
 ]
 Chat = Annotated[bool, typer.Option("--chat", help="Put prompts into the model's chat template.")]
-System = Annotated[str | None, typer.Option(help="With --chat: a system message before each prompt.")]
+ChatOrRaw = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--raw", help="Put prompts into the model's chat template, by default where it has one; or not."
+    ),
+]
+System = Annotated[str | None, typer.Option(help="In the chat template: a system message before each prompt.")]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """`mxconv generate`: decode prompts with the levels of a package."""
 
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ import typer
 from mxconv.cli.common_options import Json, KvBytes, MaxNewTokens, Package, grouped
 from mxconv.cli.decode_options import (
     Batch,
-    Chat,
+    ChatOrRaw,
     ConstraintOptions,
     Drafting,
     Runtime,
@@ -47,7 +48,9 @@ class DecodedPrompts:
 def generate(
     package: Package,
     *,
-    prompt: Annotated[str | None, typer.Option(help="A prompt.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="A prompt; -, or no option, reads it from standard input.")
+    ] = None,
     prompts: Annotated[Path | None, typer.Option(help="A .jsonl file with a `prompt` a line.")] = None,
     max_new_tokens: MaxNewTokens = 64,
     drafting: Drafting,
@@ -62,11 +65,12 @@ def generate(
             "none; rejection, token by token, and block, by whole paths, give the same distribution."
         ),
     ] = "coupled",
-    chat: Chat = False,
+    chat: ChatOrRaw = None,
     system: System = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
     runtime: Runtime,
     check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Print what each level computed and proposed.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level; inspect draws it.")] = None,
     json_output: Json = False,
 ) -> None:
@@ -77,15 +81,17 @@ def generate(
     from mxconv.errors import ModelError
     from mxconv.speculation.prompts import given_prompts, text_of
     from mxconv.speculation.trace_lines import trace_lines
+    from mxconv.text.chat_templates import read_templates
 
-    if (prompt is None) == (prompts is None):
+    if prompt is not None and prompts is not None:
         raise typer.BadParameter("give either --prompt or --prompts")
+    if prompt == "-" or (prompt is None and prompts is None):
+        prompt = _standard_input()
     if batch is not None and prompts is None:
         raise typer.BadParameter("--batch needs --prompts")
     if kv_bytes is not None and batch is None:
         raise typer.BadParameter("--kv-bytes needs --batch")
-    check_system(system, chat)
-    given = given_prompts(prompts, [] if prompt is None else [prompt], chat, system)
+    check_system(system, chat is not False)
     options: Options = {
         "max_new_tokens": max_new_tokens,
         **drafting.options,
@@ -102,6 +108,9 @@ def generate(
         runtime.load(package, drafting) as model,
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
+        has_template = system is not None or bool(read_templates(model.loaded.folder)[0])
+        in_chat = has_template if chat is None else chat
+        given = given_prompts(prompts, [] if prompt is None else [prompt], in_chat, system)
         in_use = model.sampling(options)
         is_drawn = in_use.selection().sampling is not None
         if check and accept != "coupled" and is_drawn:
@@ -112,7 +121,8 @@ def generate(
         if batch is not None:
             decoded = _side_by_side(model, given, options, batch, kv_bytes, check, records_trees, progress)
         else:
-            shown = text_of(given[0]) + "\n" * chat if streams else None  # an answer to a chat begins on its own line
+            # an answer to a chat begins on its own line
+            shown = text_of(given[0]) + "\n" * in_chat if streams else None
             decoded = _one_by_one(model, given, options, check, records_trees, shown, progress)
         lines: list[dict[str, Any]] = []
         for number, answer in enumerate(decoded.answers if records_trees else []):
@@ -143,7 +153,8 @@ def generate(
     if trace is not None:
         _write_trace(trace, lines)
     out = Output(json_output)
-    print_results(members, out, not streams)
+    print_results(members, out, not streams, stats)
+    _tell_empty(decoded.answers, in_chat)
     out.json(members)
     if different := sum(not result.get("identical_to_target", True) for result in results):
         raise ModelError(
@@ -222,6 +233,24 @@ def _side_by_side(
         if not decoded.interrupted:  # else there is nothing to compare with
             decoded.plain, decoded.plain_seconds = [*plain], plain_seconds
     return decoded
+
+
+def _standard_input() -> str:
+    """The prompt that is piped in, without its last line's end."""
+    text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
+    if not text:
+        raise typer.BadParameter("give either --prompt or --prompts, or pipe a prompt in")
+    return text
+
+
+def _tell_empty(answers: "Sequence[Answer | BatchAnswer]", in_chat: bool) -> None:
+    """Say why an answer has no text, on stderr."""
+    empty = [answer for answer in answers if not answer.text and answer.generation.token_ids]
+    if not empty:
+        return
+    which = "the answer is" if len(answers) == 1 else f"{len(empty)} of {len(answers)} answers are"
+    remedy = "Another prompt may help." if in_chat else "An instruct model needs its chat template, others more text."
+    Output(json_output=True).line(f"{which} empty: the first token ended the text. {remedy}", "dim")
 
 
 def _plain(options: "Options") -> "Options":

@@ -54,8 +54,9 @@ def geomean(numbers: list[float]) -> float:
     return exp(sum(log(number) for number in numbers) / len(numbers))
 
 
-def print_results(members: dict[str, Any], out: Output, with_texts: bool) -> None:
-    """A table of the levels over all texts. `seconds` is there where they came side by side."""
+def print_results(members: dict[str, Any], out: Output, with_texts: bool, with_levels: bool) -> None:
+    """Print texts and a table of the levels, where these are wanted, and how fast they came. `seconds` is there where
+    they came side by side."""
     results = members["results"]
     for result in results if with_texts else []:
         out.line(result["prompt"], "dim", end="")
@@ -64,7 +65,8 @@ def print_results(members: dict[str, Any], out: Output, with_texts: bool) -> Non
     for levels in zip(*(result["levels"] for result in results), strict=True):
         keys = ("num_forwards", "num_proposed", "num_nodes", "num_accepted", "seconds")
         totals.append({"name": levels[0]["name"]} | {key: sum(level[key] for level in levels) for key in keys})
-    out.table(TABLE, totals)
+    if with_levels:
+        out.table(TABLE, totals)
     num_tokens = sum(len(result["token_ids"]) for result in results)
     seconds = members.get("seconds", sum(result["seconds"] for result in results))
     rounds = sum(result["rounds"] for result in results)

@@ -73,6 +73,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of every command
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # drawing the help with rich takes longer than everything else before it
 )

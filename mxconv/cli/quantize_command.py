@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
-from mxconv.cli.common_options import Json, Revision
+from mxconv.cli.common_options import Json, Revision, size_option
 from mxconv.cli.completion import choice, drafts
 from mxconv.cli.output import Output, progress_bars
 from mxconv.report.tables import format_bytes
@@ -101,7 +101,7 @@ def quantize(
         ),
     ] = None,
     revision: Revision = None,
-    max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
+    max_shard_bytes: Annotated[int, size_option("Largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",
     memory: MEMORY = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mxconv.cli.common_options import Json, MaxSequences, grouped
+from mxconv.cli.common_options import Json, MaxSequences, grouped, size_option
 from mxconv.cli.decode_options import Drafting, Runtime
 from mxconv.cli.output import Output
 
@@ -34,7 +34,7 @@ def serve(
     ] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of a prompt; all positions.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer; all positions.")] = None,
-    max_body_bytes: Annotated[int, typer.Option(min=1, help="Of a request.")] = 4_000_000,
+    max_body_bytes: Annotated[int, size_option("Most bytes of a request.")] = 4_000_000,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
     learn: Annotated[
         bool,

@@ -1,5 +1,6 @@
 """The real command line, in this process or in one of its own, and tiny packages to run it on."""
 
+import io
 import json
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """`run("quantize", ...)` as the shell would, without the time a new process takes."""
     monkeypatch.delenv("MXCONV_DEBUG", raising=False)
     monkeypatch.delenv("MXCONV_KERNEL", raising=False)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
 
     def run_main(*arguments: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["mxconv", *map(str, arguments)])
