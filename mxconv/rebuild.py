@@ -20,6 +20,7 @@ from mxconv.checkpoint.hub import fetch_files
 from mxconv.checkpoint.object_store import is_store_url
 from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.conversion.preparation import relative_name
 from mxconv.conversion.recipe_check import RecipeCheck
 from mxconv.conversion.recipe_files import CarriedSource, make_recipe, write_given_codes
 from mxconv.convert import Place, convert, convert_into
@@ -246,7 +247,9 @@ def _source(
                 yield checkpoint
                 return
             for path in checkpoint.companion_files:
-                Path(scratch, path.name).write_bytes(path.read_bytes())
+                copy = Path(scratch, relative_name(path, checkpoint))
+                copy.parent.mkdir(exist_ok=True)
+                copy.write_bytes(path.read_bytes())
             advance = ByteCounter("fetch source", sum(each.num_bytes for each in record.files), progress)
             for each in record.files:
                 fetch_file(checkpoint.snapshot.store, each, Path(scratch, each.path), advance)

@@ -21,6 +21,7 @@ LEGACY_FILE = "pytorch_model.bin"
 HEADS_FILES = ("medusa_lm_head.pt", "hydra_lm_head.pt")
 LEGACY_INDEX_FILE = "pytorch_model.bin.index.json"
 
+TEMPLATES_FOLDER = "additional_chat_templates"
 COMPANION_PATTERNS = (
     "config.json",
     "generation_config.json",
@@ -30,6 +31,10 @@ COMPANION_PATTERNS = (
     "merges.txt",
     "added_tokens.json",
     "chat_template.*",
+    f"{TEMPLATES_FOLDER}/*.jinja",
+    "processor_config.json",
+    "vocab.txt",
+    "tekken.json",
     "*.model",
     "LICENSE*",
 )
@@ -47,7 +52,11 @@ class Weights:
 
 def companions(names: Iterable[str]) -> list[str]:
     """Those of the names that a converted model needs unchanged: configuration, tokenizer, licence. Sorted."""
-    return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in COMPANION_PATTERNS))
+    return sorted(
+        name
+        for name in names
+        if any(fnmatchcase(name, pattern) and name.count("/") == pattern.count("/") for pattern in COMPANION_PATTERNS)
+    )
 
 
 def index_names(names: Iterable[str]) -> list[str]:

@@ -221,7 +221,7 @@ def _download(repo_id: str, revision: str | None) -> Snapshot:
     listing = list_repository(repo_id, revision)
     top = [name for name in listing.names if "/" not in name]
     # by branch or tag, so that the cache remembers what it pointed to for the day the Hub is out of reach
-    root = fetch_files(repo_id, [*companions(top), *index_names(top)], revision)
+    root = fetch_files(repo_id, [*companions(listing.names), *index_names(top)], revision)
     commit = root.name
     if commit != listing.commit:  # somebody pushed since the listing
         return _download(repo_id, commit)

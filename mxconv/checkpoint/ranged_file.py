@@ -151,12 +151,13 @@ def fetch_store_snapshot(url: str) -> StoreSnapshot:
     top = [name for name in looks if "/" not in name]
     found = StoreSnapshot(store, tempfile.TemporaryDirectory(prefix="mxconv-"), Weights(()))
     with found.named_errors():
-        for name in {*companions(top), *index_names(top)}:
+        for name in {*companions(looks), *index_names(top)}:
             if looks[name].num_bytes > MAX_JSON_BYTES:
                 raise CheckpointError(
                     f"{store.path(name)}: {looks[name].num_bytes:,} bytes long; at most {MAX_JSON_BYTES:,} of a file "
                     "beside the weights are read. Check that it is the file its name says."
                 )
+            (found.root / name).parent.mkdir(exist_ok=True)
             (found.root / name).write_bytes(store.read_all(name))
         weights = choose_weights(found.root, top, url)
         if weights.is_legacy:

@@ -19,7 +19,14 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal
 
-from mxconv.checkpoint.folder import Weights, check_index, choose_weights, companions, resolve_shard
+from mxconv.checkpoint.folder import (
+    TEMPLATES_FOLDER,
+    Weights,
+    check_index,
+    choose_weights,
+    companions,
+    resolve_shard,
+)
 from mxconv.checkpoint.hub import fetch_snapshot
 from mxconv.checkpoint.legacy import LegacyFile
 from mxconv.checkpoint.mapped_file import MappedFile
@@ -50,6 +57,7 @@ class Checkpoint:
     _files: tuple[WeightFile, ...] = field(repr=False)
     # companions that are made: all of GGUF's, or the tokenizer.json of a tokenizer.model
     derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)
+    note: str | None = None  # what a conversion leaves out
     snapshot: StoreSnapshot | None = field(default=None, repr=False)  # of an object store
 
     @property
@@ -205,9 +213,11 @@ def _derive_tokenizer(root: Path) -> dict[str, bytes]:
 
 
 def _file_names(root: Path) -> list[str]:
-    """Everything directly in a folder but its subfolders; broken links are listed, and reported when read."""
+    """Everything directly in a folder but its subfolders, and further templates; broken links are listed, and reported
+    when read."""
+    templates = (root / TEMPLATES_FOLDER).glob("*.jinja")
     try:
-        return sorted(path.name for path in root.iterdir() if not path.is_dir())
+        return sorted(path.relative_to(root).as_posix() for path in (*root.iterdir(), *templates) if not path.is_dir())
     except OSError as error:
         raise CheckpointError(
             f"{root}: cannot be listed ({error.strerror}); a readable folder is required. Check its permissions."

@@ -7,6 +7,7 @@ from typing import Any
 
 from mxconv.checkpoint.regular_file import parse_json_object, read_json_object
 from mxconv.checkpoint.sentencepiece.derived_tokenizer import TOKENIZER_FILE, read_tokenizer_json
+from mxconv.checkpoint.tokenizer_settings import TokenizerSettings
 from mxconv.errors import CheckpointError
 
 # what decides which text a token id is; padding and truncation are settings of a program
@@ -36,8 +37,14 @@ class Vocabulary:
         path = root / TOKENIZER_FILE
         if (members := _members(path, derived)) is not None:
             tokenizer = [members.get(key) for key in PARTS]
-            num_tokens = 1 + max(_ids(path, members), default=-1)
+            tokens = _tokens(path, members)
+            num_tokens = 1 + max((number for _, number in tokens), default=-1)
         size = (_members(root / "config.json", derived) or {}).get("vocab_size")
+        if tokenizer is not None and not derived and type(size) is int:
+            known = {text for text, _ in tokens if isinstance(text, str)}
+            lacking = [text for text in TokenizerSettings.read(root).every if text not in known]
+            lacking = lacking[: max(size - num_tokens, 0)]
+            tokenizer, num_tokens = [*tokenizer, lacking], num_tokens + len(lacking)
         return cls(tokenizer, num_tokens, size if type(size) is int else None)
 
     def equals(self, other: "Vocabulary") -> bool:
@@ -56,16 +63,17 @@ def _members(path: Path, derived: Mapping[str, bytes] | None) -> dict[str, Any] 
     return None if raw is None else parse_json_object(raw, str(path), unique_keys=False)
 
 
-def _ids(path: Path, members: dict[str, Any]) -> list[int]:
+def _tokens(path: Path, members: dict[str, Any]) -> list[tuple[Any, int]]:
+    """Texts and ids, those of added tokens last."""
     model, added = members.get("model"), members.get("added_tokens") or []
     entries = model.get("vocab") if isinstance(model, dict) else None
-    ids: list[Any] = []
+    tokens: list[tuple[Any, Any]] = []
     if isinstance(entries, dict):
-        ids += entries.values()
+        tokens += entries.items()
     elif isinstance(entries, list):  # of Unigram, with scores: numbered by place
-        ids += range(len(entries))
+        tokens += [(entry[0] if isinstance(entry, list) and entry else None, i) for i, entry in enumerate(entries)]
     if isinstance(added, list):
-        ids += [token.get("id") for token in added if isinstance(token, dict)]
-    if bad := [number for number in ids if type(number) is not int or number < 0]:
+        tokens += [(token.get("content"), token.get("id")) for token in added if isinstance(token, dict)]
+    if bad := [number for _, number in tokens if type(number) is not int or number < 0]:
         raise CheckpointError(f"{path}: token id {bad[0]!r}; a whole number is required. Copy the file anew.")
-    return ids
+    return tokens

@@ -172,6 +172,8 @@ def quantize(
             num_bytes_source = sum(tensor.num_bytes_stored for tensor in checkpoint.tensors.values())
             result = _result(manifest, str(package), num_bytes_source, time.perf_counter() - begin)
     out = Output(json_output)
+    if checkpoint.note is not None:
+        out.line(f"note: {checkpoint.note}")
     if dry_run:
         print_plan(result, out)
     else:

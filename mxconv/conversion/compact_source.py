@@ -55,10 +55,13 @@ def write_compact_source(
         target = folder / SOURCE / (name + SUFFIX)
         compress_file(path, target, None if base is None else _nearest(path, base), progress, num_threads)
     for path in checkpoint.companion_files:
-        shutil.copyfile(path, folder / SOURCE / relative_name(path, checkpoint))
-    paths = sorted((folder / SOURCE).iterdir())
+        target = folder / SOURCE / relative_name(path, checkpoint)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
+    paths = sorted(path for path in (folder / SOURCE).rglob("*") if path.is_file())
     return [
-        FileRecord(path=SOURCE + path.name, num_bytes=path.stat().st_size, sha256=sha256_file(path)) for path in paths
+        FileRecord(path=path.relative_to(folder).as_posix(), num_bytes=path.stat().st_size, sha256=sha256_file(path))
+        for path in paths
     ]
 
 
@@ -89,6 +92,7 @@ def restore_source(
             continue
         path, name = folder / record.path, record.path.removeprefix(SOURCE)
         if not name.endswith(SUFFIX):
+            (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)
             continue
         with open_file(path) as file:

@@ -147,13 +147,14 @@ def write_model_folder(
     try:
         partial.mkdir(parents=True)
         _write_tensors(partial, tensors, progress)
-        for name in companions(record.path for record in manifest.files if "/" not in record.path):
+        for name in companions(record.path for record in manifest.files):
             if name != RECORD and not (partial / name).exists():
+                (partial / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(inside(package.root, name), partial / name)
         if config is not None:
             (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         (partial / RECORD).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
-        files = sorted(path.name for path in partial.iterdir())
+        files = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
         num_bytes = sum((partial / name).stat().st_size for name in files)
         _check_output_folder(output, force)
         _put_in_place(partial, output)

@@ -7,16 +7,12 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from mxconv.arch.fields import Fields
-from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.checkpoint.tokenizer_settings import CONFIG_FILE, TokenizerSettings
 from mxconv.errors import ModelError
+from mxconv.text.chat_templates import TEMPLATE_FILE, read_templates
 from mxconv.text.messages import Message, Prompt, plain_json, plain_messages
 from mxconv.text.template_sandbox import LimitError, render_template
 from mxconv.text.tokenizer import Tokenizer
-
-MAX_TEMPLATE_BYTES = 1_000_000  # the longest of known models have 20,000
-TEMPLATE_FILE = "chat_template.jinja"
-CONFIG_FILE = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -26,42 +22,28 @@ class ChatTemplate:
     source: str  # Jinja
     name: str  # what messages call it
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # texts by name: bos_token, eos_token and the like
+    tool_source: str | None = None  # of a template for conversations with tools, where there is one
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ChatTemplate":
-        """Read chat_template.jinja, or else `chat_template` in tokenizer_config.json: of several the default.
+        """Read the default template, and the one for tools, from wherever `read_templates` finds them.
 
         Raises:
             ModelError: there is none, or it is too long or no text.
             CheckpointError: a file cannot be read.
         """
-        config = Fields.read(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else Fields({}, str(folder))
-        special_tokens = _special_tokens(folder, config)
-        path, name = folder / TEMPLATE_FILE, f"{folder / CONFIG_FILE}: chat_template"
-        if path.is_file():
-            _check_length(str(path), check_regular_file(path))
-            with open_file(path) as file:
-                source = file.read(MAX_TEMPLATE_BYTES)
-            try:
-                return cls(source.decode(), str(path), special_tokens)
-            except UnicodeDecodeError as error:
-                raise ModelError(
-                    f"{path}: byte {error.start} is no UTF-8; text is required. Take the file that belongs to the "
-                    "weights."
-                ) from error
-        value = config.values.get("chat_template")
-        if value is None:
+        templates, name = read_templates(folder)
+        if not templates:
             raise ModelError(
                 f"{folder}: there is no chat template; {TEMPLATE_FILE}, or chat_template in {CONFIG_FILE}, is "
                 "required. Use an instruction-tuned model, or generate without --chat."
             )
-        named = {"default": value} if isinstance(value, str) else _named(config, value)
-        if "default" not in named:
-            raise ModelError(
-                f"{name}: holds {', '.join(map(repr, named)) or 'none'}; a template 'default' is required. Name one so."
-            )
-        _check_length(name, len(named["default"].encode(errors="replace")))
-        return cls(named["default"], name, special_tokens)
+        special_tokens = TokenizerSettings.read(folder).texts
+        return cls(templates["default"], name, special_tokens, templates.get("tool_use"))
+
+    def source_for(self, has_tools: bool) -> str:
+        """The template of a conversation with tools or without."""
+        return self.source if self.tool_source is None or not has_tools else self.tool_source
 
     def render(
         self,
@@ -94,7 +76,7 @@ class ChatTemplate:
             "tools": None if tools is None else plain_json(list(tools), "tools"),
         }
         try:
-            return render_template(self.source, {"documents": None, **given})
+            return render_template(self.source_for(tools is not None), {"documents": None, **given})
         except LimitError as error:
             raise ModelError(
                 f"{self.name}: {error}; a template must end before. Take the file that belongs to the weights."
@@ -127,34 +109,3 @@ def encode_prompts(tokenizer: Tokenizer, folder: Path, prompts: Sequence[Prompt]
         except ModelError as error:
             raise error if len(prompts) == 1 else ModelError(f"prompt {number}: {error}") from error
     return ids
-
-
-def _check_length(name: str, num_bytes: int) -> None:
-    if num_bytes > MAX_TEMPLATE_BYTES:
-        raise ModelError(
-            f"{name}: {num_bytes:,} bytes long; at most {MAX_TEMPLATE_BYTES:,} are read. "
-            "Take the file that belongs to the weights."
-        )
-
-
-def _named(config: Fields, value: object) -> dict[str, str]:
-    """The templates of a list of objects with a `name` and a `template`."""
-    templates = {}
-    for entry in value if isinstance(value, list) else [None]:
-        name, source = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
-        if not isinstance(name, str) or not isinstance(source, str):
-            config.reject("chat_template", "a text, or a list of objects with a name and a template, is required")
-        templates[name] = source
-    return templates
-
-
-def _special_tokens(folder: Path, config: Fields) -> dict[str, str]:
-    """Every `..._token` that is named, as text."""
-    path = folder / "special_tokens_map.json"
-    listed = Fields.read(path).values if path.is_file() else {}
-    tokens = {}
-    for key, value in [*listed.items(), *config.values.items()]:
-        text = value.get("content") if isinstance(value, dict) else value
-        if key.endswith("_token") and isinstance(text, str):
-            tokens[key] = text
-    return tokens

@@ -6,13 +6,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.arch.fields import Fields
+from mxconv.checkpoint.gguf.gguf_tokenizer import LEFT_OUT
 from mxconv.checkpoint.sentencepiece.derived_tokenizer import OTHER_FILES, TOKENIZER_FILE, read_tokenizer_json
-from mxconv.errors import ModelError
+from mxconv.checkpoint.tokenizer_settings import CONFIG_FILE, TokenizerSettings
+from mxconv.errors import ModelError, MxconvError
+from mxconv.text.chat_templates import read_templates
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 REMEDY = "Copy it from the model's source; mxconv quantize takes it along."
+# end a turn by name in llama.cpp; here where a chat template of the model writes them
+TURN_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<end_of_utterance>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+)
 WRITE_IT = "Write it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
 
 
@@ -40,13 +62,14 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "Tokenizer":
-        """Read tokenizer.json, or else tokenizer.model, and the special token ids.
+        """Read tokenizer.json, or else tokenizer.model, with the tokens that the files beside it declare.
 
-        Those come from generation_config.json, or else from config.json.
+        A text ends at the ids that generation_config.json names, or else config.json; at the tokenizer's `eos_token`;
+        and at those of `TURN_ENDS` that a chat template of the model writes. Ids that the model does not have are none.
 
         Raises:
             ModelError: tokenizer.json is missing or malformed, or a token id is none.
-            CheckpointError: one of the others is no JSON object, or the tokenizer.model is none that mxconv reads.
+            CheckpointError: one of the others is damaged, or the tokenizer.model is none that mxconv reads.
         """
         from tokenizers import Tokenizer as Backend  # here, because the import takes time that --help need not spend
 
@@ -54,6 +77,8 @@ class Tokenizer:
         if (raw := read_tokenizer_json(folder)) is None:
             other = next((name for name in OTHER_FILES if (folder / name).is_file()), None)
             found = "there is no such file" if other is None else f"there is no such file, only {other}"
+            if isinstance(reason := _object(folder / CONFIG_FILE).values.get(LEFT_OUT), str):
+                found = f"{found} ({reason})"
             raise ModelError(
                 f"{path}: {found}; a fast tokenizer is required. {REMEDY}{'' if other is None else f' Or: {WRITE_IT}'}"
             )
@@ -63,8 +88,10 @@ class Tokenizer:
             raise ModelError(f"{path}: not a tokenizer ({error}); a fast tokenizer is required. {REMEDY}") from error
         backend.no_truncation()
         backend.no_padding()
-        bos = _special_token_ids(folder, "bos_token_id")
-        return cls(backend, bos[0] if bos else None, frozenset(_special_token_ids(folder, "eos_token_id")), str(path))
+        settings = TokenizerSettings.read(folder)
+        settings.complete(backend)
+        bos, ends = (_ids(folder, backend, settings, name) for name in ("bos_token", "eos_token"))
+        return cls(backend, bos[0] if bos else None, frozenset([*ends, *_turn_ends(folder, backend)]), str(path))
 
     def to_json(self) -> str:
         """What tokenizer.json holds, for other libraries."""
@@ -130,17 +157,40 @@ class Tokenizer:
         return text
 
 
-def _special_token_ids(folder: Path, key: str) -> list[int]:
-    """The ids under `key`: one, a list, or none."""
-    for name in ("generation_config.json", "config.json"):
-        if not (folder / name).is_file():
-            continue
-        fields = Fields.read(folder / name)
-        value = fields.values.get(key)
+def _ids(folder: Path, backend: "Backend", settings: TokenizerSettings, name: str) -> list[int]:
+    """The ids of a special token that the model has: the tokenizer's, then those in generation_config.json, or else in
+    config.json."""
+    ids = [backend.token_to_id(token.content) for token in settings.named.get(name, ())]
+    config = _object(folder / "config.json")
+    text = config.section("text_config")
+    for fields in (_object(folder / "generation_config.json"), config, text):
+        value = fields.values.get(key := f"{name}_id")
         if value is None:
             continue
-        ids = value if isinstance(value, list) else [value]
-        if not all(type(token) is int and token >= 0 for token in ids):
+        listed = value if isinstance(value, list) else [value]
+        if not all(type(token) is int and token >= 0 for token in listed):
             fields.reject(key, "a token id, a list of them or null is required")
-        return ids
-    return []
+        ids += listed
+        break
+    sizes = [size for fields in (config, text) if type(size := fields.values.get("vocab_size")) is int]
+    num_rows = max(sizes, default=0)  # a model may have more than its tokenizer
+    known = [token for token in ids if token is not None]
+    return [
+        token for token in known if token < num_rows or (token < 1 << 32 and backend.id_to_token(token) is not None)
+    ]
+
+
+def _object(path: Path) -> Fields:
+    return Fields.read(path) if path.is_file() else Fields({}, str(path))
+
+
+def _turn_ends(folder: Path, backend: "Backend") -> set[int]:
+    """Ids of the tokens with which chat templates end a turn."""
+    try:
+        written = "".join(read_templates(folder)[0].values())
+    except MxconvError:  # said when a chat is asked for
+        return set()
+    found = {name: backend.token_to_id(name) for name in TURN_ENDS if name in written}
+    if found.get("<|return|>") is not None:  # of gpt-oss, where <|end|> ends a part of a turn
+        found.pop("<|end|>", None)
+    return {token for token in found.values() if token is not None}

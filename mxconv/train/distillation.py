@@ -11,19 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mxconv.checkpoint.folder import companions
 from mxconv.train.losses import hard_target_loss, kl_divergence, tvd_plus_plus
 from mxconv.train.training_task import FrozenTarget, TrainingTask, num_parameters
 from mxconv.train.windows import Windows
 
 Loss = Literal["kl", "tvd++", "text"]
-COMPANIONS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "added_tokens.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-)
 
 
 class DistillationTask(TrainingTask):
@@ -73,6 +66,6 @@ class DistillationTask(TrainingTask):
         if self.config.tie_word_embeddings:
             tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
         super().write(tensors, folder)
-        for name in COMPANIONS:
-            if (self.folder / name).is_file():
+        for name in companions(path.name for path in self.folder.iterdir() if path.is_file()):
+            if name != "config.json" and not name.startswith("LICENSE"):
                 shutil.copyfile(self.folder / name, folder / name)

@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mxconv.checkpoint.folder import companions
 from mxconv.errors import CheckpointError, ModelError
-from mxconv.text.chat import MAX_TEMPLATE_BYTES, ChatTemplate
+from mxconv.text.chat import ChatTemplate
+from mxconv.text.chat_templates import MAX_TEMPLATE_BYTES
 from mxconv.text.template_sandbox import MAX_OUTPUT_CHARACTERS
 
 MESSAGES = [

@@ -22,7 +22,7 @@ def open_source(source: str | Path, *, revision: str | None = None) -> Checkpoin
 def _open_gguf(source: str, path: Path) -> Checkpoint:
     """A whole model in one file: its configuration and tokenizer are made from the file's keys."""
     from mxconv.arch.gguf.gguf_file import GgufFile, GgufSourceTensor  # late: imports the gguf library
-    from mxconv.checkpoint.gguf.gguf_tokenizer import derive_tokenizer
+    from mxconv.checkpoint.gguf.gguf_tokenizer import derive_tokenizer, left_out
 
     file = GgufFile(path)
 
@@ -41,4 +41,5 @@ def _open_gguf(source: str, path: Path) -> Checkpoint:
         container="GGUF",
         _files=(file,),
         derive_files=derive_files,
+        note=None if (why := left_out(file.values)) is None else f"no tokenizer.json is written: {why}.",
     )

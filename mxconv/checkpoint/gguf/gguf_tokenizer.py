@@ -28,25 +28,25 @@ END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 BOS_BY_DEFAULT = ("llama-bpe", "lfm2", "tekken")  # of gpt2 vocabularies, where the file does not say
 COMPOSED = ("qwen2", "deepseek-r1-qwen", "qwen35")  # published tokenizers with these names compose characters first
 MAX_TOKEN_LENGTH = 1024  # characters of a token that is split into merges
+LEFT_OUT = "mxconv_left_out"  # of tokenizer_config.json: why there is no tokenizer.json
 REMEDY = "Take tokenizer.json from the original checkpoint, and convert that."
 Kind = Callable[[Mapping[str, Any], list[str], list[int], Path], dict[str, Any]]
 
 
 def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
-    """The contents of tokenizer.json, tokenizer_config.json and generation_config.json; none without a vocabulary.
+    """The contents of tokenizer.json, tokenizer_config.json and generation_config.json.
+
+    Weights need no tokenizer: of a kind that mxconv does not know, the first is left out and the second says why.
 
     Raises:
-        CheckpointError: the vocabulary contradicts itself, or is of a kind that mxconv does not know.
+        CheckpointError: the vocabulary contradicts itself.
     """
-    model = values.get("tokenizer.ggml.model")
-    if model in (None, "none", "no_vocab"):
-        return {}
+    if (reason := left_out(values)) is not None:
+        tokens = values.get("tokenizer.ggml.tokens")
+        settings = _settings(values, tokens if isinstance(tokens, list) else []) | {LEFT_OUT: reason}
+        return {"tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=1).encode()}
     tokens, types = _tokens(values, path)
-    if not isinstance(model, str) or model not in KINDS:
-        raise CheckpointError(
-            f"{path}: tokenizer.ggml.model is {str(model)[:80]!r}; one of {', '.join(KINDS)} is required. {REMEDY}"
-        )
-    members = KINDS[model](values, tokens, types, path)
+    members = KINDS[values["tokenizer.ggml.model"]](values, tokens, types, path)
     tokenizer: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None} | members
     tokenizer["added_tokens"] = _added_tokens(tokens, types)
     tokenizer["post_processor"] = _template(values, tokens, path)
@@ -56,6 +56,19 @@ def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
         "tokenizer_config.json": json.dumps(_settings(values, tokens), ensure_ascii=False, indent=1).encode(),
         "generation_config.json": json.dumps(special_token_ids(values)).encode(),
     }
+
+
+def left_out(values: Mapping[str, Any]) -> str | None:
+    """Why a vocabulary is not read; None for a kind that mxconv knows."""
+    model, name = values.get("tokenizer.ggml.model"), values.get("tokenizer.ggml.pre")
+    if model in (None, "none", "no_vocab"):
+        return f"tokenizer.ggml.model of the GGUF file is {'absent' if model is None else repr(model)}"
+    if not isinstance(model, str) or model not in KINDS:
+        return f"tokenizer.ggml.model of the GGUF file is {str(model)[:80]!r}; mxconv knows {', '.join(KINDS)}"
+    if model == "gpt2" and (not isinstance(name, str) or name not in PRE_TOKENIZERS):
+        found = "absent" if name is None else repr(str(name)[:80])
+        return f"tokenizer.ggml.pre of the GGUF file is {found}; mxconv knows {', '.join(PRE_TOKENIZERS)}"
+    return None
 
 
 def special_token_ids(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,25 +142,18 @@ def _settings(values: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
 
 
 def _chat_templates(values: Mapping[str, Any]) -> dict[str, str]:
-    """By name, "default" among them; the file lists the names of the others."""
-    names = values.get("tokenizer.chat_templates")
-    keys = {"default": "tokenizer.chat_template"}
-    keys |= {name: f"tokenizer.chat_template.{name}" for name in (names if isinstance(names, list) else ())}
-    return {name: text for name, key in keys.items() if isinstance(text := values.get(key), str)}
+    """By name, "default" among them: tokenizer.chat_template, and tokenizer.chat_template.NAME of the others."""
+    key = "tokenizer.chat_template"
+    names = {"default": key} | {name.removeprefix(f"{key}."): name for name in values if name.startswith(f"{key}.")}
+    return {name: text for name, found in names.items() if isinstance(text := values.get(found), str)}
 
 
 def _byte_level(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
-    name = values.get("tokenizer.ggml.pre")
-    pre_tokenizer = pre_tokenizer_json(name) if isinstance(name, str) else None
-    if pre_tokenizer is None:
-        raise CheckpointError(
-            f"{path}: tokenizer.ggml.pre is {str(name)[:80]!r}; one of {', '.join(PRE_TOKENIZERS)} is "
-            f"required. {REMEDY}"
-        )
+    name = values["tokenizer.ggml.pre"]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
         "normalizer": {"type": "NFC"} if name in COMPOSED else None,
-        "pre_tokenizer": pre_tokenizer,
+        "pre_tokenizer": pre_tokenizer_json(name),
         "decoder": byte_level,
         "model": bpe_model(
             _vocabulary(tokens, types), _listed_merges(values, path), ignore_merges=name in IGNORE_MERGES

@@ -6,22 +6,23 @@ whose union has the highest score: the same as merges where each way to make a t
 works on characters too, takes merges as they are, and cuts text at newlines.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mxconv.checkpoint.gguf.pre_tokenizers import CASE_OF_ASCII, flattened, pre_tokenizer_name
-from mxconv.checkpoint.regular_file import parse_json_object, read_json_object
-from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_json
 from mxconv.checkpoint.tokenizer_json import NO_MERGE_SCORE, SPACE, TokenType
+from mxconv.checkpoint.tokenizer_settings import TokenizerSettings
 from mxconv.errors import ModelError
-from mxconv.text.tokenizer import Tokenizer
+from mxconv.text.tokenizer import TURN_ENDS, Tokenizer
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 TokenizerModel = Literal["gpt2", "llama", "gemma4"]
 Merges = list[tuple[str, str]]
+NUM_END_KEYS = 3  # one each for the end of a text, of a turn and of a message; llama.cpp stops at all of them
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,7 @@ class GgufVocabulary:
             writer.add_token_merges(self.merges)
         if self.scores is not None:
             writer.add_token_scores(self.scores)
-        # GGUF has a key each for one end of text, of turn and of message; llama.cpp stops at all of them
-        ends = (self.eos_id, *self.further_eos_ids)[:3]
+        ends = (self.eos_id, *self.further_eos_ids)[:NUM_END_KEYS]
         keys = [
             (writer.add_unk_token_id, self.unknown_id),
             (writer.add_bos_token_id, self.bos_id),
@@ -70,7 +70,7 @@ class GgufVocabulary:
 
 
 def read_vocabulary(folder: Path, num_rows: int) -> GgufVocabulary:
-    """Read tokenizer.json and the ids of special tokens.
+    """Read the tokenizer and the ids of special tokens.
 
     Args:
         folder: of a package.
@@ -81,7 +81,7 @@ def read_vocabulary(folder: Path, num_rows: int) -> GgufVocabulary:
     """
     tokenizer = Tokenizer.from_folder(folder)
     path = folder / "tokenizer.json"
-    members = parse_json_object(read_tokenizer_json(folder) or b"", str(path), unique_keys=False)
+    members = json.loads(tokenizer.to_json())
     model = members["model"]
     if model.get("type") != "BPE":
         raise ModelError(
@@ -89,9 +89,20 @@ def read_vocabulary(folder: Path, num_rows: int) -> GgufVocabulary:
             "Export with --to safetensors, and convert it where that tokenizer is known."
         )
     kind = _kind(members, path)
+    settings = TokenizerSettings.read(folder)
+    added = members.get("added_tokens", [])
+    # of a token that tokenizer_config.json names in vain, a <pad> most often
+    beyond = [token["content"] for token in added if token["id"] >= num_rows and token["content"] in settings.every]
+    members["added_tokens"] = [token for token in added if token["content"] not in beyond]
+    notes = [f"the embedding has no row for {', '.join(beyond)}: left out."] if beyond else []
     tokens, types = _tokens(members, num_rows, path)
     adds_bos, adds_eos, bos_id, eos_id = _added_by_template(tokenizer)
-    eos_ids = _eos_ids(folder, tokenizer, eos_id)
+    eos_ids = _eos_ids(tokenizer, settings.texts.get("eos_token", ""), eos_id, num_rows)
+    if lost := [tokens[token_id] for token_id in eos_ids[NUM_END_KEYS:] if tokens[token_id] not in TURN_ENDS]:
+        notes += (
+            f"GGUF has room for {NUM_END_KEYS} tokens that end a text: llama.cpp goes on after {', '.join(lost)}.",
+        )
+    bos_id = tokenizer.bos_token_id if bos_id is None else bos_id
     unknown = model.get("unk_token")
     return GgufVocabulary(
         model=kind.model,
@@ -101,14 +112,14 @@ def read_vocabulary(folder: Path, num_rows: int) -> GgufVocabulary:
         merges=None if kind.model == "llama" else [" ".join(merge) for merge in kind.merges],
         scores=_token_scores(tokens, kind.merges) if kind.model == "llama" else None,
         unknown_id=tokens.index(unknown) if unknown in tokens else None,
-        bos_id=bos_id if bos_id is not None else tokenizer.bos_token_id,
+        bos_id=bos_id if bos_id is not None and bos_id < num_rows else None,
         eos_id=eos_ids[0] if eos_ids else None,
         further_eos_ids=eos_ids[1:],
         adds_bos=adds_bos,
         adds_eos=adds_eos,
         adds_space_prefix=kind.adds_space_prefix,
         has_bytes=kind.model == "gpt2" or TokenType.BYTE in types,
-        notes=kind.notes,
+        notes=(*notes, *kind.notes),
     )
 
 
@@ -146,18 +157,15 @@ def _added_by_template(tokenizer: Tokenizer) -> tuple[bool, bool, int | None, in
     )
 
 
-def _eos_ids(folder: Path, tokenizer: Tokenizer, appended: int | None) -> tuple[int, ...]:
-    """Tokens that end a text, the one that tokenizer_config.json names first."""
-    stops = sorted(tokenizer.eos_token_ids)
-    path = folder / "tokenizer_config.json"
-    named = read_json_object(path, unique_keys=False).get("eos_token") if path.is_file() else None
-    text = named.get("content") if isinstance(named, dict) else named
-    if isinstance(text, str):
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        stops.sort(key=lambda token_id: [token_id] != ids)
+def _eos_ids(tokenizer: Tokenizer, name: str, appended: int | None, num_rows: int) -> tuple[int, ...]:
+    """Tokens that end a text: the one that is put after a text, the tokenizer's, which has a name, then those that
+    llama.cpp would not know by theirs."""
+    named = tokenizer.special_token_id(name)
+    known = {token_id for token_id in tokenizer.eos_token_ids if tokenizer.name_of(token_id) in TURN_ENDS}
+    ends = {token_id for token_id in tokenizer.eos_token_ids if token_id < num_rows}
     if appended is not None:
-        stops = [appended, *(token_id for token_id in stops if token_id != appended)]
-    return tuple(stops)
+        ends.add(appended)
+    return tuple(sorted(ends, key=lambda end: (end != appended, end != named, end in known, end)))
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from mxconv.arch.fields import Fields
 from mxconv.arch.gguf.architectures import ARCHITECTURES, Architecture
 from mxconv.arch.gguf.parts import activation_of
 from mxconv.arch.gguf.written_keys import add_keys
-from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.fits import check_fits
 from mxconv.interop.gguf.gguf_vocabulary import GgufVocabulary, read_vocabulary
+from mxconv.text.chat_templates import read_templates
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -79,7 +79,7 @@ def read_metadata(folder: Path, config: ModelConfig) -> Metadata:
     check_fits(config, architecture, path)
     num_positions, long_factors = _long_context(config, path)
     vocabulary = read_vocabulary(folder, config.vocab_size)
-    return Metadata(config, architecture, vocabulary, _chat_templates(folder), num_positions, long_factors)
+    return Metadata(config, architecture, vocabulary, read_templates(folder)[0], num_positions, long_factors)
 
 
 def _long_context(config: ModelConfig, path: Path) -> tuple[int, tuple[float, ...]]:
@@ -92,19 +92,3 @@ def _long_context(config: ModelConfig, path: Path) -> tuple[int, tuple[float, ..
     if not isinstance(factors, list) or len(factors) != len(config.rope.factors):
         return config.max_position_embeddings, ()
     return fields.size("max_position_embeddings", config.max_position_embeddings), tuple(map(float, factors))
-
-
-def _chat_templates(folder: Path) -> dict[str, str]:
-    """By name; the file chat_template.jinja wins over tokenizer_config.json, as in transformers."""
-    path, templates = folder / "tokenizer_config.json", {}
-    found = read_json_object(path, unique_keys=False).get("chat_template") if path.is_file() else None
-    if isinstance(found, str):
-        templates["default"] = found
-    elif isinstance(found, list):
-        for entry in found:
-            if isinstance(entry, dict) and isinstance(entry.get("template"), str):
-                templates[str(entry.get("name"))] = entry["template"]
-    jinja = folder / "chat_template.jinja"
-    if jinja.is_file():
-        templates["default"] = jinja.read_text(encoding="utf-8", errors="replace")
-    return templates

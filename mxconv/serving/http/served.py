@@ -214,7 +214,7 @@ class ServedModel:
         if self._template is None:
             raise invalid("messages", f"{self._no_chat} /v1/completions needs none.", "no_chat_template")
         turns = [message.plain for message in messages]
-        if "tools" not in self._template.source:
+        if "tools" not in self._template.source_for(bool(tools)):
             turns = with_instructions(turns, tools)
         functions = [{"type": "function", "function": tool} for tool in tools] or None
         try:
@@ -266,14 +266,14 @@ class ServedModel:
         """How calls are read in the answers to a request; None where they are text alone."""
         if self._template is None or not isinstance(body, ChatBody):
             return None
-        form = form_of(self._template.source)
+        form = form_of(self._template.source_for(bool(body.offered)))
         return form if body.offered or form.always_reads else None
 
     def _grammar(self, body: DecodingBody) -> Grammar | None:
         """What answers must look like; raises ApiError where that cannot be followed, or is said twice."""
         asked = dict(body.constraints)
         if isinstance(body, ChatBody) and body.demanded and self._template is not None:
-            form, several = form_of(self._template.source), body.parallel_tool_calls is not False
+            form, several = form_of(self._template.source_for(True)), body.parallel_tool_calls is not False
             try:
                 asked["tool_choice"] = "grammar", form.grammar(body.demanded, several, self.tokenizer)
             except ModelError as error:
