@@ -35,6 +35,7 @@ COMPANION_PATTERNS = (
     "processor_config.json",
     "vocab.txt",
     "tekken.json",
+    "*.tiktoken",
     "*.model",
     "LICENSE*",
 )

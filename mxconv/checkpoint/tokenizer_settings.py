@@ -45,6 +45,7 @@ class TokenizerSettings:
     named: Mapping[str, list[DeclaredToken]]  # by bos_token and the like, the standard names first
     declared: Mapping[int, DeclaredToken]  # by id, ascending
     extra: list[DeclaredToken]
+    ends: list[str]  # the texts of eos_token in every file, also in one that does not count
     is_legacy: bool  # whether there is no `added_tokens_decoder`
 
     @classmethod
@@ -54,6 +55,7 @@ class TokenizerSettings:
         named, (extra, additional) = config.named(), config.further()
         if not extra and not isinstance(config.values.get("extra_special_tokens"), dict):
             extra, additional = additional, []
+        ends = [token.content for file in (config, listed) for token in file.named().get("eos_token", ())]
         declared = config.by_id("added_tokens_decoder")
         is_legacy = declared is None
         if declared is None:
@@ -67,6 +69,7 @@ class TokenizerSettings:
             {name: named[name] for name in (*NAMES, *named) if named.get(name)},
             dict(sorted(declared.items())),
             extra or additional,
+            ends,
             is_legacy,
         )
 

@@ -75,7 +75,8 @@ class Tokenizer:
 
         path = folder / TOKENIZER_FILE
         if (raw := read_tokenizer_json(folder)) is None:
-            other = next((name for name in OTHER_FILES if (folder / name).is_file()), None)
+            others = [*OTHER_FILES, *(file.name for file in sorted(folder.glob("*.tiktoken")))]
+            other = next((name for name in others if (folder / name).is_file()), None)
             found = "there is no such file" if other is None else f"there is no such file, only {other}"
             if isinstance(reason := _object(folder / CONFIG_FILE).values.get(LEFT_OUT), str):
                 found = f"{found} ({reason})"
@@ -90,7 +91,8 @@ class Tokenizer:
         backend.no_padding()
         settings = TokenizerSettings.read(folder)
         settings.complete(backend)
-        bos, ends = (_ids(folder, backend, settings, name) for name in ("bos_token", "eos_token"))
+        bos = _ids(folder, backend, [settings.texts.get("bos_token", "")], "bos_token_id")
+        ends = _ids(folder, backend, settings.ends, "eos_token_id")
         return cls(backend, bos[0] if bos else None, frozenset([*ends, *_turn_ends(folder, backend)]), str(path))
 
     def to_json(self) -> str:
@@ -157,14 +159,14 @@ class Tokenizer:
         return text
 
 
-def _ids(folder: Path, backend: "Backend", settings: TokenizerSettings, name: str) -> list[int]:
-    """The ids of a special token that the model has: the tokenizer's, then those in generation_config.json, or else in
-    config.json."""
-    ids = [backend.token_to_id(token.content) for token in settings.named.get(name, ())]
+def _ids(folder: Path, backend: "Backend", texts: list[str], key: str) -> list[int]:
+    """The ids of special tokens that the model has: the tokenizer's, then those under `key` in generation_config.json,
+    or else in config.json."""
+    ids = [backend.token_to_id(text) for text in texts]
     config = _object(folder / "config.json")
     text = config.section("text_config")
     for fields in (_object(folder / "generation_config.json"), config, text):
-        value = fields.values.get(key := f"{name}_id")
+        value = fields.values.get(key)
         if value is None:
             continue
         listed = value if isinstance(value, list) else [value]

@@ -89,14 +89,6 @@ def test_a_file_of_its_own_comes_first_and_goes_along_when_converted(tmp_path: P
     ]
 
 
-def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
-    write(tmp_path, [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}])
-    assert ChatTemplate.from_folder(tmp_path).render(MESSAGES) == "one" == by_transformers(tmp_path, MESSAGES, True)
-    write(tmp_path, [{"name": "tool_use", "template": "two"}])
-    with pytest.raises(ModelError, match=r"chat_template: holds 'tool_use'; a template 'default' is required"):
-        ChatTemplate.from_folder(tmp_path)
-
-
 def test_special_tokens_may_stand_in_their_own_file(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ eos_token }}")
     (tmp_path / "special_tokens_map.json").write_text('{"bos_token": {"content": "<a>"}, "eos_token": "<b>"}')
@@ -109,9 +101,7 @@ def test_a_model_without_a_template_is_told_apart(tmp_path: Path) -> None:
             ChatTemplate.from_folder(folder)
 
 
-@pytest.mark.parametrize(
-    "template", [3, {"default": "x"}, [{"name": "default"}], ["x"], [{"name": 1, "template": "x"}]]
-)
+@pytest.mark.parametrize("template", [3, {"default": 1}, [{"name": "default"}], ["x"], [{"name": 1, "template": "x"}]])
 def test_templates_of_other_types_are_refused(tmp_path: Path, template: Any) -> None:
     write(tmp_path, template)
     with pytest.raises(ModelError, match=r"chat_template is .*; a text, or a list of objects with a name and a"):

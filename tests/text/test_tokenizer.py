@@ -7,6 +7,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
+from mxconv.checkpoint.folder import companions
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.text.tokenizer import Tokenizer
 
@@ -96,29 +97,75 @@ def test_a_post_processor_in_the_file_adds_the_first_token(byte_folder: Path) ->
     assert 256 not in Tokenizer.from_folder(byte_folder).encode("a", add_special_tokens=False)
 
 
+CHAT = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|><|eot_id|>{% endfor %}"
+# config.json, generation_config.json, tokenizer_config.json, special_tokens_map.json, and the tokens that end a text;
+# <|im_end|> is 258, <|end|> 259, <|return|> 260
+ENDS: dict[str, tuple[Any, Any, Any, Any, set[int]]] = {
+    "configuration": ({"eos_token_id": 2}, None, {}, None, {2}),
+    "generation first": ({"eos_token_id": 2}, {"eos_token_id": [3, 4]}, {}, None, {3, 4}),
+    "generation without the key": ({"eos_token_id": [2, 5]}, {"bos_token_id": 1}, {}, None, {2, 5}),
+    "generation null": ({"eos_token_id": 2}, {"eos_token_id": None}, {}, None, {2}),
+    "no file says": ({}, {}, {}, None, set()),
+    "all null": ({"eos_token_id": None, "text_config": None}, {"eos_token_id": None}, {"eos_token": None}, None, set()),
+    "of the text part": ({"text_config": {"eos_token_id": 7}}, None, {}, None, {7}),
+    "the tokenizer's alone": ({"eos_token_id": None}, None, {"eos_token": "<|im_end|>"}, None, {258}),
+    "and the tokenizer's": ({"eos_token_id": 2}, {"eos_token_id": 3}, {"eos_token": "<|im_end|>"}, None, {3, 258}),
+    "an object": ({}, None, {"eos_token": {"content": "<|im_end|>"}}, None, {258}),
+    "of the map": ({}, None, {}, {"eos_token": "<|im_end|>"}, {258}),
+    "of both": ({}, None, {"eos_token": "<|im_end|>"}, {"eos_token": "</s>"}, {257, 258}),
+    "of a base model's chats": ({}, {"eos_token_id": 257}, {"chat_template": CHAT}, None, {257, 258}),
+    "parts of gpt-oss": ({}, None, {"chat_template": "<|end|><|return|>"}, None, {260}),
+    "parts of Phi": ({}, None, {"chat_template": "<|user|>{{ messages }}<|end|>"}, None, {259}),
+    "beyond the vocabulary": ({"eos_token_id": [2, 50256, 2**40]}, None, {}, None, {2}),
+    "in padded rows": ({"eos_token_id": [290, 300], "vocab_size": 300}, None, {}, None, {290}),
+    "damaged template": ({"eos_token_id": 2}, None, {"chat_template": 3}, None, {2}),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_text_ends_at_every_token_that_a_file_names(name: str, byte_folder: Path) -> None:
+    *contents, ends = ENDS[name]
+    backend = Backend.from_file(str(byte_folder / "tokenizer.json"))
+    backend.add_special_tokens(["<|im_end|>", "<|end|>"] + (["<|return|>"] if "gpt-oss" in name else []))
+    backend.save(str(byte_folder / "tokenizer.json"))
+    files = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+    for file, content in zip(files, contents, strict=True):
+        if content is not None:
+            (byte_folder / file).write_text(json.dumps(content))
+    assert Tokenizer.from_folder(byte_folder).eos_token_ids == ends
+
+
 @pytest.mark.parametrize(
-    ("config", "generation_config", "eos_token_ids"),
+    ("config", "tokenizer_config", "first"),
     [
-        ({"eos_token_id": 2}, None, {2}),
-        ({"eos_token_id": 2}, {"eos_token_id": [3, 4]}, {3, 4}),
-        ({"eos_token_id": [2, 5]}, {"bos_token_id": 1}, {2, 5}),
-        ({"eos_token_id": 2}, {"eos_token_id": None}, {2}),
-        ({}, {}, set()),
+        ({"bos_token_id": 3}, {"bos_token": "<s>"}, 256),
+        ({"bos_token_id": 3}, {"bos_token": None}, 3),
+        ({"bos_token_id": 3}, {"bos_token": "<|begin|>"}, 258),
+        ({"bos_token_id": 5000}, {}, None),
     ],
 )
-def test_end_tokens_come_from_the_generation_config_or_else_the_config(
-    byte_folder: Path, config: Any, generation_config: Any, eos_token_ids: set[int]
+def test_the_first_token_is_the_tokenizers_or_else_the_configurations(
+    config: Any, tokenizer_config: Any, first: int | None, byte_folder: Path
 ) -> None:
     (byte_folder / "config.json").write_text(json.dumps(config))
-    if generation_config is not None:
-        (byte_folder / "generation_config.json").write_text(json.dumps(generation_config))
-    assert Tokenizer.from_folder(byte_folder).eos_token_ids == eos_token_ids
+    (byte_folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    assert Tokenizer.from_folder(byte_folder).bos_token_id == first
 
 
 def test_a_folder_without_token_ids_still_tokenizes(byte_folder: Path) -> None:
-    (byte_folder / "config.json").unlink()
+    for name in ("config.json", "tokenizer_config.json"):
+        (byte_folder / name).unlink()
     tokenizer = Tokenizer.from_folder(byte_folder)
     assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (None, frozenset())
+
+
+@pytest.mark.parametrize("name", ["tekken.json", "tiktoken.model", "qwen.tiktoken", "vocab.txt", "spiece.model"])
+def test_another_tokenizer_goes_along_and_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("QQ== 0")
+    assert companions([name]) == [name]
+    message = rf"tokenizer\.json: there is no such file, only {name}; a fast tokenizer is required\. .* Or: Write it"
+    with pytest.raises(ModelError, match=message):
+        Tokenizer.from_folder(tmp_path)
 
 
 def test_a_folder_without_a_tokenizer_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer as Backend
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.gguf.gguf_tokenizer import derive_tokenizer
 from mxconv.checkpoint.gguf.pre_tokenizers import IGNORE_MERGES, PRE_TOKENIZERS, pre_tokenizer_json, pre_tokenizer_name
-from mxconv.errors import CheckpointError
+from mxconv.errors import CheckpointError, ModelError
 from mxconv.interop.gguf_export import export_gguf
+from mxconv.text.chat_templates import read_templates
 from mxconv.text.tokenizer import Tokenizer
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -89,20 +90,38 @@ def test_names_of_pre_tokenizers_go_both_ways() -> None:
     assert pre_tokenizer_name({"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}, False) is None
 
 
-def test_a_file_without_vocabulary_makes_a_package_without_tokenizer(tmp_path: Path) -> None:
-    manifest = quantize(write_gguf(tmp_path / "a.gguf"), tmp_path / "package")
-    assert manifest.tokenizer is None
-    assert (tmp_path / "package" / "config.json").is_file()
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "tokenizer.ggml.model of the GGUF file is absent"),
+        ({"tokenizer.ggml.model": "none"}, "tokenizer.ggml.model of the GGUF file is 'none'"),
+        (GPT2 | {"tokenizer.ggml.model": "t5"}, "tokenizer.ggml.model of the GGUF file is 't5'; mxconv knows gpt2, ll"),
+        (
+            GPT2 | {"tokenizer.ggml.pre": "falcon"},
+            "tokenizer.ggml.pre of the GGUF file is 'falcon'; mxconv knows gpt",
+        ),
+        (
+            {key: value for key, value in GPT2.items() if not key.endswith("pre")},
+            "tokenizer.ggml.pre of the GGUF file is absent; mxconv knows gpt-2, smollm",
+        ),
+    ],
+)
+def test_weights_are_converted_without_a_vocabulary_that_is_not_read(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    template = {"tokenizer.chat_template": "x", "tokenizer.chat_template.tool_use": "y"}
+    path = write_gguf(tmp_path / "a.gguf", change=lambda keys: keys.update(changes | template))
+    with open_source(path) as checkpoint:
+        assert (checkpoint.note or "").startswith(f"no tokenizer.json is written: {reason}")
+    assert quantize(path, tmp_path / "package").tokenizer is None
+    assert not (tmp_path / "package" / "tokenizer.json").exists()
+    assert read_templates(tmp_path / "package")[0] == {"default": "x", "tool_use": "y"}
+    with pytest.raises(ModelError, match=rf"there is no such file \({re.escape(reason)}.*\); a fast tokenizer is requ"):
+        Tokenizer.from_folder(tmp_path / "package")
 
 
 Change = Callable[[dict[str, Any]], object]
 REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "model": (
-        GPT2,
-        {"tokenizer.ggml.model": "t5"},
-        "tokenizer.ggml.model is 't5'; one of gpt2, llama, gemma4 is required",
-    ),
-    "pre": (GPT2, {"tokenizer.ggml.pre": "falcon"}, "tokenizer.ggml.pre is 'falcon'; one of gpt-2, smollm,"),
     "tokens": (GPT2, {"tokenizer.ggml.tokens": [1]}, "tokenizer.ggml.tokens is no list of strings; one is required"),
     "types": (GPT2, {"tokenizer.ggml.token_type": [1]}, "tokenizer.ggml.token_type is no list of 4 integers"),
     "twice": (GPT2, {"tokenizer.ggml.tokens": ["a", "b", "a", "c"]}, "token 'a' occurs twice; texts must be unique"),

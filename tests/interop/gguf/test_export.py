@@ -166,9 +166,10 @@ def test_keys_say_what_the_model_is(tmp_path: Path) -> None:
 
 def test_templates_by_name_and_the_file_of_a_template(tmp_path: Path) -> None:
     source = write_model(tmp_path / "source")
-    settings = {"chat_template": [{"name": "default", "template": "old"}, {"name": "tool_use", "template": "tools"}]}
-    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    (source / "tokenizer_config.json").write_text(json.dumps({"chat_template": "old"}))
     (source / "chat_template.jinja").write_text("new")
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
     quantize(source, tmp_path / "package")
     export_gguf(tmp_path / "package", tmp_path / "a.gguf")
     keys = {name: field.contents() for name, field in gguf.GGUFReader(tmp_path / "a.gguf").fields.items()}

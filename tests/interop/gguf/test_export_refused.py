@@ -102,7 +102,8 @@ def test_a_vocabulary_of_letters_is_exported_with_a_note(tmp_path: Path) -> None
     tokenizer = Tokenizer(models.BPE({"<unk>": 0, "▁": 1, "a": 2, "▁a": 3}, [("▁", "a")], unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.save(str(source / "tokenizer.json"))
-    (source / "generation_config.json").unlink()
+    for name in ("generation_config.json", "tokenizer_config.json"):
+        (source / name).unlink()
     config = json.loads((source / "config.json").read_text()) | {"eos_token_id": None}
     (source / "config.json").write_text(json.dumps(config))
     quantize(source, tmp_path / "package")

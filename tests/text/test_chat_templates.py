@@ -1,0 +1,106 @@
+"""Chat templates wherever models keep them, against apply_chat_template of transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_models import write_model
+from packages import quantize
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
+from transformers import PreTrainedTokenizerFast
+
+from mxconv.errors import CheckpointError, ModelError
+from mxconv.text.chat import ChatTemplate
+from mxconv.text.chat_templates import read_templates
+
+A = "A{% for m in messages %}<{{ m.content }}>{% endfor %}\n{{ bos_token }}"
+B = A.replace("A", "B")
+JINJA, MORE = "chat_template.jinja", "additional_chat_templates/tool_use.jinja"
+MESSAGES = [{"role": "user", "content": "Größe <b>of</b> 'x'?\n🙂"}, {"role": "assistant", "content": " 12\n"}]
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "x", "parameters": {"type": "object"}}}]
+
+
+def put(folder: Path, files: dict[str, Any]) -> Path:
+    """A tokenizer folder as transformers reads it."""
+    Backend(models.BPE({"a": 0, "<s>": 1, "</s>": 2}, [])).save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "chat_template": files.get("tokenizer_config.json")}
+    for name, content in (files | {"tokenizer_config.json": settings}).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+def listed(**templates: str) -> list[dict[str, str]]:
+    return [{"name": name, "template": template} for name, template in templates.items()]
+
+
+# files, and which template renders without and with tools; None: as transformers does, which is compared
+PLACES: dict[str, tuple[dict[str, Any], str | None]] = {
+    "a text": ({"tokenizer_config.json": A}, None),
+    "a file": ({JINJA: A}, None),
+    "the file first": ({JINJA: A, "tokenizer_config.json": B}, None),
+    "the file first, with a list": ({JINJA: A, "tokenizer_config.json": listed(default=B, tool_use=B)}, None),
+    "a list": ({"tokenizer_config.json": listed(default=A, tool_use=B)}, None),
+    "an object": ({"tokenizer_config.json": {"tool_use": B, "default": A}}, None),
+    "files": ({JINJA: A, MORE: B}, None),
+    "configuration before the processor's": (
+        {"tokenizer_config.json": A, "chat_template.json": {"chat_template": B}},
+        None,
+    ),
+    "line ends": ({JINJA: A.replace("\n", "\r\n").encode()}, None),
+    "a list of one": ({"tokenizer_config.json": listed(rag=A)}, "AA"),
+    "an object with nulls": ({"tokenizer_config.json": {"default": A, "tool_use": None}}, "AA"),
+    "byte order mark": ({JINJA: b"\xef\xbb\xbf" + A.encode()}, "AA"),
+    "chat_template.json": ({"chat_template.json": {"chat_template": A}}, "AA"),
+    "chat_template.json, null above": ({JINJA[:-5] + "json": {"chat_template": A}, "processor_config.json": {}}, "AA"),
+    "processor_config.json": ({"processor_config.json": {"chat_template": {"default": A, "tool_use": B}}}, "AB"),
+    "a default below": ({MORE: B, "tokenizer_config.json": A}, "AB"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_template_is_the_one_of_transformers(name: str, tmp_path: Path) -> None:
+    files, expected = PLACES[name]
+    put(tmp_path, files)
+    chat = ChatTemplate.from_folder(tmp_path)
+    ours = [chat.render(MESSAGES), chat.render(MESSAGES, tools=TOOLS)]
+    if expected is not None:
+        assert [text[0] for text in ours] == list(expected)
+        return
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert ours == [theirs.apply_chat_template(MESSAGES, tokenize=False, tools=tools) for tools in (None, TOOLS)]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"tokenizer_config.json": listed(rag=A, tool_use=B)},
+            r"tokenizer_config.json: chat_template: holds 'rag', 'tool_use'; one of several templates must be",
+        ),
+        ({"chat_template.json": {"chat_template": 3}}, r"chat_template.json: chat_template is 3; a text, or a list of"),
+        ({"chat_template.json": []}, r"chat_template.json: a JSON list is at the top; a JSON object is required"),
+        ({JINJA: A, MORE: b"\xff"}, r"tool_use.jinja: byte 0 is no UTF-8; text is required"),
+        ({JINJA: A, MORE: "x" * 1_000_001}, r"tool_use.jinja: 1,000,001 bytes long; at most 1,000,000 are read"),
+    ],
+)
+def test_what_is_no_template_is_refused_by_name(files: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((ModelError, CheckpointError), match=message):
+        read_templates(put(tmp_path, files))
+
+
+def test_further_templates_go_into_packages_and_exports(tmp_path: Path) -> None:
+    from mxconv.interop.plain_safetensors import export_safetensors
+
+    source = write_model(tmp_path / "source")
+    put_files = {JINJA: A, MORE: B}
+    (source / MORE).parent.mkdir()
+    for name, content in put_files.items():
+        (source / name).write_text(content)
+    quantize(source, tmp_path / "package")
+    export_safetensors(tmp_path / "package", tmp_path / "out")
+    for folder in (tmp_path / "package", tmp_path / "out"):
+        assert read_templates(folder)[0] == {"default": A, "tool_use": B}
