@@ -1,13 +1,15 @@
 """llama.cpp loads what we export, and computes the same."""
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from gguf_models import TEXTS, WORDS, write_sentence_piece_model
+from gguf_models import TEXTS, WORDS, write_model, write_sentence_piece_model
 from llama_cpp_oracle import LlamaCpp, with_f32_matrices
 from packages import quantize
 from tokenizers import Tokenizer as BackendTokenizer
@@ -187,3 +189,38 @@ def test_tokens_special_ids_and_chat_template_arrive(random_model: Path, random_
             assert theirs.text(ours.encode(text, add_special_tokens=False)) == text
         assert [token for token in range(320) if theirs.is_end(token)] == [0, 301]
         assert theirs.metadata["tokenizer.chat_template"] == "{{ messages[0]['content'] }}"
+
+
+CHATS = "{{ messages[0].content }}<|im_end|>"
+# generation_config.json, tokenizer_config.json, and tokens that tokenizer.json lacks; what llama.cpp says of the rest
+ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "the tokenizer's alone": ({"eos_token_id": None}, {"eos_token": "<think>"}, ""),
+    "and the tokenizer's": ({"eos_token_id": 0}, {"eos_token": "<|im_end|>"}, ""),
+    "of chats": ({"eos_token_id": 0}, {"eos_token": "<|end|>", "chat_template": CHATS}, ""),
+    "three, and names": ({"eos_token_id": [0, 1, 301]}, {"eos_token": "<|im_end|>", "chat_template": CHATS}, ""),
+    "beyond the vocabulary": ({"eos_token_id": [0, 4000]}, {"eos_token": "<|end|>", "pad_token": "<pad>"}, ""),
+    "beyond the embedding": (
+        {"eos_token_id": 0},
+        {"extra_special_tokens": [f"<{i}>" for i in range(30)]},
+        "no row for <16>, <",
+    ),
+    "too many": ({"eos_token_id": [0, 1, 2, 3]}, {"eos_token": "<|im_end|>"}, "llama.cpp goes on after #, $."),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_text_ends_in_llama_cpp_where_it_ends_here(name: str, tmp_path: Path) -> None:
+    generation, settings, note = ENDS[name]
+    source = write_model(tmp_path / "source")
+    declared = {"303": {"content": "<|im_end|>", "special": True}}
+    (source / "generation_config.json").write_text(json.dumps({"bos_token_id": 300} | generation))
+    (source / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": declared} | settings))
+    quantize(source, tmp_path / "package")
+    notes = export_gguf(tmp_path / "package", tmp_path / "a.gguf", level="target").notes
+    assert note in " ".join(notes) and bool(note) == any("llama.cpp goes on" in n or "no row" in n for n in notes)
+    ours = Tokenizer.from_folder(source)
+    ends = set(ours.eos_token_ids) - ({2, 3} if name == "too many" else set())
+    with llama(tmp_path / "a.gguf") as theirs:
+        by_name = {301, 303}  # <|end|> and <|im_end|>, at which llama.cpp ends whatever the file says
+        assert {token for token in range(320) if theirs.is_end(token)} == ends | by_name
+        assert theirs.tokenize("a<|im_end|>", special=True) == ours.encode("a<|im_end|>")
