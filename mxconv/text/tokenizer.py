@@ -18,23 +18,9 @@ if TYPE_CHECKING:
 REMEDY = "Copy it from the model's source; mxconv quantize takes it along."
 # end a turn by name in llama.cpp; here where a chat template of the model writes them
 TURN_ENDS = (
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|calls|>",
-    "<|flush|>",
-    "<end_of_turn>",
-    "<turn|>",
-    "<end_of_utterance>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-)
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "[EOT]",
+    "<end_of_turn>", "<turn|>", "<end_of_utterance>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
+)  # fmt: skip
 WRITE_IT = "Write it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
 
 
@@ -176,10 +162,8 @@ def _ids(folder: Path, backend: "Backend", texts: list[str], key: str) -> list[i
         break
     sizes = [size for fields in (config, text) if type(size := fields.values.get("vocab_size")) is int]
     num_rows = max(sizes, default=0)  # a model may have more than its tokenizer
-    known = [token for token in ids if token is not None]
-    return [
-        token for token in known if token < num_rows or (token < 1 << 32 and backend.id_to_token(token) is not None)
-    ]
+    known = [token for token in ids if token is not None and token < 1 << 32]
+    return [token for token in known if token < num_rows or backend.id_to_token(token) is not None]
 
 
 def _object(path: Path) -> Fields:

@@ -90,18 +90,16 @@ def read_vocabulary(folder: Path, num_rows: int) -> GgufVocabulary:
         )
     kind = _kind(members, path)
     settings = TokenizerSettings.read(folder)
-    added = members.get("added_tokens", [])
-    # of a token that tokenizer_config.json names in vain, a <pad> most often
-    beyond = [token["content"] for token in added if token["id"] >= num_rows and token["content"] in settings.every]
+    # what tokenizer_config.json names without a row in the embedding, a <pad> most often
+    declared, added = set(settings.every), members.get("added_tokens", [])
+    beyond = [token["content"] for token in added if token["id"] >= num_rows and token["content"] in declared]
     members["added_tokens"] = [token for token in added if token["content"] not in beyond]
     notes = [f"the embedding has no row for {', '.join(beyond)}: left out."] if beyond else []
     tokens, types = _tokens(members, num_rows, path)
     adds_bos, adds_eos, bos_id, eos_id = _added_by_template(tokenizer)
     eos_ids = _eos_ids(tokenizer, settings.texts.get("eos_token", ""), eos_id, num_rows)
     if lost := [tokens[token_id] for token_id in eos_ids[NUM_END_KEYS:] if tokens[token_id] not in TURN_ENDS]:
-        notes += (
-            f"GGUF has room for {NUM_END_KEYS} tokens that end a text: llama.cpp goes on after {', '.join(lost)}.",
-        )
+        notes.append(f"GGUF has room for {NUM_END_KEYS} ends of a text: llama.cpp goes on after {', '.join(lost)}.")
     bos_id = tokenizer.bos_token_id if bos_id is None else bos_id
     unknown = model.get("unk_token")
     return GgufVocabulary(
