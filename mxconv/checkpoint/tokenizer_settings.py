@@ -7,7 +7,7 @@ Source:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,29 +22,17 @@ MAP_FILE = "special_tokens_map.json"
 ADDED_FILE = "added_tokens.json"
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+SPECIAL = {"special": True}
 REMEDY = "Take the file that belongs to the weights."
-
-
-@dataclass(frozen=True)
-class DeclaredToken:
-    """A token's text, with the flags that its file gives."""
-
-    content: str
-    flags: Mapping[str, bool] = field(default_factory=dict)
-
-    def added(self, **more: bool) -> "AddedToken":
-        from tokenizers import AddedToken
-
-        return AddedToken(self.content, **{**self.flags, **more})
 
 
 @dataclass(frozen=True)
 class TokenizerSettings:
     """The special tokens by name, and the tokens that tokenizer.json may lack."""
 
-    named: Mapping[str, list[DeclaredToken]]  # by bos_token and the like, the standard names first
-    declared: Mapping[int, DeclaredToken]  # by id, ascending
-    extra: list[DeclaredToken]
+    named: "Mapping[str, list[AddedToken]]"  # by bos_token and the like, the standard names first
+    declared: "Mapping[int, AddedToken]"  # by id, ascending
+    extra: "list[AddedToken]"
     ends: list[str]  # the texts of eos_token in every file, also in one that does not count
     is_legacy: bool  # whether there is no `added_tokens_decoder`
 
@@ -61,7 +49,7 @@ class TokenizerSettings:
         if declared is None:
             named |= listed.named()
             more, theirs = listed.further()
-            extra = extra + [token for token in more if token not in extra]
+            extra = extra + more
             additional = theirs or additional
             special = {token.content for tokens in (*named.values(), extra) for token in tokens}
             declared = _File.read(folder / ADDED_FILE).by_text(special)
@@ -87,15 +75,13 @@ class TokenizerSettings:
     def complete(self, backend: "Tokenizer") -> None:
         """Add the tokens that a tokenizer lacks, and make the named ones special."""
         present = backend.get_added_tokens_decoder()
-        declared = [token for number, token in self.declared.items() if not (self.is_legacy and number in present)]
-        added = [token.added() for token in declared]
+        added = [token for number, token in self.declared.items() if not (self.is_legacy and number in present)]
         flagged = {token.content: token for token in [*added, *(present.values() if self.is_legacy else ())]}
         special = [
-            flagged[token.content] if name in NAMES and token.content in flagged else token.added(special=True)
-            for name, tokens in self.named.items()
+            flagged.get(token.content, token) if name in NAMES else token
+            for name, tokens in (*self.named.items(), ("", self.extra))
             for token in tokens
         ]
-        special += [token.added(special=True) for token in self.extra]
         known = {token.content for token in [*present.values(), *added]}
         backend.add_tokens([*added, *(token for token in special if token.content not in known)])
         backend.add_special_tokens(special)
@@ -112,7 +98,7 @@ class _File:
     def read(cls, path: Path) -> "_File":
         return cls(path, read_json_object(path, unique_keys=False) if path.is_file() else {})
 
-    def named(self) -> dict[str, list[DeclaredToken]]:
+    def named(self) -> "dict[str, list[AddedToken]]":
         """Tokens by names that end in `_token`; null and an empty text name none."""
         extra = self.values.get("extra_special_tokens")
         values = {key: value for key, value in self.values.items() if key.endswith("_token")}
@@ -122,7 +108,7 @@ class _File:
             if key in NAMES or isinstance(value, str) or (isinstance(value, dict) and "content" in value)
         }
 
-    def further(self) -> tuple[list[DeclaredToken], list[DeclaredToken]]:
+    def further(self) -> "tuple[list[AddedToken], list[AddedToken]]":
         """`extra_special_tokens`, where they are a list, and `additional_special_tokens`."""
         extra = self.values.get("extra_special_tokens")
         return (
@@ -130,7 +116,7 @@ class _File:
             self._tokens("additional_special_tokens", self.values.get("additional_special_tokens")),
         )
 
-    def by_id(self, key: str) -> dict[int, DeclaredToken] | None:
+    def by_id(self, key: str) -> "dict[int, AddedToken] | None":
         """The objects under `key`, by id; None where there are none."""
         entries = self.values.get(key)
         if entries is None:
@@ -140,20 +126,23 @@ class _File:
         return {
             self._id(key, int(number) if number.isdecimal() and len(number) < 12 else number): token
             for number, entry in entries.items()
-            for token in self._tokens(key, entry)
+            for token in self._tokens(key, entry, {})
         }
 
-    def by_text(self, special: set[str]) -> dict[int, DeclaredToken]:
+    def by_text(self, special: set[str]) -> "dict[int, AddedToken]":
         """The ids of an added_tokens.json, the other way round."""
+        from tokenizers import AddedToken
+
         return {
-            self._id(f"the id of {text[:80]!r}", number): DeclaredToken(
-                text, {"special": text in special, "normalized": text not in special}
-            )
+            self._id(f"the id of {text[:80]!r}", number): AddedToken(text, special=text in special)
             for text, number in self.values.items()
             if number is not None
         }
 
-    def _tokens(self, key: str, value: Any) -> list[DeclaredToken]:
+    def _tokens(self, key: str, value: Any, more: Mapping[str, bool] = SPECIAL) -> "list[AddedToken]":
+        """What a member names, with `more` flags than its own."""
+        from tokenizers import AddedToken
+
         tokens = []
         for entry in value if isinstance(value, list) else [value]:
             given: dict[str, Any] = entry if isinstance(entry, dict) else {"content": "" if entry is None else entry}
@@ -161,7 +150,7 @@ class _File:
             if not isinstance(text, str) or not all(isinstance(flag, bool) for flag in flags.values()):
                 self._reject(key, entry, "a text, an object with content and flags that are true or false, or null")
             if text:
-                tokens.append(DeclaredToken(text, flags))
+                tokens.append(AddedToken(text, **{**flags, **more}))
         return tokens
 
     def _id(self, label: str, number: object) -> int:

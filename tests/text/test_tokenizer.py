@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
 from mxconv.checkpoint.folder import companions
@@ -201,3 +201,32 @@ def test_text_that_is_not_unicode_is_an_error(byte_folder: Path) -> None:
     message = r"tokenizer\.json: text with '\\udcff' at character 2; Unicode that UTF-8 can carry is required\. Remove"
     with pytest.raises(ModelError, match=message):
         Tokenizer.from_folder(byte_folder).encode("ab\udcff")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
+        {"tokenizer_class": "GPT2TokenizerFast", "bos_token": "<s>", "add_bos_token": True},
+        {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>"]},
+        {"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": {"400": {"content": "<x>", "special": True}}},
+    ],
+)
+def test_vocabulary_and_merges_make_the_tokenizer_of_their_class(config: dict[str, Any], tmp_path: Path) -> None:
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    backend.train_from_iterator([Path(__file__).read_text(), *TEXTS], trainer)
+    backend.model.save(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "vocab_size": 410}')
+    ours, theirs = Tokenizer.from_folder(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for text in (*TEXTS, "I'LL e\u0301 12345 <|endoftext|>a<|im_end|><x><|im_start|>"):
+        assert ours.encode(text) == theirs.encode(text)
+        assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text), skip_special_tokens=True)
+    (tmp_path / "merges.txt").write_text("a")
+    with pytest.raises(
+        CheckpointError, match=r"vocab\.json: makes no tokenizer with merges\.txt \(.+\); tokens by text"
+    ):
+        Tokenizer.from_folder(tmp_path)

@@ -32,6 +32,7 @@ from mxconv.checkpoint.tokenizer_json import (
     spaced_decoder,
     template,
 )
+from mxconv.checkpoint.vocab_merges import derive_from_merges
 from mxconv.errors import CheckpointError
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -210,10 +211,10 @@ def _id(value: object, name: str, text: str) -> int:
 
 
 def read_tokenizer_json(folder: Path) -> bytes | None:
-    """The content of a tokenizer.json, derived where there is only a tokenizer.model; None where there is neither.
-    Raises CheckpointError where the tokenizer.model is damaged, or of a kind that mxconv does not read."""
+    """The content of a tokenizer.json, derived where there is only a tokenizer.model or a vocab.json with merges.txt;
+    None where there is none. Raises CheckpointError where a file is damaged, or of a kind that mxconv does not read."""
     if (path := folder / TOKENIZER_FILE).is_file():
         check_regular_file(path)
         with open_file(path) as file:
             return file.read()
-    return derive_tokenizer(folder) if (folder / MODEL_FILE).is_file() else None
+    return derive_tokenizer(folder) if (folder / MODEL_FILE).is_file() else derive_from_merges(folder)
