@@ -43,9 +43,9 @@ def derive_from_merges(folder: Path) -> bytes | None:
     settings = TokenizerSettings.read(folder)
     settings.complete(backend)
     backend.add_special_tokens([END] if backend.token_to_id(END) is not None else [])
-    texts = [
-        settings.texts.get(f"{kind}_token") if config.get(f"add_{kind}_token") else None for kind in ("bos", "eos")
+    around = [
+        settings.texts.get(f"{k}_token") if config.get(f"add_{k}_token") is True else None for k in ("bos", "eos")
     ]
-    ids = {text: backend.token_to_id(text) for text in texts if text is not None}
-    members = {"pre_tokenizer": pre_tokenizer_json(cut), "post_processor": template(texts, ids)}
+    ids = {text: backend.token_to_id(text) or 0 for text in around if text is not None}
+    members = {"pre_tokenizer": pre_tokenizer_json(cut), "post_processor": template(around, ids)}
     return json.dumps(json.loads(backend.to_str()) | members, ensure_ascii=False).encode()

@@ -188,3 +188,9 @@ def test_a_draft_is_calibrated_and_verify_says_what_it_cannot_know(run: Any, tmp
     outcome = run("verify", tmp_path / "package", "--source", source, "--json")
     assert (outcome.exit_code, outcome.json["num_draft_tensors_given"]) == (0, 21)
     assert "21 draft tensors were given ('gptq'): no source encodes to them" in outcome.stderr.replace("\n", " ")
+
+
+def test_a_vocabulary_that_is_left_out_is_said(run: Any, tmp_path: Path) -> None:
+    outcome = run("quantize", write_gguf(tmp_path / "a.gguf"), "-o", tmp_path / "package")
+    note = "note: no tokenizer.json is written: tokenizer.ggml.model of the GGUF file is absent."
+    assert outcome.exit_code == 0 and note in outcome.stdout.replace("\n", " ")
