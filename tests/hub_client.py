@@ -74,5 +74,11 @@ class Client:
         assert done.returncode == 1, done.stdout + done.stderr
         return done.stderr.partition("mxconv: ")[2].partition("\n")[0]
 
+    def failure(self, *arguments: object) -> str:
+        """All that a command that fails prints on stderr."""
+        done = self._run(arguments, {})
+        assert done.returncode == 1, done.stdout + done.stderr
+        return done.stderr
+
     def _run(self, arguments: tuple[object, ...], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
         return run_forked(tuple(map(str, arguments)), self.environment | environment, self.folder)

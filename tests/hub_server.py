@@ -176,7 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         is_api = path.startswith("/api/models/")
         parts = [unquote(part) for part in raw.removeprefix("/api/models").strip("/").split("/")]
-        repo_id, rest = "/".join(parts[:2]), parts[2:]
+        owned = 1 if parts[0] in self.hub.repositories else 2  # the oldest models have no owner
+        repo_id, rest = "/".join(parts[:owned]), parts[owned:]
         revisions = self.hub.repositories.get(repo_id)
         token = self.headers.get("Authorization")
         is_known = token == f"Bearer {TOKEN}"

@@ -6,11 +6,14 @@ Hugging Face layout over `consolidated*` copies of the same weights. An index is
 
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from mxconv.checkpoint.adapter import CONFIG_FILE as ADAPTER_FILE
+from mxconv.checkpoint.adapter import adapter_error, is_adapter_file
 from mxconv.checkpoint.regular_file import read_json_object, stays_inside
 from mxconv.checkpoint.tensor import WeightFile
 from mxconv.errors import CheckpointError
@@ -20,6 +23,12 @@ INDEX_FILE = "model.safetensors.index.json"
 LEGACY_FILE = "pytorch_model.bin"
 HEADS_FILES = ("medusa_lm_head.pt", "hydra_lm_head.pt")
 LEGACY_INDEX_FILE = "pytorch_model.bin.index.json"
+SUFFIXES = (".safetensors", ".bin", ".gguf")
+PACKAGE_FILE = "mxconv.json"  # the manifest of a package
+SNAPSHOTS = "snapshots"  # the folder of a Hub cache's repository that holds its commits
+# of the small files, those that say what the weights are and are not taken along
+SIGNS = (ADAPTER_FILE, "hf_quant_config.json")
+_PART = re.compile(r"-0*(?P<number>[1-9]\d*)-of-0*(?P<count>[1-9]\d*)\.(safetensors|bin)$")
 
 TEMPLATES_FOLDER = "additional_chat_templates"
 COMPANION_PATTERNS = (
@@ -60,6 +69,13 @@ def companions(names: Iterable[str]) -> list[str]:
     )
 
 
+def small_files(names: Iterable[str]) -> list[str]:
+    """Those of the names that must be at hand before weights are chosen, sorted."""
+    names = list(names)
+    top = [name for name in names if "/" not in name]
+    return sorted({*companions(names), *index_names(top), *(name for name in top if name in SIGNS)})
+
+
 def index_names(names: Iterable[str]) -> list[str]:
     """Those of the names that are an index of shards, sorted."""
     return sorted(name for name in names if name.endswith(".safetensors.index.json") or name == LEGACY_INDEX_FILE)
@@ -77,6 +93,11 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
         CheckpointError: there are no weights, or several sets of them, or an index is refused.
     """
     names = set(names)
+    if PACKAGE_FILE in names:
+        raise CheckpointError(
+            f"{label}: holds {PACKAGE_FILE}, so it is a package that mxconv wrote; a model's own weights are required. "
+            "Give the model that it was converted from, or write those first: mxconv export PACKAGE --to safetensors"
+        )
     indexes = _without_consolidated(name for name in index_names(names) if name != LEGACY_INDEX_FILE)
     if INDEX_FILE in indexes:
         indexed = _from_index(root, INDEX_FILE, is_legacy=False)
@@ -85,9 +106,12 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
             return indexed
     if SINGLE_FILE in names:
         return Weights((SINGLE_FILE,))
-    files = _without_consolidated(name for name in names if name.endswith(".safetensors"))
+    files = _without_consolidated(n for n in names if n.endswith(".safetensors") and not is_adapter_file(n))
     if len(indexes) == 1:
         return _from_index(root, indexes[0], is_legacy=False)
+    if not indexes and (files or not {LEGACY_FILE, LEGACY_INDEX_FILE} & names):
+        for name in files or sorted(names):
+            check_no_part(name, f"{label}: holds {name},")
     if len(files) == 1 and not indexes:
         return Weights((files[0],))
     if files:
@@ -103,9 +127,45 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
     for file in HEADS_FILES:
         if file in names:
             return Weights((file,), is_legacy=True)
-    found = f"holds no weights, only {_listed(sorted(names))}" if names else "is empty"
+    if any(is_adapter_file(name) for name in names):
+        raise adapter_error(label, root, f"{label}: holds")
+    found, remedy = _no_weights(root, names)
     raise CheckpointError(
-        f"{label}: {found}; {SINGLE_FILE}, shards with an index, or {LEGACY_FILE} is required. "
+        f"{label}: {found}; {SINGLE_FILE}, shards with an index, or {LEGACY_FILE} is required. {remedy}"
+    )
+
+
+def holds_weights(path: Path) -> bool:
+    """Whether something at a path looks like a checkpoint, by names alone."""
+    try:
+        paths = list(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    except OSError:  # a folder that may not be read
+        return False
+    return any(found.name == "config.json" or found.suffix.lower() in SUFFIXES for found in paths)
+
+
+def check_no_part(name: str, found: str) -> None:
+    """Raises CheckpointError, whose message begins with `found`, where a file's name is of one of several parts."""
+    part = _PART.search(name)
+    if part is not None and int(part["count"]) > 1:
+        raise CheckpointError(
+            f"{found} part {part['number']} of {part['count']} of a model; all parts, and the index beside them, are "
+            "required. Download the missing files, and give the folder that holds them."
+        )
+
+
+def _no_weights(root: Path, names: set[str]) -> tuple[str, str]:
+    """What a folder without weights holds, and what to do."""
+    folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    if SNAPSHOTS in folders:
+        commits = sorted(path.name for path in (root / SNAPSHOTS).iterdir())
+        repo_id = root.name.removeprefix("models--").replace("--", "/")
+        remedy = f"Give its id, {repo_id}, or the folder of a commit."
+        return f"is a folder of the Hub cache, with commits in {SNAPSHOTS} ({_listed(commits)})", remedy
+    if models := [name for name in folders if holds_weights(root / name) or (root / name / SNAPSHOTS).is_dir()]:
+        return f"holds no weights, but folders with models ({_listed(models)})", "Give one of these folders."
+    found = [*sorted(names), *(f"{name}/" for name in folders)]
+    return f"holds no weights, only {_listed(found)}" if found else "is empty", (
         "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
         "Other .pt files, .pth and .onnx are not read."
     )

@@ -64,8 +64,14 @@ def fp8_matrices(tensors: Mapping[str, SourceTensor], config: Mapping[str, Any] 
     return {
         name: Fp8Matrix(tensor, tensors[name + SCALES], block)
         for name, tensor in tensors.items()
-        if tensor.dtype == DTYPE and len(tensor.shape) == 2 and name + SCALES in tensors
+        if tensor.dtype == DTYPE and len(tensor.shape) == 2 and _has_blocks(tensor, tensors.get(name + SCALES), block)
     }
+
+
+def _has_blocks(codes: SourceTensor, scales: SourceTensor | None, block: tuple[int, int]) -> bool:
+    """Whether scales are of blocks, and not one for the whole matrix or for each row."""
+    rows = codes.shape[0]
+    return scales is not None and len(scales.shape) == 2 and (scales.shape != (rows, 1) or 1 in (rows, block[0]))
 
 
 def _block(config: Mapping[str, Any] | None) -> tuple[int, int]:

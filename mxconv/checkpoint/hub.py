@@ -6,6 +6,7 @@ copy in the cache serves.
 """
 
 import glob
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
-from mxconv.checkpoint.folder import Weights, choose_weights, companions, index_names
-from mxconv.checkpoint.regular_file import stays_inside
+from mxconv.checkpoint.folder import Weights, choose_weights, small_files
+from mxconv.checkpoint.regular_file import read_json_object, stays_inside
 from mxconv.errors import CheckpointError, MxconvError
 
 
@@ -74,8 +76,8 @@ def _translate(error: BaseException, repo_id: str, revision: str | None, folder:
         return CheckpointError(f"{repo_id}: no valid Hub id ({error}); owner/name is required. Check the spelling.")
     if isinstance(error, errors.OfflineModeIsEnabled):
         return HubUnreachableError(
-            f"{repo_id}: not in the cache, and offline mode is on; a local copy or a connection is required. "
-            "Unset HF_HUB_OFFLINE to download it."
+            f"{repo_id}: no such local path, not in the cache, and offline mode is on; a local copy or a connection is "
+            "required. Check the spelling, or unset HF_HUB_OFFLINE to download it."
         )
     if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
         return CheckpointError(
@@ -86,7 +88,7 @@ def _translate(error: BaseException, repo_id: str, revision: str | None, folder:
     found = f"the Hub failed (HTTP {status})" if status else f"the Hub cannot be reached ({reason(error)})"
     return HubUnreachableError(
         f"{repo_id}: {found} and there is no complete copy in the cache; a connection to the Hub is required. "
-        "Check the network and HF_ENDPOINT, and run again: finished files are kept."
+        "Check the spelling of a path, the network and HF_ENDPOINT, and run again: finished files are kept."
     )
 
 
@@ -96,7 +98,10 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*", re.ASCII)
+_FILE = re.compile(r"[^/]*\.(safetensors|gguf|bin|pt|pth|json|jsonl|txt)", re.IGNORECASE)  # a path, and no id
+_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^?#]*).*", re.IGNORECASE)
+_PAGES = ("tree", "blob", "resolve", "raw", "commit")  # of a repository, a revision comes after them
 _TIMEOUT_SECONDS = 30.0
 _WAITS_SECONDS = (0.25, 1.0)  # before each further try of a request that the client itself sends only once
 _Answer = TypeVar("_Answer")
@@ -112,14 +117,35 @@ class Repository:
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether the text has the form `owner/name`."""
-    return _ID.fullmatch(text) is not None
+    """Whether the text has the form `owner/name`, or `name` as the Hub's oldest models have it."""
+    return _ID.fullmatch(text) is not None and _FILE.fullmatch(text) is None
 
 
-def check_hub_id(text: str) -> None:
-    """Raises CheckpointError where the text has not the form `owner/name`."""
-    if not is_hub_id(text):
+def check_hub_id(text: str, *, needs_owner: bool = False) -> None:
+    """Raises CheckpointError where the text has not the form of an id, or has no owner and needs one."""
+    if not is_hub_id(text) or (needs_owner and "/" not in text):
         raise CheckpointError(f"{text}: no Hub id; owner/name is required. Check the spelling.")
+
+
+def parse_address(source: str, revision: str | None) -> tuple[str, str | None]:
+    """The Hub id and revision that the address of a model's web page stands for; anything else as it is given. Raises
+    CheckpointError where the page is of no model, or of something in it that is not read."""
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/")
+    is_own = endpoint and source.startswith(f"{endpoint}/")
+    found = _ADDRESS.fullmatch("hf.co" + source.removeprefix(endpoint) if is_own else source)
+    if found is None:
+        return source, revision
+    parts = [unquote(part) for part in found[1].split("/") if part]
+    owned = 1 if parts[1:2] and parts[1] in _PAGES else 2
+    repo_id, page = "/".join(parts[:owned]), parts[owned:]
+    if not is_hub_id(repo_id) or parts[0] in ("datasets", "spaces", "collections", "papers", "models"):
+        raise CheckpointError(f"{source}: no address of a model; its Hub id owner/name is required. Give that.")
+    if len(page) > 3 or (len(page) > 2 and (page[0] == "tree" or page[2].lower().endswith(".gguf"))):
+        raise CheckpointError(
+            f"{source}: the address of {'/'.join(page[2:])} in the model {repo_id}; a model's own files, at the top of "
+            f"its repository, are read. Download it first: hf download {repo_id}"
+        )
+    return repo_id, revision or (page[1] if len(page) > 1 and page[0] in _PAGES else None)
 
 
 def list_repository(repo_id: str, revision: str | None) -> Repository:
@@ -221,7 +247,7 @@ def _download(repo_id: str, revision: str | None) -> Snapshot:
     listing = list_repository(repo_id, revision)
     top = [name for name in listing.names if "/" not in name]
     # by branch or tag, so that the cache remembers what it pointed to for the day the Hub is out of reach
-    root = fetch_files(repo_id, [*companions(listing.names), *index_names(top)], revision)
+    root = fetch_files(repo_id, small_files(listing.names), revision)
     commit = root.name
     if commit != listing.commit:  # somebody pushed since the listing
         return _download(repo_id, commit)
@@ -240,10 +266,26 @@ def _find_cached(repo_id: str, revision: str | None) -> Snapshot | None:
     root = cached_snapshot(repo_id, revision)
     if root is None:
         return None
+    names = [path.name for path in root.iterdir()]
     try:
-        weights = choose_weights(root, [path.name for path in root.iterdir()], repo_id)
+        weights = choose_weights(root, names, repo_id)
     except CheckpointError:
         return None
     if not all((root / shard).is_file() for shard in weights.shards):
         return None
+    if lacking := _lacking(root, names):
+        raise CheckpointError(
+            f"{repo_id}: the Hub is out of reach, and the copy in the cache has weights and no {lacking}; all files of "
+            f"the model are required. Connect once to download the rest, or give {root} for what is there."
+        )
     return Snapshot(root, root.name, weights)
+
+
+def _lacking(root: Path, names: list[str]) -> str | None:
+    """What a model's copy has not that another program left in the cache, if that can be told."""
+    if "config.json" not in names:
+        return "config.json"
+    architectures = read_json_object(root / "config.json", unique_keys=False).get("architectures")
+    is_model = str(architectures).endswith(("ForCausalLM']", "ForConditionalGeneration']"))
+    has_tokenizer = any(n.startswith(("tokenizer", "tekken", "vocab", "spiece")) or n.endswith(".model") for n in names)
+    return "tokenizer" if is_model and not has_tokenizer else None

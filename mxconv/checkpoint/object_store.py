@@ -44,7 +44,8 @@ def parse_store_url(text: str) -> tuple[str, str]:
         raise MxconvError(f"{text}: a local folder; its path is required. Leave file:// out.")
     if protocol not in REQUIRED:
         raise MxconvError(
-            f"{text}: protocol {protocol!r}; one of {', '.join(REQUIRED)} is required. Check the address."
+            f"{text}: protocol {protocol!r}; one of {', '.join(REQUIRED)}, a path or a Hub id is required. Check the "
+            "address, or download what is there first."
         )
     assert found is not None
     path = found["path"].strip("/")

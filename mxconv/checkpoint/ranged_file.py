@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import U8
-from mxconv.checkpoint.folder import Weights, choose_weights, companions, index_names
+from mxconv.checkpoint.folder import Weights, choose_weights, small_files
 from mxconv.checkpoint.mapped_file import as_tensor
 from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
@@ -141,7 +141,7 @@ def fetch_store_snapshot(url: str) -> StoreSnapshot:
         MxconvError: no such folder, nobody answers, or it holds no safetensors.
     """
     store = Store(url)
-    if store.url.endswith((".safetensors", ".gguf", ".bin")):
+    if store.url.lower().endswith((".safetensors", ".gguf", ".bin")):
         raise CheckpointError(f"{url}: a file; the folder that holds the model is required on an object store.")
     looks = store.looks()
     if not looks:
@@ -151,7 +151,7 @@ def fetch_store_snapshot(url: str) -> StoreSnapshot:
     top = [name for name in looks if "/" not in name]
     found = StoreSnapshot(store, tempfile.TemporaryDirectory(prefix="mxconv-"), Weights(()))
     with found.named_errors():
-        for name in {*companions(looks), *index_names(top)}:
+        for name in small_files(looks):
             if looks[name].num_bytes > MAX_JSON_BYTES:
                 raise CheckpointError(
                     f"{store.path(name)}: {looks[name].num_bytes:,} bytes long; at most {MAX_JSON_BYTES:,} of a file "

@@ -13,12 +13,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 from mxconv.errors import CheckpointError
 
+POINTER, MAX_POINTER_BYTES = b"version https://git-lfs", 1024  # how Git LFS's stand-in for a file begins; its length
 MAX_JSON_BYTES = 100_000_000  # the index of a model with a million tensors is about this long
 
 
 def check_regular_file(path: Path) -> int:
     """The length in bytes of a regular file; symbolic links are followed. Raises CheckpointError where there is no such
-    file, its links form a loop, or it is a folder, a pipe or a device."""
+    file, its links form a loop, it is a folder, a pipe or a device, or Git LFS's pointer in place of the file."""
     try:
         status = os.stat(path)  # noqa: PTH116  Path.stat reports a loop as RuntimeError in some versions
     except OSError as error:
@@ -26,7 +27,19 @@ def check_regular_file(path: Path) -> int:
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise CheckpointError(f"{path}: is {kind}; a regular file is required. Check the path.")
+    if len(POINTER) <= status.st_size <= MAX_POINTER_BYTES:
+        with open_file(path) as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise pointer_error(path)
     return status.st_size
+
+
+def pointer_error(path: Path | str) -> CheckpointError:
+    """The error for Git LFS's pointer in place of a file."""
+    return CheckpointError(
+        f"{path}: a Git LFS pointer, which names the file and does not hold it; the file itself is required. Run "
+        "`git lfs pull` in its folder, or download it again, say with `hf download`."
+    )
 
 
 def stays_inside(name: str) -> bool:

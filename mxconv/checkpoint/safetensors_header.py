@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
+from mxconv.checkpoint.regular_file import POINTER, check_regular_file, open_file, parse_json_object, pointer_error
 from mxconv.errors import CheckpointError
 
 
@@ -141,6 +141,8 @@ def parse_header(path: Path | str, num_file_bytes: int, read: Callable[[int, int
 
 def _read_raw_header(path: Path | str, num_file_bytes: int, read: Callable[[int, int], bytes]) -> bytes:
     prefix = read(0, min(LENGTH_BYTES, num_file_bytes))
+    if prefix == POINTER[:LENGTH_BYTES]:  # on a store, where nobody looked before
+        raise pointer_error(path)
     num_header_bytes = int.from_bytes(prefix, "little")
     if len(prefix) < LENGTH_BYTES:
         raise CheckpointError(

@@ -27,7 +27,7 @@ from mxconv.checkpoint.folder import (
     companions,
     resolve_shard,
 )
-from mxconv.checkpoint.hub import fetch_snapshot
+from mxconv.checkpoint.hub import fetch_snapshot, parse_address
 from mxconv.checkpoint.legacy import LegacyFile
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.object_store import is_store_url
@@ -101,8 +101,8 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
     """Open a checkpoint and check its structure.
 
     Args:
-        source: a folder, a .safetensors (or .bin) file, a Hub id `owner/name`, or the URL of a folder on
-            an object store. A path that exists wins.
+        source: a folder, a .safetensors (or .bin) file, a Hub id `owner/name` or the address of its page, or the
+            URL of a folder on an object store. A path that exists wins.
         revision: branch, tag or commit of a Hub repository; its default branch when None.
 
     Raises:
@@ -117,6 +117,7 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
             if path.is_dir()
             else _open_file(name, path)
         )
+    name, revision = parse_address(name, revision)
     if not is_store_url(name):
         snapshot = fetch_snapshot(name, revision)
         return _open(name, snapshot.commit, snapshot.root, snapshot.weights)
@@ -138,16 +139,17 @@ def check_no_revision(source: str | Path, revision: str | None) -> None:
 
 def _open_file(source: str, path: Path) -> Checkpoint:
     check_regular_file(path)
-    if path.suffix == ".gguf":
+    suffix = path.suffix.lower()
+    if suffix == ".gguf":
         raise CheckpointError(
             f"{path}: a GGUF file; safetensors are required here. Convert it with mxconv quantize and pass the package."
         )
-    if path.suffix not in (".safetensors", ".bin"):
+    if suffix not in (".safetensors", ".bin"):
         raise CheckpointError(
             f"{path}: a file that ends in {path.suffix!r}; a model folder, a .safetensors or a .gguf file is required. "
             "Pass the folder that holds config.json and the weights."
         )
-    weights = Weights((path.name,), is_legacy=path.suffix == ".bin")
+    weights = Weights((path.name,), is_legacy=suffix == ".bin")
     return _open(source, None, path.parent, weights, is_single_file=True)
 
 

@@ -1,5 +1,6 @@
 """`mxconv quantize`: a checkpoint becomes a package."""
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +28,7 @@ def quantize(
             "--output",
             "-o",
             metavar="PATH",
-            help="The package: a folder that does not exist yet; or s3://BUCKET/FOLDER.",
+            help="The package: a folder that does not exist yet; or s3://BUCKET/FOLDER. By default ./NAME-CODEC.",
         ),
     ] = None,
     from_file: Annotated[
@@ -119,8 +120,8 @@ def quantize(
             raise typer.BadParameter(f"--from-file with {flags}; each line has its own. Write them there.")
         quantize_list(from_file, ["--workers", workers], json_output)
         return
-    if source is None or output is None:
-        raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
+    if source is None:
+        raise typer.BadParameter("SOURCE, or --from-file, is required.")
     from mxconv.arch.gguf.open_source import open_source
     from mxconv.checkpoint.object_store import Store
     from mxconv.cli.quantize_plan import plan_of, print_plan
@@ -155,6 +156,9 @@ def quantize(
         )
     except MxconvError as error:
         raise typer.BadParameter(str(error)) from error
+    if output is None:
+        output = _default_output(source, codec)
+        print(f"No --output was given: the package is {output}", file=sys.stderr)
     package = parse_target(output)
     check_target(package, force)
     begin = time.perf_counter()
@@ -179,6 +183,21 @@ def quantize(
     else:
         _print_result(result, manifest.quantizer_note, out)
     out.json(result)
+
+
+def _default_output(source: str, codec: str) -> str:
+    """./NAME-CODEC, where NAME is the last part of a folder, an id or a URL, or a file's without its suffix."""
+    from mxconv.checkpoint.hub import parse_address
+
+    place = Path(source)
+    if not place.exists():
+        name = parse_address(source, None)[0].rstrip("/").rpartition("/")[2]
+    else:
+        place = place.absolute() if place.name not in ("", "..") else place.resolve()
+        name = place.name if place.is_dir() else place.stem
+        if place.parent.name == "snapshots":  # of a commit in the Hub cache
+            name = place.parent.parent.name.rpartition("--")[2]
+    return f"./{name or 'model'}-{codec}"
 
 
 def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: float) -> dict[str, Any]:

@@ -8,8 +8,11 @@ from typing import Any, Literal
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.whole_model import HeldTensor, check_whole, checkpoint_config, is_described
+from mxconv.checkpoint.adapter import check_no_adapter
 from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
+from mxconv.checkpoint.folder import check_no_part
 from mxconv.checkpoint.fp8_matrix import Fp8Matrix, fp8_matrices
+from mxconv.checkpoint.quantizer import INTEGERS, check_quantizer
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
@@ -19,7 +22,6 @@ from mxconv.errors import CheckpointError
 
 MAX_SLICE_WEIGHTS = 1 << 20  # a worker works on 2 MB of weights; worker_memory.py says how much memory that takes
 TensorCodec = Literal["mxfp4", "mxint8", "bsfp", "keep"]
-INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 CASTS = {"bf16": BF16, "fp16": FP16}
 EMBEDDINGS = (
     "*embed_tokens.weight",
@@ -136,11 +138,16 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
     """Decide on every tensor.
 
     Raises:
-        CheckpointError: a tensor that would be quantized has an unsupported dtype, F32 comes without --dtype,
-            --dtype contradicts the source, or nothing at all would be quantized.
+        CheckpointError: it is an adapter, a part of a model or packed by another quantizer; a tensor that would be
+            quantized has an unsupported dtype, F32 comes without --dtype, --dtype contradicts the source, or nothing
+            at all would be quantized.
         ModelError: a tensor that the model requires is missing, or has a shape or dtype that its readers do not take.
     """
-    check_quantizer(checkpoint)
+    check_no_adapter(checkpoint.id, checkpoint.root, checkpoint.tensors, checkpoint.config)
+    if checkpoint.index_file is None:
+        for path in checkpoint.weight_files:
+            check_no_part(path.name, f"{path}: is")
+    check_quantizer(checkpoint, options.skip)
     recognized = Recognized.of(checkpoint)
     plans = [_plan(tensor, options, recognized) for tensor in checkpoint.tensors.values()]
     if recognized.config is not None:
@@ -249,32 +256,3 @@ def choose_codec(tensor: SourceTensor, options: QuantizeOptions, recognized: Rec
         if matches(name, globs):
             return "keep", reason
     return options.codec, "stacked experts" if is_stack else "matrix"
-
-
-QUANTIZERS = {  # how the name of a tensor ends that only this quantizer writes
-    ".qweight": "GPTQ or AWQ",
-    ".qzeros": "GPTQ or AWQ",
-    ".absmax": "bitsandbytes",
-    ".quant_map": "bitsandbytes",
-    ".SCB": "bitsandbytes",
-    ".weight_packed": "compressed-tensors",
-    ".weight_scale_2": "ModelOpt",
-}
-
-
-def check_quantizer(checkpoint: Checkpoint) -> None:
-    """Raises CheckpointError for the first tensor that GPTQ, AWQ, bitsandbytes or their like have written."""
-    for name, tensor in checkpoint.tensors.items():
-        for ending, quantizer in QUANTIZERS.items():
-            if name.endswith(ending):
-                method = _method(checkpoint.config)
-                raise CheckpointError(
-                    f"{tensor.path}: tensor {name} is {tensor.dtype} {list(tensor.shape)} of {quantizer}"
-                    f"{f' (quant_method {method})' if method else ''}; weights of 16 bits, FP8 with block scales or "
-                    "gpt-oss's MXFP4 are required. Convert the model that it was made from."
-                )
-
-
-def _method(config: dict[str, Any] | None) -> str:
-    found = (config or {}).get("quantization_config")
-    return str(found.get("quant_method", "")) if isinstance(found, dict) else ""

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arch.config import without_wrappers
-from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_pairs, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
@@ -33,7 +32,7 @@ from mxconv.errors import MxconvError
 from mxconv.interop.exported import Export, ExportedTensor, check_whole_model, refuse_fp8, write_model_folder
 from mxconv.interop.plain_safetensors import dense_tensor
 from mxconv.package.manifest import TensorRecord
-from mxconv.package.package import Package, inside
+from mxconv.package.package import Package
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.report.sources import package_weights
@@ -89,7 +88,6 @@ def export_compressed_tensors(
             else (dense_tensor(tensor, records[tensor.name], opened),)
             for tensor in weights.tensors
         }
-        config = read_json_object(inside(package, "config.json"), unique_keys=False)
         dense = {r.name: _reason(r) for r in records.values() if r.codec in DRAFTED and r.name not in packed}
         return write_model_folder(
             output,
@@ -98,7 +96,7 @@ def export_compressed_tensors(
             tensors,
             force=force,
             progress=progress,
-            config=config | {"quantization_config": quantization_config(list(records.values()), packed)},
+            config={"quantization_config": quantization_config(list(records.values()), packed)},
             record={"scale_rule": opened.manifest.options.scale_rule, "left_in_16_bits": dense},
             notes=(*(f"{name} is left in 16 bits: {reason}." for name, reason in dense.items()), *_dtype_notes(opened)),
         )

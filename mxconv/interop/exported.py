@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mxconv import __version__
 from mxconv.checkpoint.folder import companions
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
 from mxconv.engine.stored_weights import package_faults
 from mxconv.errors import ModelError, MxconvError, PackageError
@@ -30,6 +31,8 @@ from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 
 RECORD = "mxconv_export.json"
+QUANTIZATION = ("quantization_config", "compression_config", "quantization")  # members of config.json
+TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def write_model_folder(
     *,
     force: bool,
     progress: Progress,
-    config: dict[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
     record: Mapping[str, Any],
     notes: tuple[str, ...] = (),
 ) -> Export:
@@ -125,7 +128,7 @@ def write_model_folder(
         tensors: by their name in the source; the tensors that stand for one stay in one file.
         force: replace an earlier export.
         progress: told about every piece.
-        config: replaces config.json; None leaves it as it is.
+        config: further members of config.json, which is otherwise the package's, as far as that holds.
         record: further members of mxconv_export.json.
         notes: what the user should be told.
 
@@ -151,8 +154,9 @@ def write_model_folder(
             if name != RECORD and not (partial / name).exists():
                 (partial / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(inside(package.root, name), partial / name)
-        if config is not None:
-            (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        true = _true_config(package) | dict(config or {})
+        if true != read_json_object(partial / "config.json", unique_keys=False):
+            (partial / "config.json").write_text(json.dumps(true, indent=2) + "\n", encoding="utf-8")
         (partial / RECORD).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
         files = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
         num_bytes = sum((partial / name).stat().st_size for name in files)
@@ -167,6 +171,29 @@ def write_model_folder(
         shutil.rmtree(partial, ignore_errors=True)
     num_tensors = sum(len(parts) for parts in tensors.values())
     return Export(format_name, files, num_bytes, num_tensors, time.perf_counter() - begin, notes)
+
+
+def _true_config(package: Package) -> dict[str, Any]:
+    """The source's config.json as far as it holds of what is exported: with the dtype of its weights, and without what
+    a quantizer left behind, unless packed weights are still there."""
+    manifest = package.manifest
+    config = read_json_object(inside(package.root, "config.json"), unique_keys=False)
+    is_packed = any(record.scaled is not None or record.carried is not None for record in manifest.tensors)
+    for section in _sections(config):
+        for key in () if is_packed else QUANTIZATION:
+            section.pop(key, None)
+        if manifest.source.cast or section is config or section is config.get("text_config"):
+            for key in {"dtype", "torch_dtype"} & section.keys() or ({"dtype"} if section is config else ()):
+                section[key] = TORCH_DTYPES[manifest.source.dtype]
+    return config
+
+
+def _sections(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A configuration and those of the parts that it has, at any depth."""
+    yield config
+    for key, value in config.items():
+        if isinstance(value, dict) and key not in QUANTIZATION:
+            yield from _sections(value)
 
 
 def _write_tensors(folder: Path, tensors: Mapping[str, tuple[ExportedTensor, ...]], progress: Progress) -> None:

@@ -6,6 +6,7 @@ change unnoticed; every other file's SHA-256 is in it.
 """
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat
 
 from mxconv import __version__
+from mxconv.checkpoint.folder import PACKAGE_FILE, holds_weights
 from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord, RelativePath
 from mxconv.package.sealed_file import NO_DIGEST, read_sealed, sealed
@@ -36,7 +38,7 @@ __all__ = [
     "replace_manifest",
 ]
 
-FILE_NAME = "mxconv.json"
+FILE_NAME = PACKAGE_FILE
 FORMAT_VERSION: Literal[1] = 1
 FLOATS = ("F32", "F16", "BF16")
 
@@ -236,6 +238,11 @@ def read_manifest(package: Path) -> Manifest:
         PackageError: it is missing, too long, not what the schema says, of another format version, or damaged.
     """
     path = package / FILE_NAME
+    if not os.path.lexists(path) and holds_weights(package):
+        raise PackageError(
+            f"{package}: a model, and no package, since it holds no {FILE_NAME}; a package is required. Convert it "
+            f"first: mxconv quantize {package}"
+        )
     return read_sealed(path, Manifest, "A package is a folder that `mxconv quantize` wrote.", "convert again")
 
 

@@ -21,6 +21,7 @@ from mxconv.checkpoint.hub import (
     fetch_files,
     is_hub_id,
     list_repository,
+    parse_address,
 )
 from mxconv.checkpoint.object_store import Store, is_store_url
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
@@ -61,7 +62,7 @@ def find_package(package: str | Path, revision: str | None = None, progress: Pro
 def find_package_or_none(source: str | Path, revision: str | None = None, progress: Progress = silent) -> Path | None:
     """The folder of a package, as `find_package` gives it; None for a folder, file or repository that is none."""
     if _is_on_hub(source):
-        return _fetch_from_hub(str(source), revision, progress)
+        return _fetch_from_hub(*parse_address(str(source), revision), progress)
     if _is_on_store(source):
         check_no_revision(source, revision)
         return _fetch_from_store(str(source), progress)
@@ -73,12 +74,12 @@ def find_package_or_none(source: str | Path, revision: str | None = None, progre
 
 
 def _is_on_hub(package: str | Path) -> bool:
-    """Whether the text has the form of a Hub id, and no such path exists."""
-    return not os.path.lexists(package) and is_hub_id(str(package))
+    """Whether the text has the form of a Hub id or is the address of its page, and no such path exists."""
+    return not os.path.lexists(package) and is_hub_id(parse_address(str(package), None)[0])
 
 
 def _is_on_store(package: str | Path) -> bool:
-    return is_store_url(str(package)) and not os.path.lexists(package)
+    return is_store_url(str(package)) and not os.path.lexists(package) and not _is_on_hub(package)
 
 
 def check_writable(package: str | Path, what: str) -> None:

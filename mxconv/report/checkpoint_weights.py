@@ -5,12 +5,14 @@ from typing import Any, Literal, cast
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import U16
+from mxconv.checkpoint.quantizer import check_quantizer
 from mxconv.checkpoint.source import Checkpoint, SourceTensor
 from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, Recognized, choose_codec, is_rounded
 from mxconv.conversion.rows import rounded
 from mxconv.drafts.readers.reader import reader_of
+from mxconv.errors import CheckpointError
 from mxconv.report.open_weights import OpenWeights, WeightTensor, with_decoded, with_experts
 
 Dtype = Literal["bf16", "fp16"]
@@ -44,6 +46,10 @@ def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> OpenWeigh
             f"{len(uncounted)} of {len(tensors)} tensors are {types} and not counted; "
             f"{needs if recognized.is_quantized or any(tensor.is_quantized for tensor in uncounted) else keeps}"
         )
+    try:
+        check_quantizer(checkpoint)
+    except CheckpointError as error:
+        notes.append(f"quantize refuses this checkpoint: {error}")
     if mtp := mtp_note(recognized.config, checkpoint.tensors):
         notes.append(mtp)
     if head := head_note(checkpoint.config or {}):

@@ -18,10 +18,10 @@ import hashlib, json, os, sys
 if "WITHOUT_TORCH" in os.environ:  # whose import takes seconds
     sys.modules["torch"] = None
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.errors import CheckpointError
+from mxconv.errors import MxconvError
 try:
     checkpoint = open_checkpoint(sys.argv[1], revision=sys.argv[2] if len(sys.argv) > 2 else None)
-except CheckpointError as error:
+except MxconvError as error:
     result = {"error": str(error)}
 else:
     result = {
@@ -107,6 +107,101 @@ def test_branches_and_commits_are_resolved(hub: HubServer, tmp_path: Path) -> No
     assert by_branch["commit"] == by_commit["commit"] == commit_of(other) != main["commit"]
     assert by_branch["tensors"] == by_commit["tensors"] != main["tensors"]
     assert by_branch["weights"] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://huggingface.co/org/tiny",
+        "https://huggingface.co/org/tiny/",
+        "http://www.huggingface.co/org/tiny?library=transformers#files",
+        "HuggingFace.co/org/tiny",
+        "https://hf.co/org/tiny/tree/refs%2Fpr%2F1",
+        "hf.co/org/tiny/blob/refs%2Fpr%2F1/config.json",
+        "https://huggingface.co/org/tiny/resolve/refs%2Fpr%2F1/model.safetensors?download=true",
+        "https://huggingface.co/org/tiny/discussions/1",
+        "https://huggingface.co/gpt2",
+        "https://huggingface.co/gpt2/tree/main",
+        "gpt2",
+        "ENDPOINT/org/tiny",
+        "ENDPOINT/org/tiny/tree/refs%2Fpr%2F1",
+    ],
+)
+def test_addresses_of_pages_and_ids_without_an_owner_are_read(hub: HubServer, tmp_path: Path, address: str) -> None:
+    other = hub.repositories["org/tiny"]["refs/pr/1"] = write_tiny_llama(tmp_path / "other", seed=1)
+    hub.repositories["gpt2"] = {"main": write_tiny_llama(tmp_path / "old", seed=2)}
+    if address != "gpt2":
+        (tmp_path / "gpt2").mkdir()  # an address is never of a local folder
+    found = fetch(hub, tmp_path / "cache", address.replace("ENDPOINT", hub.url))
+    assert found["id"] == ("gpt2" if "gpt2" in address else "org/tiny")
+    folder = other if "refs" in address else hub.repositories[found["id"]]["main"]
+    assert found["commit"] == commit_of(folder)
+    assert found["tensors"] == fetch(hub, tmp_path / "cache", str(folder))["tensors"]
+
+
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [
+        ("https://huggingface.co/datasets/org/texts", "no address of a model; its Hub id owner/name is required."),
+        ("https://huggingface.co/", "no address of a model; its Hub id owner/name is required."),
+        ("hf.co/org/ti ny", "no address of a model; its Hub id owner/name is required."),
+        (
+            "https://huggingface.co/org/tiny/tree/main/sub",
+            "the address of sub in the model org/tiny; a model's own files",
+        ),
+        ("https://hf.co/org/tiny/blob/main/a/b.safetensors", "the address of a/b.safetensors in the model org/tiny; a"),
+        (
+            "https://hf.co/org/tiny/blob/main/q4.GGUF",
+            "the address of q4.GGUF in the model org/tiny; a model's own files",
+        ),
+        (
+            "https://example.org/org/tiny",
+            "protocol 'https'; one of s3, gs, gcs, az, abfs, abfss, hf, memory, a path or a Hub id is",
+        ),
+        (
+            "https://huggingface.co.example.org/org/tiny",
+            "protocol 'https'; one of s3, gs, gcs, az, abfs, abfss, hf, memory, a path",
+        ),
+        (
+            "https://example.org/huggingface.co/org/tiny",
+            "protocol 'https'; one of s3, gs, gcs, az, abfs, abfss, hf, memory, a path",
+        ),
+    ],
+)
+def test_other_addresses_are_refused(hub: HubServer, tmp_path: Path, address: str, error: str) -> None:
+    assert fetch(hub, tmp_path / "cache", address)["error"].startswith(f"{address}: {error}")
+    assert hub.requests == []
+
+
+def test_a_revision_that_is_given_wins_over_an_address(hub: HubServer, tmp_path: Path) -> None:
+    assert fetch(hub, tmp_path / "cache", "hf.co/org/tiny/tree/main", "main")["id"] == "org/tiny"
+    hub.repositories["org/tiny"]["v1"] = other = write_tiny_llama(tmp_path / "other", seed=1)
+    assert fetch(hub, tmp_path / "cache", "hf.co/org/tiny/tree/main", "v1")["commit"] == commit_of(other)
+
+
+def test_an_adapter_is_known_by_its_files_alone(hub: HubServer, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    write_safetensors(adapter / "adapter_model.safetensors", {"a": np.ones(1, np.float16)})
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    hub.repositories["org/adapter"] = {"main": adapter}
+    found = fetch(hub, tmp_path / "cache", "org/adapter")["error"]
+    assert found.startswith("org/adapter: holds an adapter of 'org/base'; the weights of a whole model are required. ")
+    assert "PeftModel.from_pretrained(model, 'org/adapter').merge_and_unload()" in found
+    assert hub.downloads() == ["adapter_config.json"]
+
+
+@pytest.mark.parametrize(("lost", "lacking"), [("config.json", "config.json"), ("tokenizer.json", "tokenizer")])
+def test_a_copy_that_another_program_left_incomplete_is_named(
+    hub: HubServer, tmp_path: Path, lost: str, lacking: str
+) -> None:
+    root = Path(fetch(hub, tmp_path / "cache", "org/tiny")["root"])
+    (root / lost).unlink()
+    assert fetch(hub, tmp_path / "cache", "org/tiny", HF_HUB_OFFLINE="1") == {
+        "error": f"org/tiny: the Hub is out of reach, and the copy in the cache has weights and no {lacking}; all "
+        f"files of the model are required. Connect once to download the rest, or give {root} for what is there."
+    }
+    assert fetch(hub, tmp_path / "cache", str(root), HF_HUB_OFFLINE="1")["commit"] is None
+    assert lost in fetch(hub, tmp_path / "cache", "org/tiny")["companions"]
 
 
 def test_a_push_during_the_download_gives_one_commit_whole(hub: HubServer, tmp_path: Path) -> None:
@@ -206,15 +301,15 @@ def test_an_id_that_the_hub_client_refuses_is_refused(hub: HubServer, tmp_path: 
 
 def test_offline_mode_without_a_copy_is_refused(hub: HubServer, tmp_path: Path) -> None:
     assert fetch(hub, tmp_path / "cache", "org/tiny", HF_HUB_OFFLINE="1") == {
-        "error": "org/tiny: not in the cache, and offline mode is on; a local copy or a connection is required. "
-        "Unset HF_HUB_OFFLINE to download it."
+        "error": "org/tiny: no such local path, not in the cache, and offline mode is on; a local copy or a connection "
+        "is required. Check the spelling, or unset HF_HUB_OFFLINE to download it."
     }
 
 
 def test_no_connection_and_a_failing_hub_are_reported(hub: HubServer, tmp_path: Path) -> None:
     rest = (
         " and there is no complete copy in the cache; a connection to the Hub is required. "
-        "Check the network and HF_ENDPOINT, and run again: finished files are kept."
+        "Check the spelling of a path, the network and HF_ENDPOINT, and run again: finished files are kept."
     )
     hub.status = 500
     assert fetch(hub, tmp_path / "cache", "org/tiny") == {"error": f"org/tiny: the Hub failed (HTTP 500){rest}"}

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.checkpoint.mapped_file import MappedFile
-from mxconv.checkpoint.safetensors_header import DTYPES, format_header, read_header
+from mxconv.checkpoint.safetensors_header import DTYPES, format_header, parse_header, read_header
 from mxconv.errors import CheckpointError
 
 AGAIN = "Download or export the file again."
@@ -293,3 +293,9 @@ def test_random_headers_are_accepted_exactly_when_the_library_accepts_them(
             read_header(path)
     else:
         read_header(path)
+
+
+def test_a_pointer_of_git_lfs_on_a_store_is_named() -> None:
+    raw = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    with pytest.raises(CheckpointError, match=r"^s3://b/m\.safetensors: a Git LFS pointer, which names the file and"):
+        parse_header("s3://b/m.safetensors", len(raw), lambda begin, length: raw[begin : begin + length])

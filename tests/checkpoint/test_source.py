@@ -8,6 +8,7 @@ import pytest
 import safetensors
 from checkpoints import llama_tensors, write_index, write_raw_safetensors, write_safetensors, write_tiny_llama
 
+from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.errors import CheckpointError
 
@@ -143,7 +144,7 @@ def test_opening_imports_neither_torch_nor_the_hub_client(tmp_path: Path) -> Non
 
 
 def test_what_is_neither_a_path_nor_an_id_is_refused(tmp_path: Path) -> None:
-    for source in (tmp_path / "no", "gpt2", "a/b/c", "../x/y", "-/", "owner/na me"):
+    for source in (tmp_path / "no", "no.safetensors", "a/b/c", "../x/y", "-/", "owner/na me"):
         assert error_of(source) == (
             f"{source}: no such file or folder, and no Hub id either; an existing path or an id of the form "
             "owner/name is required. Check the spelling."
@@ -162,6 +163,71 @@ def test_a_folder_without_weights_is_refused_with_what_is_there(tmp_path: Path) 
         f"{tmp_path}: holds no weights, only model-0.gguf, model-1.gguf, model-2.gguf, model-3.gguf, model-4.gguf "
         "and 2 more; model.safetensors, "
     )
+
+
+def test_a_folder_of_folders_says_which_hold_models(tmp_path: Path) -> None:
+    required = "; model.safetensors, shards with an index, or pytorch_model.bin is required. "
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "notes.txt").touch()
+    assert error_of(tmp_path).startswith(
+        f"{tmp_path}: holds no weights, only notes.txt, logs/{required}Check that this"
+    )
+    for name in ("checkpoint-2", "checkpoint-1"):
+        write_tiny_llama(tmp_path / name)
+    assert error_of(tmp_path) == (
+        f"{tmp_path}: holds no weights, but folders with models (checkpoint-1, checkpoint-2){required}"
+        "Give one of these folders."
+    )
+
+
+@pytest.mark.parametrize(("name", "repo_id"), [("models--org--tiny", "org/tiny"), ("models--gpt2", "gpt2")])
+def test_a_folder_of_the_hub_cache_says_what_to_give(tmp_path: Path, name: str, repo_id: str) -> None:
+    folder = tmp_path / name
+    write_tiny_llama(folder / "snapshots" / "0123abc")
+    (folder / "refs").mkdir()
+    assert error_of(folder) == (
+        f"{folder}: is a folder of the Hub cache, with commits in snapshots (0123abc); model.safetensors, shards with "
+        f"an index, or pytorch_model.bin is required. Give its id, {repo_id}, or the folder of a commit."
+    )
+    assert f"holds no weights, but folders with models ({name}); " in error_of(tmp_path)
+    assert "holds no weights, but folders with models (0123abc); " in error_of(folder / "snapshots")
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22\nsize 12345\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer.model", "LICENSE"])
+def test_pointers_of_git_lfs_are_named(tmp_path: Path, name: str) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny")
+    (folder / name).write_text(POINTER)
+    message = (
+        f"{folder / name}: a Git LFS pointer, which names the file and does not hold it; the file itself is required. "
+        "Run `git lfs pull` in its folder, or download it again, say with `hf download`."
+    )
+    assert error_of(folder) == message
+    if name == "model.safetensors":
+        assert error_of(folder / name) == message
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "model-00002-of-00002.safetensors"])
+def test_pointers_among_shards_are_named(tmp_path: Path, name: str) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny", num_shards=2)
+    (folder / name).write_text(POINTER)
+    assert error_of(folder).startswith(f"{folder / name}: a Git LFS pointer, ")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.SAFETENSORS", "model.gguf"])
+def test_pointers_in_other_containers_are_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(POINTER)
+    with pytest.raises(CheckpointError, match="a Git LFS pointer, which names the file and does not hold it"):
+        open_source(tmp_path / name)
+
+
+def test_the_suffix_of_a_file_may_be_in_capitals(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path / "tiny")
+    path = (tmp_path / "tiny/model.safetensors").rename(tmp_path / "MODEL.SAFETENSORS")
+    with open_checkpoint(path) as checkpoint:
+        assert list(checkpoint.tensors) == sorted(llama_tensors())
 
 
 def test_several_files_without_an_index_are_refused(tmp_path: Path) -> None:

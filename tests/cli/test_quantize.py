@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,38 @@ def test_a_vocabulary_that_is_left_out_is_said(run: Any, tmp_path: Path) -> None
     outcome = run("quantize", write_gguf(tmp_path / "a.gguf"), "-o", tmp_path / "package")
     note = "note: no tokenizer.json is written: tokenizer.ggml.model of the GGUF file is absent."
     assert outcome.exit_code == 0 and note in outcome.stdout.replace("\n", " ")
+
+
+PLACES = {  # what is typed, and where; the package's name without its codec
+    "source": ("source", ".", "source"),
+    "source with a slash": ("source/", ".", "source"),
+    "here": (".", "source", "source"),
+    "here with a slash": ("./", "source", "source"),
+    "above": ("..", "source/sub", "source"),
+    "a path": ("../v1.5-chat/", "source", "v1.5-chat"),
+    "a file": ("source/model.safetensors", ".", "model"),
+    "a file with dots": ("tiny.v2.BF16.GGUF", ".", "tiny.v2.BF16"),
+    "a commit in the Hub cache": ("models--org--Tiny-1.5B/snapshots/0123abc", ".", "Tiny-1.5B"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_package_is_named_after_its_source(
+    run: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    typed, where, name = PLACES[place]
+    for folder in ("source", "v1.5-chat", "models--org--Tiny-1.5B/snapshots/0123abc"):
+        shutil.copytree(source, tmp_path / folder)
+    (tmp_path / "source/sub").mkdir()
+    write_gguf(tmp_path / "tiny.v2.BF16.GGUF")
+    monkeypatch.chdir(tmp_path / where)
+    for codec in ("mxfp4", "bsfp"):
+        outcome = run("quantize", typed, "--codec", codec, "--json")
+        assert outcome.stderr.splitlines()[0] == f"No --output was given: the package is ./{name}-{codec}"
+        assert outcome.json["package"] == f"{name}-{codec}"
+        assert read_manifest(Path(f"{name}-{codec}")).options.codec == codec
+
+
+def test_a_source_is_required(run: Any) -> None:
+    outcome = run("quantize")
+    assert outcome.exit_code == 2 and "SOURCE, or --from-file, is required." in outcome.stderr

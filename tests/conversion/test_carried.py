@@ -155,13 +155,13 @@ def test_a_scale_that_is_no_number_is_named(source: Path, tmp_path: Path, codec:
     assert compare(tmp_path / "p", tmp_path / "m").ok
 
 
-def test_blocks_and_scales_of_other_shapes_are_bytes(tmp_path: Path) -> None:
-    odd = {"x_blocks": torch.zeros((2, 3, 4, 16), dtype=torch.uint8), "x_scales": torch.zeros(2, 3, 5).byte()}
-    lone = {"y_blocks": torch.zeros((2, 3, 4, 16), dtype=torch.uint8)}
+@pytest.mark.parametrize("scales", [{}, {"x_scales": torch.zeros(2, 3, 5).byte()}])
+def test_blocks_without_scales_of_their_shape_are_refused(tmp_path: Path, scales: dict[str, torch.Tensor]) -> None:
+    blocks = {"x_blocks": torch.zeros((2, 3, 4, 16), dtype=torch.uint8)}
     matrix = {"lm_head.weight": torch.ones((16, 32), dtype=torch.bfloat16)}
-    safetensors.torch.save_file(odd | lone | matrix, tmp_path / "m.safetensors")
-    records = {r.name: r for r in quantize(tmp_path / "m.safetensors", tmp_path / "p").tensors}
-    assert [records[name].reason for name in ("x_blocks", "x_scales", "y_blocks")] == ["not a matrix"] * 3
+    safetensors.torch.save_file(blocks | scales | matrix, tmp_path / "m.safetensors")
+    with pytest.raises(CheckpointError, match=r"x_blocks is U8 \[2, 3, 4, 16\] of an unknown quantizer; weights"):
+        quantize(tmp_path / "m.safetensors", tmp_path / "p")
 
 
 def test_records_that_contradict_themselves_are_refused(source: Path, tmp_path: Path) -> None:

@@ -178,3 +178,15 @@ def test_a_damaged_target_stops_the_export_and_leaves_nothing(llama: Path, tmp_p
     with pytest.raises(PackageError, match=r"tensor model\.norm\.weight: SHA-256 \w+\.\.\.; the recorded 0000"):
         export_compressed_tensors(tmp_path / "package", tmp_path / "export")
     assert [path.name for path in tmp_path.iterdir()] == ["package"]
+
+
+def test_the_configuration_tells_the_dtype_and_its_own_quantizer_alone(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", dtype="F32", num_hidden_layers=1)
+    left_over = {"quantization_config": {"quant_method": "gptq"}, "quantization": {"bits": 4}}
+    config = json.loads((source / "config.json").read_text()) | left_over
+    (source / "config.json").write_text(json.dumps(config))
+    quantize(source, tmp_path / "package", dtype="bf16")
+    export_compressed_tensors(tmp_path / "package", tmp_path / "export")
+    found = json.loads((tmp_path / "export" / "config.json").read_text())
+    assert found["torch_dtype"] == "bfloat16" and "quantization" not in found
+    assert found["quantization_config"]["quant_method"] == "compressed-tensors"

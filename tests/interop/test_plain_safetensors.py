@@ -95,3 +95,59 @@ def test_a_rescaled_package_says_that_it_is_not_exact(tmp_path: Path) -> None:
     quantize(source, tmp_path / "package", codec="bsfp", outliers="rescale")
     export_safetensors(tmp_path / "package", tmp_path / "export")
     assert json.loads((tmp_path / "export" / "mxconv_export.json").read_text())["bit_exact"] is False
+
+
+LEFT_OVER = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+DTYPES = {
+    "both names": ({"torch_dtype": "float32", "dtype": "float32"}, {"torch_dtype": "DTYPE", "dtype": "DTYPE"}),
+    "null": ({"torch_dtype": None}, {"torch_dtype": "DTYPE"}),
+    "parts": (
+        {"dtype": "float32", "text_config": {"dtype": "float32"}, "a": {"b": {"torch_dtype": "float32", "c": 1}}},
+        {"dtype": "DTYPE", "text_config": {"dtype": "DTYPE"}, "a": {"b": {"torch_dtype": "DTYPE", "c": 1}}},
+    ),
+    "left over": ({"quantization_config": LEFT_OVER, "quantization": {"bits": 4}, "compression_config": {}}, {}),
+    "left over in a part": ({"text_config": {"quantization_config": LEFT_OVER}}, {"text_config": {}}),
+}
+
+
+@pytest.mark.parametrize(("option", "name"), [("bf16", "bfloat16"), ("fp16", "float16")])
+@pytest.mark.parametrize("kind", DTYPES)
+def test_the_configuration_tells_the_dtype_and_no_quantizer(tmp_path: Path, kind: str, option: str, name: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    given, expected = DTYPES[kind]
+    source = write_tiny_llama(tmp_path / "source", dtype="F32", num_hidden_layers=1)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | given))
+    quantize(source, tmp_path / "package", dtype=option)
+    assert (tmp_path / "package/config.json").read_bytes() == (source / "config.json").read_bytes()
+    export_safetensors(tmp_path / "package", tmp_path / "export")
+    found = json.loads((tmp_path / "export/config.json").read_text())
+    unquantized = {key: value for key, value in (config | given).items() if not key.startswith(("quantiz", "compr"))}
+    whole = unquantized | ({} if "torch_dtype" in given else {"torch_dtype": "DTYPE"}) | expected
+    assert found == json.loads(json.dumps(whole).replace("DTYPE", name))
+    if "part" not in kind:  # of no model
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "export", dtype="auto")
+        assert str(model.lm_head.weight.dtype) == f"torch.{name}"
+
+
+def test_a_configuration_without_a_dtype_gets_one(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "source/model.safetensors", {"a.weight": np.ones((32, 64), np.float16)})
+    (tmp_path / "source/config.json").write_text("{}")
+    quantize(tmp_path / "source", tmp_path / "package")
+    export_safetensors(tmp_path / "package", tmp_path / "export")
+    assert json.loads((tmp_path / "export/config.json").read_text()) == {"dtype": "float16"}
+
+
+def test_a_configuration_that_names_another_dtype_than_the_weights_have_is_mended(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", num_hidden_layers=1)
+    vision = {"vision_config": {"dtype": "float32"}, "torch_dtype": "float32", "text_config": {"dtype": "float32"}}
+    config = json.loads((source / "config.json").read_text()) | vision
+    (source / "config.json").write_text(json.dumps(config))
+    quantize(source, tmp_path / "package", codec="bsfp")
+    export_safetensors(tmp_path / "package", tmp_path / "export")
+    # what no option rounded may have another dtype
+    assert json.loads((tmp_path / "export/config.json").read_text()) == config | {
+        "torch_dtype": "bfloat16",
+        "text_config": {"dtype": "bfloat16"},
+    }

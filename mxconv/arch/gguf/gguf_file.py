@@ -14,11 +14,12 @@ from mxconv.arch.gguf.gguf_layout import OwnTensor, derive_layout
 from mxconv.arch.gguf.places import TensorPlace
 from mxconv.arrays import F32, I64
 from mxconv.checkpoint.gguf.ggml_type import decode_blocks
-from mxconv.checkpoint.gguf.gguf_header import GgufEntry, read_gguf_header
+from mxconv.checkpoint.gguf.gguf_header import GgufEntry, GgufHeader, read_gguf_header
 from mxconv.checkpoint.mapped_file import MappedBytes
 from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
+from mxconv.errors import CheckpointError
 from mxconv.system.memory import release
 
 RATE_ERROR = 4e-7  # relative, of an exponential in float32
@@ -38,6 +39,7 @@ class GgufFile(MappedBytes):
 
     def __init__(self, path: Path) -> None:
         header = read_gguf_header(path)
+        _check_whole(header, path)
         self.values: Mapping[str, Any] = header.values
         super().__init__(path, header.num_bytes)
         self.config, self._own = derive_layout(header, self._raw, path)
@@ -151,6 +153,22 @@ class GgufSourceTensor(SourceTensor):
         super().__init__(name, file)
         stored = file.stored(name)
         self.num_bytes_stored, self.quantized_type = stored.num_bytes_stored, stored.quantized_type
+
+
+def _check_whole(header: GgufHeader, path: Path) -> None:
+    count = header.values.get("split.count", 1)
+    if type(count) is int and count > 1:
+        raise CheckpointError(
+            f"{path}: one of {count} parts of a split model; one file with all tensors is required. Merge them first: "
+            "llama-gguf-split --merge FIRST_PART MERGED.gguf"
+        )
+    if (kind := header.values.get("general.type", "model")) != "model":
+        raise CheckpointError(
+            f"{path}: general.type is {kind!r}; 'model' is required. Merge an adapter first, with llama-export-lora; "
+            "of others, take the file that holds the model."
+        )
+    if not header.entries:
+        raise CheckpointError(f"{path}: holds no tensors; a whole model is required. Take another GGUF file of it.")
 
 
 def _rates_undone(rates: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ def open_source(source: str | Path, *, revision: str | None = None) -> Checkpoin
         CheckpointError: it cannot be found, reached or read, or it contradicts itself.
     """
     path = Path(source)
-    if path.suffix != ".gguf" or path.is_dir() or revision is not None or not path.exists():
+    if path.suffix.lower() != ".gguf" or path.is_dir() or revision is not None or not path.exists():
         return open_checkpoint(source, revision=revision)
     return _open_gguf(str(source), path.absolute())
 

@@ -67,6 +67,11 @@ def read_gguf_header(path: Path) -> GgufHeader:
     if cursor.take(4) != MAGIC:
         raise CheckpointError(f"{path}: does not begin with 'GGUF'; a GGUF file is required. Check that it is one.")
     version = cursor.number("I")
+    if version in [number << 24 for number in VERSIONS]:
+        raise CheckpointError(
+            f"{path}: a big-endian GGUF file; little-endian is required. Convert it with llama.cpp's "
+            f"gguf-py/gguf/scripts/gguf_convert_endian.py {path.name} little, or take a little-endian file."
+        )
     if version not in VERSIONS:
         raise CheckpointError(
             f"{path}: GGUF version {version}; 2 or 3, little-endian, is required. Convert it with a newer llama.cpp."

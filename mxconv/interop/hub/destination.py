@@ -80,7 +80,7 @@ def open_destination(repo_id: str, revision: str | None, *, private: bool) -> De
     from huggingface_hub.errors import RevisionNotFoundError
     from huggingface_hub.hf_api import RepoFile
 
-    check_hub_id(repo_id)
+    check_hub_id(repo_id, needs_owner=True)
     api = HfApi()
     retried(lambda: api.create_repo(repo_id, private=private or None, exist_ok=True))
     found = retried(lambda: api.model_info(repo_id))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.hub import Repository, list_repository, retried, translated_errors
+from mxconv.checkpoint.hub import Repository, check_hub_id, list_repository, retried, translated_errors
 from mxconv.errors import PackageError
 from mxconv.package.folder_target import check_folder, put_in_place, recover_folder, remove
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
@@ -51,6 +51,7 @@ def pull(
         from mxconv.rebuild import build  # all of a conversion
 
         return Pulled(None, build(file, target, progress=progress, num_threads=usable_processors(), force=force))
+    check_hub_id(repo_id, needs_owner=True)
     listing = list_repository(repo_id, revision)
     if FILE_NAME not in listing.names and RECIPE in listing.names:
         from mxconv.rebuild import build, fetch_recipe

@@ -128,6 +128,52 @@ def test_a_quantized_file_needs_a_dtype(tmp_path: Path) -> None:
     assert manifest.source.cast and manifest.rounded_from == {"Q5_1": 9, "F32": 3}
 
 
+def test_the_suffix_may_be_in_capitals(tmp_path: Path) -> None:
+    with open_source(write_gguf(tmp_path / "a.GGUF")) as checkpoint:
+        assert checkpoint.container == "GGUF"
+
+
+def test_parts_of_a_model_and_files_without_tensors_are_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama", split_max_tensors=4)
+    for name, array in tensors().items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts = sorted(tmp_path.glob("*.gguf"))
+    assert len(parts) == 3 and parts[0].name == "a-00001-of-00003.gguf"
+    for path in parts:
+        with pytest.raises(CheckpointError) as caught:
+            open_source(path)
+        assert str(caught.value) == (
+            f"{path}: one of 3 parts of a split model; one file with all tensors is required. Merge them first: "
+            "llama-gguf-split --merge FIRST_PART MERGED.gguf"
+        )
+    with pytest.raises(CheckpointError, match="holds no tensors; a whole model is required"):
+        open_source(write_gguf(tmp_path / "empty.gguf", {}))
+
+
+@pytest.mark.parametrize("kind", ["adapter", "mmproj", "imatrix"])
+def test_what_is_no_model_is_named(tmp_path: Path, kind: str) -> None:
+    path = write_gguf(tmp_path / "a.gguf", change=lambda keys: keys.update({"general.type": kind}))
+    with pytest.raises(CheckpointError, match=f"general.type is '{kind}'; 'model' is required. Merge an adapter first"):
+        open_source(path)
+    path = write_gguf(tmp_path / "a.gguf", change=lambda keys: keys.update({"general.type": "model"}))
+    open_source(path).close()
+
+
+def test_a_big_endian_file_is_named(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_tensor("a", np.ones((2, 2), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"a big-endian GGUF file; little-endian is required\. Convert"):
+        open_source(tmp_path / "a.gguf")
+
+
 def test_a_gguf_target_cannot_be_referenced_nor_be_a_draft(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf")
     with open_source(path) as source:

@@ -68,3 +68,47 @@ def test_a_checkpoint_is_no_package(hub: HubServer, client: Client) -> None:
     hub.status = 503
     assert client("inspect", "org/base") == found  # from the cache
     assert client.error("verify", "no/such/folder").startswith("no/such/folder/mxconv.json: no such file;")
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("org/base", "base"),
+        ("https://huggingface.co/org/base/tree/main", "base"),
+        ("Old-1.5B", "Old-1.5B"),
+        ("hf.co/Old-1.5B/", "Old-1.5B"),
+    ],
+)
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_model_is_quantized_as_its_id_is_typed(
+    hub: HubServer, client: Client, typed: str, name: str, codec: str
+) -> None:
+    hub.repositories["Old-1.5B"] = hub.repositories["org/base"]
+    options = () if codec == "mxfp4" else ("--codec", codec)
+    _, err = client.output("quantize", typed, *options, "--dry-run")
+    assert err.splitlines()[0] == f"No --output was given: the package is ./{name}-{codec}"
+    assert not (client.folder / f"{name}-{codec}").exists()
+    found = client("quantize", typed, *options)
+    assert found["package"] == f"{name}-{codec}"
+    with Package(client.folder / found["package"]) as package:
+        assert package.manifest.source.id == ("Old-1.5B" if "Old" in typed else "org/base")
+        assert package.manifest.source.commit is not None
+    assert client("verify", found["package"], "--source", typed)["ok"]
+    error = client.failure("quantize", typed, *options)
+    assert error.splitlines()[1] == (
+        f"mxconv: {name}-{codec}: exists; nothing is overwritten. Choose another output, or use --force."
+    )
+    assert client("quantize", typed, *options, "--force")["package"] == f"{name}-{codec}"
+
+
+def test_the_address_of_a_package_is_one(hub: HubServer, client: Client, bsfp: Path) -> None:
+    hub.repositories["me/tiny"] = {"main": bsfp, "v1": bsfp}
+    assert client("verify", "https://hf.co/me/tiny/tree/v1")["ok"]
+    assert client("inspect", "huggingface.co/me/tiny")["total"] == client("inspect", bsfp)["total"]
+    assert client.error("verify", "hf.co/org/base") == (
+        "hf.co/org/base: holds no mxconv.json; a repository that `mxconv push` wrote is required. "
+        "Convert it first: mxconv quantize hf.co/org/base -o FOLDER"
+    )
+    assert client.error("quantize", "me/tiny", "-o", "p").startswith(
+        "me/tiny: holds mxconv.json, so it is a package that mxconv wrote; a model's own weights are required. "
+    )
