@@ -2,9 +2,13 @@
 
 Triton's kernels run in its interpreter, on the CPU; TRITON_INTERPRET=0 runs them on a GPU. Triton reads that once, when
 it is imported, and other libraries import it too.
+
+Where a shell started the tests in the background, they ignore Ctrl-C, and so would every process that they start; they
+take it as usual.
 """
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ from hypothesis import settings
 from mxconv.kernels.engine import native_names
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("mxconv", deadline=None, max_examples=50, derandomize="CI" in os.environ)
 settings.load_profile("mxconv")
 

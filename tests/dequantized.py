@@ -1,35 +1,49 @@
-"""What a package's own codecs say its draft's weights are, by the NumPy reference; and what these make of a text."""
+"""What the formats say a package's draft's weights are, in the types of ml_dtypes; and what these make of a text."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from mxconv.codecs.bsfp.packing import decode_bsfp_draft
-from mxconv.codecs.mxfp4 import dequantize_mxfp4
-from mxconv.codecs.mxint8 import dequantize_mxint8
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
 from mxconv.package.package import Package
+from mxconv.package.tensor_record import TensorRecord
 
 
 def dequantized(package: Path) -> dict[str, np.ndarray]:
-    """Float32 values of every tensor that the draft has in other bits, by name."""
+    """Float32 values of every tensor that the draft has in other bits, by name; of a stack those of all experts."""
     with Package(package) as opened:
-        found = {}
-        for record in opened.manifest.tensors:
-            if record.codec == "mxfp4":
-                stored = opened.mxfp4(record)
-                values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))
-                found[record.name] = values[: stored.shape[0], : stored.shape[1]].copy()
-            elif record.codec == "mxint8":
-                head = opened.mxint8(record)
-                values = dequantize_mxint8(unpack_quads(head.elements), unpack_scales(head.scales))
-                found[record.name] = values[: head.shape[0], : head.shape[1]].copy()
-            elif record.codec == "bsfp":
-                bsfp = opened.bsfp(record)
-                found[record.name] = decode_bsfp_draft(bsfp.packed, bsfp.table, bsfp.shape)
-        return found
+        return {
+            record.name: np.stack([draft_values(opened, record, each) for each in range(record.stack.num_experts)])
+            if record.stack is not None
+            else draft_values(opened, record)
+            for record in opened.manifest.tensors
+            if record.codec != "keep"
+        }
+
+
+def draft_values(package: Package, record: TensorRecord, expert: int | None = None) -> np.ndarray:
+    """Of a matrix, or of one expert of a stack."""
+    if record.codec == "mxfp4":
+        mxfp4 = package.mxfp4(record, expert)
+        shape, levels = mxfp4.shape, unpack_nibbles(mxfp4.codes).view(ml_dtypes.float4_e2m1fn)
+        scales, block, divisor = unpack_scales(mxfp4.scales).view(ml_dtypes.float8_e8m0fnu), 32, 1.0
+    elif record.codec == "mxint8":
+        mxint8 = package.mxint8(record)
+        shape, levels = mxint8.shape, unpack_quads(mxint8.elements) / np.float32(64)
+        scales, block, divisor = unpack_scales(mxint8.scales).view(ml_dtypes.float8_e8m0fnu), 32, 1.0
+    else:
+        bsfp, segments = package.bsfp(record, expert), record.all_segments
+        own = segments[(expert or 0) if len(segments) > 1 else 0]
+        magnitudes = np.array(own.levels, np.float32)
+        shape, levels = bsfp.shape, np.concatenate([magnitudes, -magnitudes])[unpack_nibbles(bsfp.packed.codes)]
+        scales, block = unpack_scales(bsfp.packed.scales).view(ml_dtypes.bfloat16), 128
+        divisor = own.rescale_factor
+    rows, columns = shape
+    values = levels.astype(np.float32) * np.repeat(scales.astype(np.float32), block, axis=1)[:, : levels.shape[1]]
+    return values[:rows, :columns] / np.float32(divisor)
 
 
 def state_errors(source: Path, token_ids: Sequence[int], *drafts: Mapping[str, np.ndarray]) -> list[list[float]]:

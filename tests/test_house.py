@@ -53,3 +53,13 @@ def test_small_files_have_a_reason_in_contributing() -> None:
     small = {str(path.relative_to(ROOT)) for path in NAMED if len(path.read_text().splitlines()) < 40}
     assert sorted(path for path in small if not path.startswith(tuple(allowed))) == []
     assert [entry for entry in allowed if not any(path.startswith(entry) for path in small)] == []
+
+
+def test_files_that_comments_name_are_there() -> None:
+    """Paths from the root, or from mxconv, in Python and C++; other projects' files are named without such a folder."""
+    folders = [each.name for where in (ROOT, ROOT / "mxconv") for each in where.iterdir() if each.is_dir()]
+    path = re.compile(rf"(?<![\w./-])(?:{'|'.join(folders)})/[\w./-]*\w\.(?:pyi?|hpp|cpp|inl|md|jsonl?)\b")
+    sources = [each for each in (ROOT / "mxconv").rglob("*") if each.suffix in (".py", ".pyi", ".hpp", ".cpp", ".inl")]
+    named = {(str(source.relative_to(ROOT)), name) for source in sources for name in path.findall(source.read_text())}
+    assert len(named) > 100
+    assert sorted(each for each in named if not any((ROOT / up / each[1]).exists() for up in (".", "mxconv"))) == []

@@ -11,15 +11,12 @@ import pytest
 import safetensors.numpy
 import torch
 from checkpoints import write_safetensors, write_tiny_llama
+from dequantized import dequantized
 from packages import forge, quantize
 from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from mxconv.codecs.bsfp.packing import decode_bsfp_draft
-from mxconv.codecs.mxfp4 import dequantize_mxfp4
-from mxconv.codecs.mxint8 import dequantize_mxint8
-from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
 from mxconv.decode import TextModel
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
@@ -28,7 +25,6 @@ from mxconv.errors import ModelError, PackageError
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.kernels.engine import kernel_names
 from mxconv.package.manifest import read_manifest
-from mxconv.package.package import Package
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
@@ -150,10 +146,7 @@ def torch_model(package: Path, source: Path) -> Any:
     """The source in float32 with the values of the 4-bit level where it has some; look-ups of embeddings stay exact."""
     values = safetensors.numpy.load_file(source / "model.safetensors")
     state = {name: torch.from_numpy(array.astype(np.float32)) for name, array in values.items()}
-    with Package(package) as opened:
-        drafts = {
-            record.name: draft_values(opened, record) for record in opened.manifest.tensors if record.codec != "keep"
-        }
+    drafts = dequantized(package)
     assert len(drafts) >= 15
     if EMBEDDING in drafts:
         drafts[HEAD] = drafts.pop(EMBEDDING)
@@ -161,20 +154,6 @@ def torch_model(package: Path, source: Path) -> Any:
     model = LlamaForCausalLM(LlamaConfig(**config)).eval()
     model.load_state_dict(state | {name: torch.from_numpy(array) for name, array in drafts.items()})
     return model
-
-
-def draft_values(package: Package, record: Any) -> np.ndarray:
-    """By the codecs' references."""
-    if record.codec == "bsfp":
-        bsfp = package.bsfp(record)
-        return np.array(decode_bsfp_draft(bsfp.packed, bsfp.table, bsfp.shape))
-    if record.codec == "mxint8":
-        stored = package.mxint8(record)
-        values = dequantize_mxint8(unpack_quads(stored.elements), unpack_scales(stored.scales))
-    else:
-        stored = package.mxfp4(record)
-        values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))
-    return values[: stored.shape[0], : stored.shape[1]].copy()
 
 
 def test_the_exported_draft_writes_the_same_text_in_transformers(

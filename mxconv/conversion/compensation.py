@@ -8,7 +8,7 @@ Scales come first, by the mean squares of what their weights multiply; then code
 reach a weight (`codecs/bsfp/reach.py`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -102,8 +102,7 @@ def mx2_anew(weights: F64, inputs: MatrixInputs) -> Draft:
 def bsfp_anew(cast: StoredBsfp, rows: slice, weights: F64, inputs: MatrixInputs) -> Draft:
     """Codes that reach the weights, and scales that suit what these multiply."""
     packed, num_rows = cast.row_tiles(_tiles(rows).start, _tiles(rows).stop), len(weights)
-    if cast.rescale_factor != 1.0:
-        return packed.codes, packed.scales
+    weights, cast = weights * cast.rescale_factor, replace(cast, rescale_factor=1.0)  # as they were encoded
     table, patterns = reaching_table(cast.table), cast.target_rows(rows.start, rows.stop)
     shifts = None if packed.row_shifts is None else packed.row_shifts[:num_rows]
     squares = inputs.squares.astype(np.float32)

@@ -26,7 +26,7 @@ from mxconv.kernels.draft_matrix import (
 )
 from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix, Matrix
 from mxconv.kernels.weight_pages import WeightPages
-from mxconv.package.stored_matrix import StoredBsfp, StoredMx2, StoredMxfp4, StoredMxint8
+from mxconv.package.stored_matrix import StoredBsfp, StoredDraft, StoredMx2, StoredMxfp4, StoredMxint8
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native
@@ -81,6 +81,12 @@ class Matrices:
         packed = replace(stored.packed, **{each: self.pages.put(getattr(stored.packed, each)) for each in read})
         return native_bsfp(self.engine, reference, packed, stored.escape_offsets, stored.table, name)
 
+    def draft(self, stored: StoredDraft) -> Matrix:
+        """The weights of a draft in any format of a package."""
+        if isinstance(stored, StoredMxint8):
+            return self.mxint8_draft(stored)
+        return self.mxfp4_draft(stored) if isinstance(stored, StoredMxfp4) else self.bsfp_draft(stored)
+
     def mxfp4_draft(self, stored: StoredMxfp4) -> Matrix:
         """The 4-bit weights of an MXFP4 tensor."""
         return self._draft(mxfp4_matrix(stored.shape, stored.codes, stored.scales, self.activations))
@@ -101,8 +107,9 @@ class Matrices:
 
     def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
         """The 4-bit weights of a BSFP tensor."""
-        packed = stored.packed
-        return self._draft(bsfp_draft_matrix(stored.shape, packed.codes, packed.scales, stored.table, self.activations))
+        codes, scales, table = stored.packed.codes, stored.packed.scales, stored.table
+        made = bsfp_draft_matrix(stored.shape, codes, scales, table, self.activations, stored.rescale_factor)
+        return self._draft(made)
 
     def _draft(self, reference: TwoBitMatrix | FourBitMatrix | FourBitFloatMatrix | EightBitMatrix) -> Matrix:
         if self.engine is None:

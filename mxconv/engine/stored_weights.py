@@ -229,14 +229,8 @@ def four_bit_matrix(
     package: Package, record: TensorRecord, make: Matrices, rows: NDArray[np.integer] | None = None
 ) -> Matrix:
     """A matrix of a package's 4-bit level, or some of its rows, which are copied."""
-    if record.codec == "mxfp4":
-        mxfp4 = package.mxfp4(record)
-        return make.mxfp4_draft(mxfp4 if rows is None else mxfp4.gathered(rows))
-    if record.codec == "mxint8":
-        mxint8 = package.mxint8(record)
-        return make.mxint8_draft(mxint8 if rows is None else mxint8.gathered(rows))
-    bsfp = package.bsfp(record)
-    return make.bsfp_draft(bsfp if rows is None else bsfp.gathered(rows))
+    stored = package.draft(record)
+    return make.draft(stored if rows is None else stored.gathered(rows))
 
 
 def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:
@@ -260,13 +254,7 @@ def exact_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
 
 def four_bit_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
     """The experts of a package in 4 bits, by the names of the tensors."""
-
-    def matrix(record: TensorRecord, expert: int) -> Matrix:
-        if record.codec == "mxfp4":
-            return make.mxfp4_draft(package.mxfp4(record, expert))
-        return make.bsfp_draft(package.bsfp(record, expert))
-
-    return _stacks(package.manifest.tensors, matrix)
+    return _stacks(package.manifest.tensors, lambda record, expert: make.draft(package.draft(record, expert)))
 
 
 def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) -> dict[str, ExpertStack]:

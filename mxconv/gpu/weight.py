@@ -226,6 +226,7 @@ def uploaded_weight(
     if isinstance(stored, StoredMxfp4):
         codes = parts["codes"] if "codes" in parts else upload(stored.codes, device)
         return FourBitWeight(FourBitArrays.of_mxfp4(as_words(codes), scales, stored.shape), activations)
+    assert stored.rescale_factor == 1.0, "others are refused before they are copied"
     arrays = BsfpArrays.from_stored(stored, device, parts, num_planes, has_row_starts)
     return BsfpWeight(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, stored.table, stored.shape), activations)
 

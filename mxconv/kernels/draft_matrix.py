@@ -8,7 +8,7 @@ integers over a block, and the two scales are applied once per block (ML-SpecQD 
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 import numpy as np
@@ -39,6 +39,7 @@ class DraftMatrix(ABC):
     codes: U8  # (row tiles, columns, 64): 2 bits of 16 columns, nibbles of 8, or int8 elements of 4
     stored_scales: U8 | U16  # (row tiles, blocks, 16): E8M0 of 32 columns, or BF16 patterns of 128
     factor: float  # of each scale
+    rescale_factor: float = field(default=1.0, kw_only=True)  # what values are divided by, see formats/bsfp.md
 
     @abstractmethod
     def unscaled(self, start: int, stop: int) -> I8 | F32:
@@ -66,7 +67,8 @@ class DraftMatrix(ABC):
         """The values of row tiles [start, stop): (rows, in_features)."""
         weights = self.unscaled(start, stop)
         values = weights * np.repeat(self.scales(start, stop), BLOCK, axis=1)[:, : weights.shape[1]]
-        return values[:, : self.shape[1]].astype(np.float32)
+        with np.errstate(over="ignore"):  # of a forged factor
+            return values[:, : self.shape[1]].astype(np.float32) / np.float32(self.rescale_factor)
 
 
 class LateScaledMatrix(DraftMatrix):
@@ -94,6 +96,8 @@ class LateScaledMatrix(DraftMatrix):
             scales = self.scales(start, stop)[:, :num_blocks].T
             scaled = sums * x_scales.T[:, :, None] * scales[:, None, :]
             result[:, rows] = scaled.sum(axis=0)[:, : rows.stop - rows.start]
+        with np.errstate(over="ignore"):
+            result /= np.float32(self.rescale_factor)
         result[~finite] = np.nan
         return result
 
@@ -148,12 +152,18 @@ def mxfp4_matrix(
 
 
 def bsfp_draft_matrix(
-    shape: tuple[int, int], codes: U8, scales: U16, table: SegmentTable, activations: Activations = "int8"
+    shape: tuple[int, int],
+    codes: U8,
+    scales: U16,
+    table: SegmentTable,
+    activations: Activations = "int8",
+    rescale_factor: float = 1.0,
 ) -> FourBitMatrix | FourBitFloatMatrix:
     """The BSFP draft of a matrix, from its stored arrays: on the int8 path where the levels of its table allow."""
     if table.has_int8_levels and activations == "int8":
-        return FourBitMatrix(shape, codes, scales, 1.0, table.signed_levels.astype(np.int8))
-    return FourBitFloatMatrix(shape, codes, scales, 1.0, table.signed_levels)
+        levels = table.signed_levels.astype(np.int8)
+        return FourBitMatrix(shape, codes, scales, 1.0, levels, rescale_factor=rescale_factor)
+    return FourBitFloatMatrix(shape, codes, scales, 1.0, table.signed_levels, rescale_factor=rescale_factor)
 
 
 def mxint8_matrix(shape: tuple[int, int], elements: U8, scales: U8) -> EightBitMatrix:

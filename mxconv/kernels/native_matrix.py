@@ -114,15 +114,16 @@ def native_draft(
 ) -> NativeMatrix:
     """The weights of a draft."""
     codes, scales = _readable(reference.codes), _readable(cast(Any, reference.stored_scales))
+    factor = reference.factor / reference.rescale_factor  # kernels have no divisor: the quotient scales the scales
     handle: _native.Matrix
     if isinstance(reference, EightBitMatrix):
         handle = _native.mxint8(*reference.shape, codes, scales)
     elif isinstance(reference, TwoBitMatrix):
         handle = _native.mx2(*reference.shape, codes, scales)
     elif isinstance(reference, FourBitMatrix):
-        handle = _native.four_bit_int8(*reference.shape, codes, reference.levels, scales, reference.factor)
+        handle = _native.four_bit_int8(*reference.shape, codes, reference.levels, scales, factor)
     else:
-        handle = _native.four_bit_float(*reference.shape, codes, reference.levels, scales, reference.factor)
+        handle = _native.four_bit_float(*reference.shape, codes, reference.levels, scales, factor)
     return NativeMatrix(reference, handle, engine)
 
 

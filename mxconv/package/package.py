@@ -22,7 +22,7 @@ from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import CheckpointError, CodecError, PackageError
 from mxconv.package.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
 from mxconv.package.stored import StoredArray, mxfp4_arrays, mxint8_arrays, place_of, stored_shape, tensor_arrays
-from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
+from mxconv.package.stored_matrix import StoredBsfp, StoredDraft, StoredMxfp4, StoredMxint8
 
 
 def inside(root: Path, name: str) -> Path:
@@ -95,6 +95,16 @@ class Package:
     def has_target(self) -> bool:
         """Whether the target's weights are in the package, not referenced."""
         return self.manifest.levels[0].location == "package"
+
+    def draft(self, record: TensorRecord, expert: int | None = None) -> StoredDraft:
+        """The matrix of a draft in whichever format a tensor has one, or that of one expert of a stack.
+
+        Raises:
+            PackageError: its bytes are none of the format.
+        """
+        if record.codec == "mxint8":
+            return self.mxint8(record)
+        return self.mxfp4(record, expert) if record.codec == "mxfp4" else self.bsfp(record, expert)
 
     def mxfp4(self, record: TensorRecord, expert: int | None = None) -> StoredMxfp4:
         """A matrix of the MXFP4 level, or that of one expert of a stack: nothing else of it is read."""

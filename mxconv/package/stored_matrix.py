@@ -1,4 +1,8 @@
-"""A quantized matrix as its arrays lie in a package: the whole of a tensor, or one expert of a stack."""
+"""A quantized matrix as its arrays lie in a package: the whole of a tensor, or one expert of a stack.
+
+`draft_rows` has the values that stand for it in a draft, bit for bit those of `formats/`, for every reader of them; in
+each format its `start` is a multiple of 16.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,12 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import I8, I64, U8, U16
+from mxconv.arrays import F32, I8, I64, U8, U16
 from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
 from mxconv.codecs.bsfp.speq import undo_rescale
 from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxint8 import mxint8_patterns
 from mxconv.codecs.vnni8 import TILE_ROWS, gather_rows, unpack_quads, unpack_scales
+from mxconv.kernels.encoders import decode_bsfp_draft, decode_mxfp4
 
 DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
 
@@ -23,6 +29,16 @@ class StoredMxfp4:
     shape: tuple[int, int]
     codes: U8  # (row tiles, column tiles, 64)
     scales: U8  # (row tiles, blocks, 16)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its arrays."""
+        return self.codes.nbytes + self.scales.nbytes
+
+    def draft_rows(self, start: int, stop: int) -> F32:
+        """The values of rows [start, stop)."""
+        tiles = _tiles(start, stop)
+        return decode_mxfp4(self.codes[tiles], self.scales[tiles], (stop - start, self.shape[1]))
 
     def gathered(self, rows: NDArray[np.integer]) -> "StoredMxfp4":
         """Some rows, copied into tiles of their own."""
@@ -47,9 +63,18 @@ class StoredMxint8:
     elements: I8  # (row tiles, column quads, 64)
     scales: U8  # (row tiles, blocks, 16)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its arrays."""
+        return self.elements.nbytes + self.scales.nbytes
+
+    def draft_rows(self, start: int, stop: int) -> F32:
+        """The values of rows [start, stop)."""
+        return BF16.decode(self.patterns(start, stop))
+
     def patterns(self, start: int, stop: int) -> U16:
         """The values of rows [start, stop) as BF16 patterns, exactly; start is a multiple of 16."""
-        tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        tiles = _tiles(start, stop)
         rows = mxint8_patterns(unpack_quads(self.elements[tiles]), unpack_scales(self.scales[tiles]))
         return rows[: stop - start, : self.shape[1]]
 
@@ -101,6 +126,14 @@ class StoredBsfp:
         with np.errstate(over="ignore"):  # of a forged factor; the tensor's hash tells
             return undo_rescale(patterns, self.rescale_factor, self.table.float_format)
 
+    def draft_rows(self, start: int, stop: int) -> F32:
+        """The values of rows [start, stop)."""
+        tiles = _tiles(start, stop)
+        packed = replace(self.packed, codes=self.packed.codes[tiles], scales=self.packed.scales[tiles])  # all it reads
+        values = decode_bsfp_draft(packed, self.table, (stop - start, self.shape[1]))
+        with np.errstate(over="ignore"):  # of a forged factor
+            return values / np.float32(self.rescale_factor)
+
     def gathered(self, rows: NDArray[np.integer]) -> "StoredBsfp":
         """Some rows of the draft, in tiles of their own; without residuals and escapes, which it does not read."""
         packed = replace(
@@ -110,3 +143,12 @@ class StoredBsfp:
         )
         shape = len(rows), self.shape[1]
         return replace(self, shape=shape, packed=packed, escape_offsets=self.escape_offsets[:1])
+
+
+StoredDraft = StoredMxfp4 | StoredMxint8 | StoredBsfp
+"""What a package has of a draft's matrix."""
+
+
+def _tiles(start: int, stop: int) -> slice:
+    """The row tiles of rows [start, stop)."""
+    return slice(start // TILE_ROWS, -(-stop // TILE_ROWS))

@@ -14,14 +14,12 @@ from typing import cast
 import numpy as np
 
 from mxconv.arch.gguf.open_source import open_source
-from mxconv.arrays import F32, U16
+from mxconv.arrays import U16
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.codecs.float16 import BF16
-from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.engine.stored_bytes import head_bytes, package_bytes, screened_bytes
 from mxconv.engine.stored_weights import described_package
 from mxconv.errors import MxconvError, PackageError
-from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
+from mxconv.kernels.encoders import decode_bsfp
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, open_referenced
 from mxconv.package.package_folder import find_package_or_none
@@ -171,29 +169,9 @@ def _with_draft(
     tensor: WeightTensor, package: Package, record: TensorRecord, expert: int | None = None
 ) -> WeightTensor:
     """A matrix, or one expert of a stack, with the draft that the package stores of it; what is kept has none."""
-    if record.codec == "bsfp":
-        bsfp = package.bsfp(record, expert)
-        num_bytes = bsfp.num_bytes
-
-        def draft_rows(start: int, stop: int) -> F32:
-            tiles = bsfp.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
-            draft = decode_bsfp_draft(tiles, bsfp.table, (stop - start, bsfp.shape[1]))
-            return draft if bsfp.rescale_factor == 1.0 else (draft / bsfp.rescale_factor).astype(np.float32)
-    elif record.codec == "mxfp4":
-        mxfp4 = package.mxfp4(record, expert)
-        num_bytes = mxfp4.codes.nbytes + mxfp4.scales.nbytes
-
-        def draft_rows(start: int, stop: int) -> F32:
-            tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
-            return decode_mxfp4(mxfp4.codes[tiles], mxfp4.scales[tiles], (stop - start, mxfp4.shape[1]))
-    elif record.codec == "mxint8":
-        mxint8 = package.mxint8(record)
-        num_bytes = mxint8.elements.nbytes + mxint8.scales.nbytes
-
-        def draft_rows(start: int, stop: int) -> F32:
-            return BF16.decode(mxint8.patterns(start, stop))
-    else:
+    if record.codec == "keep":
         return tensor
+    stored = package.draft(record, expert)
 
     def release(start: int, stop: int) -> None:
         tensor.release(start, stop)
@@ -202,7 +180,7 @@ def _with_draft(
         else:
             package.release_expert(record, expert)
 
-    return replace(tensor, release=release, num_stored_bytes=num_bytes, draft_rows=draft_rows)
+    return replace(tensor, release=release, num_stored_bytes=stored.num_bytes, draft_rows=stored.draft_rows)
 
 
 def _carried_tensor(package: Package, record: TensorRecord) -> WeightTensor:

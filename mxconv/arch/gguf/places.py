@@ -7,7 +7,7 @@ llama.cpp's DeltaNet of Qwen 3.5 has value heads in another order: it repeats th
 where the checkpoint has all value heads of a key head side by side.
 
 Source:
-    conversion/qwen.py, mamba.py and lfm2.py of the llama.cpp in llama-cpp-python 0.3.36.
+    qwen.py, mamba.py and lfm2.py of the conversion in llama.cpp, as in llama-cpp-python 0.3.36.
 """
 
 from collections import defaultdict

@@ -9,7 +9,7 @@ Every length is checked against the bytes that are left before anything is alloc
 `GgufHeader` may slice the file blindly. The reader of the gguf library maps what a file asks for, so it is not used.
 
 Source:
-    docs/gguf.md in the repository of ggml.
+    the specification of GGUF in the repository of ggml.
 """
 
 import struct

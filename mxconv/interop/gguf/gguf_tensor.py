@@ -17,7 +17,7 @@ from mxconv.arch.gguf.places import TensorPlace
 from mxconv.arrays import F32, U8, U16
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, Q8_0_BYTES, fits_q8_0, pack_blocks, pack_q8_0
-from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
+from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_quads, unpack_scales
 from mxconv.errors import ModelError
 from mxconv.interop.exported import SourceHash
@@ -167,11 +167,11 @@ def four_bit(
     def rows(start: int, stop: int) -> U8 | U16:
         if place.is_read_whole:
             start, stop = 0, num_rows
+        if blocks is None:  # exact: two significant bits
+            return arranged(place, BF16.encode(stored.draft_rows(start, stop)), start, num_rows)
         tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
         codes = unpack_nibbles(stored.codes[tiles])[: stop - start]
         scales = unpack_scales(stored.scales[tiles])[: stop - start]
-        if blocks is None:  # exact: two significant bits
-            return arranged(place, BF16.encode(dequantize_mxfp4(codes, scales)[:, :columns]), start, num_rows)
         if (order := source_rows(place, start, stop, num_rows)) is not None:
             codes, scales = codes[order - start], scales[order - start]
         if place.columns is not None:

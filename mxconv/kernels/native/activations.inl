@@ -32,7 +32,7 @@ struct Sigmoid {
 };
 
 // x times the normal distribution's mass below x, within 1e-6 times the magnitude of x. erf by Abramowitz and Stegun, formula
-// 7.1.26, as mxconv/engine/gelu.py has it.
+// 7.1.26, as mxconv/engine/activations.py has it.
 struct Gelu {
     static Floats of(Floats x) {
         const Floats size = magnitude(x) * 0.707106781f;

@@ -49,7 +49,7 @@ struct Matrix {
     const void* scales;      // (T, blocks, 16) E8M0 bytes, or (T, groups, 16) BF16 patterns
     int8_t levels[16];       // by nibble, of kFourBitInt8; the first four by code, of kMx2
     float float_levels[16];  // by nibble, of kFourBitFloat
-    float scale_factor;      // what a stored scale is multiplied by, a power of two: 0.5 where levels are doubled
+    float scale_factor;      // of stored scales, of E8M0 a power of two: 0.5 where levels are doubled
 
     int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
     int64_t column_tiles() const { return (columns + kBlock - 1) / kBlock * (kBlock / kTileColumns); }

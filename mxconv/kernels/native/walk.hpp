@@ -1,5 +1,5 @@
-// What a sequence keeps of mixers with a state, and the way of a pass through its rows: as mxconv/engine/recurrent/walk.py and
-// state_cache.py beside it have them. Places count the rows of a cache.
+// What a sequence keeps of mixers with a state, and the way of a pass through its rows: as mxconv/engine/recurrent.py and
+// mxconv/engine/state_cache.py have them. Places count the rows of a cache.
 #pragma once
 
 #include <cstddef>
