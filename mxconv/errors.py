@@ -5,6 +5,11 @@ The command line prints the message alone and exits with 1; `MXCONV_DEBUG=1` add
 """
 
 
+def install_line(extra: str) -> str:
+    """Return the sentence that says how an extra of mxconv is installed."""
+    return f"Run: pip install '.[{extra}]' in mxconv's folder, or pip install 'FILE[{extra}]' with its wheel."
+
+
 class MxconvError(Exception):
     """Base of all errors that are not a defect of mxconv itself."""
 

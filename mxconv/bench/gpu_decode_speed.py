@@ -20,7 +20,7 @@ from torch import nn
 from mxconv.bench.decode_speed import StrategyResult, geomean, prompt_ids, summed
 from mxconv.bench.gpu_clock import GpuReadBandwidth, cache_bytes
 from mxconv.bench.rates import spread
-from mxconv.errors import ModelError
+from mxconv.errors import ModelError, install_line
 from mxconv.gpu.device import require_room
 from mxconv.gpu.gpu_experts import GpuExperts
 from mxconv.gpu.gpu_linear import GpuLinear
@@ -270,8 +270,7 @@ def _differences(mine: Decoded, other: Decoded) -> list[TokenDifference]:
 def _on_host(checkpoint: str, dtype: torch.dtype) -> Any:
     if find_spec("transformers") is None:
         raise ModelError(
-            "bench decode: transformers is not installed; it runs the models on a GPU. Install it: "
-            "pip install 'mxconv[hf]'."
+            "bench decode: transformers is not installed; it runs the models on a GPU. " + install_line("hf")
         )
     from transformers import AutoModelForCausalLM
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mxconv.checkpoint.regular_file import Look, check_regular_file, open_file
 from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry
 from mxconv.checkpoint.tensor import WeightFile
-from mxconv.errors import CheckpointError
+from mxconv.errors import CheckpointError, install_line
 
 # torch's name to safetensors' name
 _DTYPE_NAMES = {
@@ -98,7 +98,7 @@ def _import_torch(path: Path) -> Any:
     except ImportError as error:
         raise CheckpointError(
             f"{path}: a PyTorch {path.suffix} checkpoint, and torch is not installed; torch is required to read it. "
-            "Run: pip install 'mxconv[hf]'"
+            + install_line("hf")
         ) from error
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     if version < SAFE_TORCH:

@@ -19,7 +19,7 @@ from mxconv.errors import CheckpointError, MxconvError
 
 URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+.\-]+)://(?P<path>.*)", re.ASCII | re.DOTALL)
 REQUIRED = {  # what has to be installed, by protocol
-    "s3": "pip install 'mxconv[s3]'",
+    "s3": "pip install '.[s3]' in mxconv's folder",
     "gs": "pip install gcsfs",
     "gcs": "pip install gcsfs",
     "az": "pip install adlfs",

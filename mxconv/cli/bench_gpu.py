@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mxconv.cli.bench_options import chosen_of, print_machine
 from mxconv.cli.output import Output, check_outputs, progress_bars
-from mxconv.errors import MxconvError
+from mxconv.errors import MxconvError, install_line
 
 if TYPE_CHECKING:
     import torch
@@ -116,8 +116,8 @@ def _bench_device(name: str) -> "torch.device":
     """
     if find_spec("torch") is None:
         raise MxconvError(
-            f"device {name}: torch is not installed; a torch with CUDA is required. Install it: pip install torch, "
-            "then pip install 'mxconv[gpu]', on Linux."
+            f"device {name}: torch is not installed; a torch with CUDA is required. Install it, on "
+            f"Linux. {install_line('gpu')}"
         )
     from mxconv.gpu.device import checked_device
 

@@ -11,7 +11,7 @@ import typer
 from mxconv.cli.common_options import grouped
 from mxconv.cli.decode_options import ConstraintOptions, Drafting, Runtime, SamplingOptions
 from mxconv.cli.output import Output
-from mxconv.errors import ModelError
+from mxconv.errors import ModelError, install_line
 
 if TYPE_CHECKING:
     from mxconv.decode import Options
@@ -86,8 +86,7 @@ def _reader() -> Callable[[], str]:
         from prompt_toolkit import PromptSession
     except ModuleNotFoundError:
         raise ModelError(
-            "mxconv chat: prompt_toolkit is not installed; it belongs to the extra `chat`. "
-            "Run: pip install 'mxconv[chat]'"
+            "mxconv chat: prompt_toolkit is not installed; it belongs to the extra `chat`. " + install_line("chat")
         ) from None
     session: PromptSession[str] = PromptSession()
     return lambda: session.prompt("> ")

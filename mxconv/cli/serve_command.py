@@ -51,7 +51,7 @@ def serve(
     """
     names = model_name or [Path(package).resolve().name for package in packages]
     _check_names(names, len(packages))
-    from mxconv.errors import ModelError
+    from mxconv.errors import ModelError, install_line
 
     try:
         from mxconv.serving.http.served import ServeOptions
@@ -65,8 +65,7 @@ def serve(
             raise
         extra = "train" if missing == "torch" else "serve"
         raise ModelError(
-            f"mxconv serve: {missing} is not installed; it belongs to the extra `{extra}`. "
-            f"Run: pip install 'mxconv[{extra}]'"
+            f"mxconv serve: {missing} is not installed; it belongs to the extra `{extra}`. " + install_line(extra)
         ) from None
 
     options = ServeOptions(

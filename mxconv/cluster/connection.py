@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxconv.cluster.executor import RayExecutor
-from mxconv.errors import MxconvError
+from mxconv.errors import MxconvError, install_line
 
 OBJECT_STORE_BYTES = 100_000_000  # results are kilobytes
 ANSWER_SECONDS = 10.0
@@ -157,6 +157,6 @@ def import_ray() -> Any:
         return importlib.import_module("ray")
     except ImportError as error:
         raise MxconvError(
-            f"--workers ray: Ray cannot be imported ({error}); the extra `ray` is required. "
-            "Install it with `pip install 'mxconv[ray]'`, or leave --workers out."
+            f"--workers ray: Ray cannot be imported ({error}); the extra `ray` is required. Leave --workers out, or "
+            f"install it. {install_line('ray')}"
         ) from error

@@ -10,7 +10,7 @@ bsfp_arrays     arrays of the exact weights, patches their escapes, bsfp_product
 launch          how a matrix is cut into programs; lanes from stored bytes to numbers in registers,
                 instructions those that Triton has no name for
 
-Needs `pip install mxconv[gpu]` and a torch with CUDA; only `device` and `load_package` can be imported without Triton.
+Needs `pip install '.[gpu]'` and a torch with CUDA; only `device` and `load_package` can be imported without Triton.
 With TRITON_INTERPRET=1 set before Triton is imported, the same kernels run on the CPU, slowly, which is how they are
 tested. What is exact and what is not: docs/gpu.md.
 """

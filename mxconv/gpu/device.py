@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import torch
 
-from mxconv.errors import ModelError
+from mxconv.errors import ModelError, install_line
 
 REQUIRED_CAPABILITY = (8, 0)  # Ampere: the first with BF16 matrix instructions
 RESERVE_BYTES = 256 << 20  # for the kernels' scratch and what torch keeps for itself
@@ -27,7 +27,7 @@ def checked_device(device: str | torch.device) -> torch.device:
     if find_spec("triton") is None:
         raise ModelError(
             f"device {found}: Triton is not installed; the kernels for GPUs are written in it. "
-            "Install it: pip install 'mxconv[gpu]', on Linux, beside a torch with CUDA."
+            f"It wants Linux and a torch with CUDA. {install_line('gpu')}"
         )
     if found.type == "cpu":
         if os.environ.get("TRITON_INTERPRET") != "1":

@@ -15,7 +15,7 @@ import numpy as np
 
 from mxconv.arrays import Bool
 from mxconv.checkpoint.regular_file import open_file
-from mxconv.errors import ModelError, MxconvError
+from mxconv.errors import ModelError, MxconvError, install_line
 from mxconv.text.json_schema import strict_schema
 from mxconv.text.tokenizer import Tokenizer
 
@@ -166,7 +166,7 @@ class ConstraintVocabulary:
         except ImportError as error:
             raise MxconvError(
                 "constraints: llguidance is not installed; it belongs to the extra `constrain`. "
-                "Run: pip install 'mxconv[constrain]'"
+                + install_line("constrain")
             ) from error
         ends = sorted(self.tokenizer.eos_token_ids)
         if not ends:

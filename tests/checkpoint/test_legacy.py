@@ -113,7 +113,7 @@ def test_without_a_torch_that_is_safe_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", None)
     assert error_of(tmp_path) == (
         f"{path}: a PyTorch .bin checkpoint, and torch is not installed; torch is required to read it. "
-        "Run: pip install 'mxconv[hf]'"
+        "Run: pip install '.[hf]' in mxconv's folder, or pip install 'FILE[hf]' with its wheel."
     )
 
 

@@ -168,4 +168,4 @@ def test_a_missing_library_is_named(run: Any, verified: Path, pair: Pair, monkey
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cyclonedx", None)
     outcome = run("attest", verified, *pair.options())
-    assert outcome.exit_code == 1 and "pip install 'mxconv[attest]'" in outcome.stderr
+    assert outcome.exit_code == 1 and "pip install '.[attest]'" in outcome.stderr

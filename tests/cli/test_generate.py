@@ -16,7 +16,7 @@ LEVEL_KEYS = {
 
 
 def test_the_last_line_of_stdout_is_the_contracts_object_and_tables_go_to_stderr(run: Any, package: Path) -> None:
-    outcome = run("generate", package, "--prompt", "Once upon", "--max-new-tokens", 12, "--json")
+    outcome = run("generate", package, "--prompt", "Once upon", "--max-new-tokens", 12, "--stats", "--json")
     assert outcome.exit_code == 0
     assert len(outcome.stdout.splitlines()) == 1
     assert set(outcome.json) == {"results", "target", "kv_dtype", "sampling"}

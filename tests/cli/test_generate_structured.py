@@ -57,4 +57,4 @@ def test_what_cannot_be_followed_is_refused(
 def test_without_the_library_the_extra_is_named(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     outcome = run("generate", package, "--prompt", "Once upon", "--regex", "a")
-    assert outcome.exit_code != 0 and "pip install 'mxconv[constrain]'" in outcome.stderr
+    assert outcome.exit_code != 0 and "pip install '.[constrain]'" in outcome.stderr

@@ -28,7 +28,10 @@ def test_anything_else_is_refused(text: str) -> None:
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with (
-        pytest.raises(MxconvError, match=r"the extra `ray` is required. Install it with `pip install 'mxconv\[ray\]'`"),
+        pytest.raises(
+            MxconvError,
+            match=r"the extra `ray` is required. Leave --workers out, or install it. Run: pip install '.\[ray\]'",
+        ),
         cluster(ClusterAddress(), 1),
     ):
         pass

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from packages import quantize
 
-pytest.importorskip("lm_eval", reason="pip install 'mxconv[evaluate]': 600 MB, which make test does without")
+pytest.importorskip("lm_eval", reason="pip install '.[evaluate]': 600 MB, which make test does without")
 
 PYLIB = Path(__file__).parents[2] / "examples" / "models" / "pylib-1.5m"
 LINES = [

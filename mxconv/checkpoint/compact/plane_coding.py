@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mxconv.arrays import U8
-from mxconv.errors import CheckpointError
+from mxconv.errors import CheckpointError, install_line
 
 try:
     if sys.version_info >= (3, 14):
@@ -22,8 +22,7 @@ try:
         from backports import zstd
 except ImportError as error:
     raise CheckpointError(
-        "compact source: backports.zstd is not installed; compact sources are coded by it. "
-        "Run: pip install 'mxconv[compact]'"
+        "compact source: backports.zstd is not installed; compact sources are coded by it. " + install_line("compact")
     ) from error
 
 # A hash table this small finds runs and nothing else: what other matches save is less than what they spoil of the

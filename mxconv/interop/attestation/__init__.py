@@ -1,6 +1,6 @@
 """Attestations and bills of materials (extra `attest`): who says what about a package."""
 
-from mxconv.errors import MxconvError
+from mxconv.errors import MxconvError, install_line
 
 try:
     import cyclonedx  # noqa: F401
@@ -8,5 +8,5 @@ try:
 except ModuleNotFoundError as error:
     raise MxconvError(
         f"attestations: {(error.name or '').partition('.')[0]} is not installed; it belongs to the extra `attest`. "
-        "Run: pip install 'mxconv[attest]'"
+        + install_line("attest")
     ) from error

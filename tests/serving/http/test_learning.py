@@ -135,5 +135,5 @@ def test_a_package_elsewhere_is_refused_and_without_the_extra_it_says_what_to_in
     words = [sys.executable, "-c", code, str(own_package)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=SECONDS)
     assert done.returncode == 1
-    assert "torch is not installed" in done.stderr and "pip install 'mxconv[train]'" in done.stderr
+    assert "torch is not installed" in done.stderr and "pip install '.[train]'" in done.stderr
     assert run_forked(("serve", "--help"), {}, tmp_path).stdout.count("--learn") == 1

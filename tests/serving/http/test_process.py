@@ -116,4 +116,4 @@ def test_without_the_extra_it_says_what_to_install(package: Path) -> None:
         [sys.executable, "-c", code, str(package)], capture_output=True, text=True, check=False, timeout=SECONDS
     )
     assert done.returncode == 1
-    assert "fastapi is not installed" in done.stderr and "pip install 'mxconv[serve]'" in done.stderr
+    assert "fastapi is not installed" in done.stderr and "pip install '.[serve]'" in done.stderr
