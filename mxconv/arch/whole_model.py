@@ -156,7 +156,7 @@ def faults(config: ModelConfig, tensors: Tensors) -> Iterator[tuple[str, str]]:
         if found.shape != shape and not (is_stack and found.shape == (shape[0], shape[2], shape[1])):
             yield name, f"tensor {name} has shape {list(found.shape)}; {list(shape)} {needed}"
         elif found.dtype not in allowed and not (found.dtype == "U8" and own.endswith(tuple(ENDINGS.values()))):
-            remedy = ROUND_IT if found.dtype == "F32" else REMEDY
+            remedy = ROUND_IT if found.dtype == "F32" else "Export the model in 16 bits."
             yield name, f"tensor {name} has dtype {found.dtype}; {' or '.join(allowed)} is required of it. {remedy}"
 
 

@@ -242,8 +242,8 @@ def choose_codec(tensor: SourceTensor, options: QuantizeOptions, recognized: Rec
         return "keep", "not a matrix"
     if 0 in tensor.shape:
         return "keep", "empty"
-    if tensor.dtype in INTEGERS:
-        return "keep", "integers"
+    if tensor.dtype in (*INTEGERS, "C64"):
+        return "keep", "no real numbers" if tensor.dtype == "C64" else "integers"
     if name in recognized.fp8 and options.codec == "bsfp":
         return "keep", "FP8, which BSFP would make larger"
     if matches(name, HEADS):

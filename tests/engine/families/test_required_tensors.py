@@ -42,7 +42,7 @@ def test_a_description_requires_what_transformers_saves_and_each_tensor_left_out
             r"has shape \[47, 48\]; \[48, 48\] is required of the llama model that config.json",
         ),
         (HeldTensor((48, 48), "F32"), r"has dtype F32; BF16 or F16 is required of it. Give --dtype bf16"),
-        (HeldTensor((48, 48), "I8"), r"has dtype I8; BF16 or F16 is required"),
+        (HeldTensor((48, 48), "I8"), r"has dtype I8; BF16 or F16 is required of it. Export the model in 16 bits"),
     ],
 )
 def test_another_shape_or_dtype_is_named(change: HeldTensor, words: str, family_of: Callable) -> None:
