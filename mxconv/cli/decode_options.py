@@ -9,6 +9,7 @@ import typer
 
 from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of
 from mxconv.cli.completion import drafts, one_of
+from mxconv.cli.converted import package_of
 
 if TYPE_CHECKING:
     from mxconv.decode import Options, TextModel
@@ -223,12 +224,11 @@ class Runtime:
     ] = "auto"
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":
-        """Open a package with the levels and further drafts that were named."""
+        """Open a package, or that of a model, with the levels and further drafts that were named."""
         from mxconv.decode import load
 
-        return load(
-            package, drafting.draft or (), self.kernel, self.threads, drafting.names, self.kv_dtype, self.weights
-        )
+        found, names = package_of(package), drafting.names
+        return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights)
 
 
 def check_system(system: str | None, chat: bool) -> None:

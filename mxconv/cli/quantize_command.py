@@ -10,6 +10,7 @@ import typer
 from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
 from mxconv.cli.common_options import Json, Revision, size_option
 from mxconv.cli.completion import choice, drafts
+from mxconv.cli.converted import package_name
 from mxconv.cli.output import Output, progress_bars
 from mxconv.report.tables import format_bytes
 
@@ -157,7 +158,7 @@ def quantize(
     except MxconvError as error:
         raise typer.BadParameter(str(error)) from error
     if output is None:
-        output = _default_output(source, codec)
+        output = f"./{package_name(source, codec)}"
         print(f"No --output was given: the package is {output}", file=sys.stderr)
     package = parse_target(output)
     check_target(package, force)
@@ -183,21 +184,6 @@ def quantize(
     else:
         _print_result(result, manifest.quantizer_note, out)
     out.json(result)
-
-
-def _default_output(source: str, codec: str) -> str:
-    """./NAME-CODEC, where NAME is the last part of a folder, an id or a URL, or a file's without its suffix."""
-    from mxconv.checkpoint.hub import parse_address
-
-    place = Path(source)
-    if not place.exists():
-        name = parse_address(source, None)[0].rstrip("/").rpartition("/")[2]
-    else:
-        place = place.absolute() if place.name not in ("", "..") else place.resolve()
-        name = place.name if place.is_dir() else place.stem
-        if place.parent.name == "snapshots":  # of a commit in the Hub cache
-            name = place.parent.parent.name.rpartition("--")[2]
-    return f"./{name or 'model'}-{codec}"
 
 
 def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: float) -> dict[str, Any]:

@@ -100,3 +100,15 @@ def test_names_of_choices_may_be_in_capitals(run: Any, source: Path, tmp_path: P
 def test_help_has_a_short_name(command: tuple[str, ...], run: Any) -> None:
     short, long = (run(*command, flag) for flag in ("-h", "--help"))
     assert short.exit_code == 0 and short.stdout == long.stdout and "Usage: mxconv" in short.stdout
+
+
+def test_a_model_in_the_place_of_a_package_is_converted_once(
+    run: Any, source: Path, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "cache"))
+    common = ("-p", "Once upon", "--max-new-tokens", 8, "--json")
+    first, second = run("generate", source, *common), run("generate", source, *common)
+    assert tokens(first) == tokens(second) == tokens(run("generate", package, *common))
+    (folder,) = (path for path in (tmp_path / "cache/mxconv/packages/converted").iterdir() if path.is_dir())
+    assert f"{source}: a model, converted once to {folder}" in first.stderr and "converted" not in second.stderr
+    assert folder.name.startswith(f"{source.name}-mxfp4-")

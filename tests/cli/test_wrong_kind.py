@@ -7,9 +7,6 @@ import pytest
 from gguf_files import write_gguf
 
 COMMANDS = {
-    "generate": ("generate", "MODEL", "--prompt", "a"),
-    "chat": ("chat", "MODEL"),
-    "serve": ("serve", "MODEL"),
     "verify": ("verify", "MODEL"),
     "export": ("export", "MODEL", "--to", "gguf", "-o", "OUTPUT"),
     "push": ("push", "MODEL", "me/tiny"),
