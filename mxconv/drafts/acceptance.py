@@ -20,17 +20,19 @@ Source:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from mxconv.arrays import F32, F64, I64
-from mxconv.drafts.guesses import Guesses, at_least, most_likely
+from mxconv.drafts.guesses import Guesses, at_least, most_likely, top_probability
 from mxconv.drafts.path_rules import PathRules, Rows
 from mxconv.drafts.proposal import Proposal
-from mxconv.text.distribution import Sampling, distribution, greedy, likely_tokens
+from mxconv.engine.tree import TreeDraws, TreeLimits
+from mxconv.text.distribution import Sampling, distribution, greedy, largest_of, likely_tokens
 
 MOST_POSITIONS = 32  # of which the noise is kept: a round's
+UNLIKELY, FAVOURED = 10.0, 1 - 2**-10  # a logarithm; noise above which even such a token is looked at
 LEAST_SIBLING = 0.1  # share of a token for which a further one is drawn
 
 
@@ -85,6 +87,10 @@ class Acceptance(ABC):
             first: a token that the draft has already chosen there by this rule, and that is the first.
         """
 
+    def chance(self, logits: F32, position: int) -> float:
+        """The chance that the level above chooses what a draft with these logits, (vocab_size,) float32, chooses."""
+        return top_probability(logits)
+
     @abstractmethod
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
         """Scores of tokens: the greatest is chosen, minus infinity never is.
@@ -127,11 +133,6 @@ class GreedyAcceptance(Acceptance):
         return logits.astype(np.float64)
 
 
-def takes_the_likeliest(rule: Acceptance) -> bool:
-    """Whether what a draft proposes are the likeliest tokens of its logits as they are."""
-    return type(rule) is GreedyAcceptance and rule.rules is None
-
-
 class CoupledAcceptance(Acceptance):
     """Draws with Gumbel noise keyed by seed, any integer of 64 bits, and position."""
 
@@ -158,13 +159,36 @@ class CoupledAcceptance(Acceptance):
             weights = np.exp((scores - scores[best[0]]) * sharpness)
         return at_least(least, support[best].tolist(), (weights[best] / weights.sum()).tolist())
 
+    def chance(self, logits: F32, position: int) -> float:
+        return self.guesses(logits, position, 0.0, 1, 1.0).chances[0]
+
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
         return self._perturbed(distribution(logits, self.sampling), position, tokens)
 
     def _scores(self, logits: F32, position: int) -> tuple[I64, F64]:
-        """The tokens that may be drawn, ascending, and their scores."""
+        """The tokens that may be drawn, ascending, and their scores; none that can be first is left out."""
+        if self.sampling.keeps_all:
+            return self._best_of_all(logits, position)
         support, shares = likely_tokens(logits, self.sampling)
         return support, self._perturbed(shares, position, support)
+
+    def _best_of_all(self, logits: F32, position: int) -> tuple[I64, F64]:
+        """The likely tokens, ascending, those that the noise favours, and their scores but for a constant.
+
+        All others score less than `bound`: where the best one does too, which never happens in practice, all are taken.
+        """
+        largest, temperature = largest_of(logits), self.sampling.temperature
+        uniform = self._uniform_of(position, logits.size)[: logits.size]
+        with np.errstate(over="ignore", divide="ignore"):  # a noise of 0, once in 2^53, is minus infinity
+            least = np.float32(largest - UNLIKELY * temperature)
+            kept = np.flatnonzero((logits >= least) | (uniform > FAVOURED))
+            bound = (np.float64(least) - largest) / temperature - np.log(-np.log(FAVOURED))
+            for support in (kept, np.arange(logits.size)):
+                exponents = (logits[support].astype(np.float64) - largest) / temperature
+                scores: F64 = exponents - np.log(-np.log(uniform[support]))
+                if scores.max() >= bound:
+                    break
+        return support, scores
 
     def _perturbed(self, shares: F64, position: int, tokens: I64 | None) -> F64:
         """Log-probability plus the noise of a position, minus infinity of a probability of 0."""
@@ -186,6 +210,18 @@ class CoupledAcceptance(Acceptance):
                 del self._uniform[next(iter(self._uniform))]
             self._uniform[position] = known
         return known
+
+
+def limits_at_once(rule: Acceptance, limits: TreeLimits, context: Sequence[int]) -> TreeLimits | None:
+    """The limits of a tree below a context that is grown in one call by a rule; None where that draws from what is left
+    over, or a constraint has to be asked for every path."""
+    if (rules := rule.rules) is not None:
+        if rules.mask is not None:
+            return None
+        limits = replace(limits, penalties=None if rules.penalties is None else rules.penalties.after(context))
+    if isinstance(rule, CoupledAcceptance):
+        return replace(limits, draws=TreeDraws(rule.sampling, rule.seed, len(context)))
+    return limits if isinstance(rule, GreedyAcceptance) else None
 
 
 class RejectionAcceptance(Acceptance):

@@ -125,11 +125,22 @@ def grown(
         **parts.tables(Positions(range(start, start + num_tokens + limits.most_depth - 1))),
         sequence=sequence_tokens(rows, None, copied),
         vocab_size=vocab_size,
-        limits=_native.TreeLimits(**vars(limits)),
+        limits=_limits(limits),
         features=features,
     )
     cache.advance(num_tokens + len(made.rows))
     return GrownTree(**{field.name: getattr(made, field.name) for field in fields(GrownTree)})
+
+
+def _limits(limits: TreeLimits) -> _native.TreeLimits:
+    draws = penalties = None
+    if (given := limits.draws) is not None:
+        draws = _native.Draws(**vars(given.sampling), seed=given.seed, position=given.position)
+    if (held := limits.penalties) is not None:
+        penalties = _native.Penalties(
+            **vars(held.penalties), tokens=held.tokens, in_text=held.num_in_text, in_answer=held.num_in_answer
+        )
+    return _native.TreeLimits(**vars(limits) | {"draws": draws, "penalties": penalties})
 
 
 def sequence_tokens(
