@@ -20,7 +20,7 @@ Source:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,9 +28,11 @@ from mxconv.arrays import F32, F64, I64
 from mxconv.drafts.guesses import Guesses, at_least, most_likely
 from mxconv.drafts.path_rules import PathRules, Rows
 from mxconv.drafts.proposal import Proposal
-from mxconv.text.distribution import Sampling, distribution, greedy, likely_tokens
+from mxconv.engine.tree import TreeDraws, TreeLimits
+from mxconv.text.distribution import Sampling, distribution, greedy, largest_of, likely_tokens
 
 MOST_POSITIONS = 32  # of which the noise is kept: a round's
+UNLIKELY, FAVOURED = 10.0, 1 - 2**-10  # a logarithm; noise above which even such a token is looked at
 LEAST_SIBLING = 0.1  # share of a token for which a further one is drawn
 
 
@@ -127,11 +129,6 @@ class GreedyAcceptance(Acceptance):
         return logits.astype(np.float64)
 
 
-def takes_the_likeliest(rule: Acceptance) -> bool:
-    """Whether what a draft proposes are the likeliest tokens of its logits as they are."""
-    return type(rule) is GreedyAcceptance and rule.rules is None
-
-
 class CoupledAcceptance(Acceptance):
     """Draws with Gumbel noise keyed by seed, any integer of 64 bits, and position."""
 
@@ -162,9 +159,29 @@ class CoupledAcceptance(Acceptance):
         return self._perturbed(distribution(logits, self.sampling), position, tokens)
 
     def _scores(self, logits: F32, position: int) -> tuple[I64, F64]:
-        """The tokens that may be drawn, ascending, and their scores."""
+        """The tokens that may be drawn, ascending, and their scores; none that can be first is left out."""
+        if self.sampling.keeps_all:
+            return self._best_of_all(logits, position)
         support, shares = likely_tokens(logits, self.sampling)
         return support, self._perturbed(shares, position, support)
+
+    def _best_of_all(self, logits: F32, position: int) -> tuple[I64, F64]:
+        """The likely tokens, ascending, those that the noise favours, and their scores but for a constant.
+
+        All others score less than `bound`: where the best one does too, which never happens in practice, all are taken.
+        """
+        largest, temperature = largest_of(logits), self.sampling.temperature
+        uniform = self._uniform_of(position, logits.size)[: logits.size]
+        with np.errstate(over="ignore", divide="ignore"):  # a noise of 0, once in 2^53, is minus infinity
+            least = np.float32(largest - UNLIKELY * temperature)
+            kept = np.flatnonzero((logits >= least) | (uniform > FAVOURED))
+            bound = (np.float64(least) - largest) / temperature - np.log(-np.log(FAVOURED))
+            for support in (kept, np.arange(logits.size)):
+                exponents = (logits[support].astype(np.float64) - largest) / temperature
+                scores: F64 = exponents - np.log(-np.log(uniform[support]))
+                if scores.max() >= bound:
+                    break
+        return support, scores
 
     def _perturbed(self, shares: F64, position: int, tokens: I64 | None) -> F64:
         """Log-probability plus the noise of a position, minus infinity of a probability of 0."""
@@ -186,6 +203,16 @@ class CoupledAcceptance(Acceptance):
                 del self._uniform[next(iter(self._uniform))]
             self._uniform[position] = known
         return known
+
+
+def limits_at_once(rule: Acceptance, limits: TreeLimits, position: int) -> TreeLimits | None:
+    """The limits of a tree that is grown in one call by a rule, after a context of so many tokens; None where that
+    takes what its draws have left over, or rules that change logits along a path."""
+    if rule.rules is not None:
+        return None
+    if isinstance(rule, CoupledAcceptance):
+        return replace(limits, draws=TreeDraws(rule.sampling, rule.seed, position))
+    return limits if isinstance(rule, GreedyAcceptance) else None
 
 
 class RejectionAcceptance(Acceptance):

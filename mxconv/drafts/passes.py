@@ -81,6 +81,10 @@ class Passes:
         """Evaluate rows of a reader's stage as `StageRows.evaluate` does."""
         return rows.evaluate()
 
+    def are_at_once(self, decoder: Decoder, num_tokens: int) -> bool:
+        """Whether several passes may be one call, as nobody else waits for them; the first is over so many tokens."""
+        return True
+
     def new_cache(self, decoder: Decoder) -> KVCache:
         """An empty one for rows of this text."""
         return decoder.new_cache()

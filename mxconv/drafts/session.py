@@ -184,10 +184,11 @@ class Session:
     ) -> GrownTree | None:
         """Evaluate tokens after those in the cache, and a tree below them, as `Decoder.grow`; then `keep` a path.
 
-        None, and nothing has changed, where passes are shared with other texts, or hidden states are read that will
-        stay: not those of a cache that is borrowed.
+        None, and nothing has changed, where other texts share or wait for the passes, or hidden states are read that
+        will stay: not those of a cache that is borrowed.
         """
-        if self.passes is not AT_ONCE or (self.states.reads.num_states and not is_borrowed):
+        is_read = self.states.reads.num_states > 0 and not is_borrowed
+        if is_read or not self.passes.are_at_once(decoder, len(tokens)):
             return None
         grown = decoder.grow(tokens, self.cache, vocab_size, limits)
         if grown is not None:

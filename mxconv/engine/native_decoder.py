@@ -18,7 +18,7 @@ from mxconv.engine.rope import Positions
 from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
-from mxconv.engine.tree import GrownTree, TreeLimits
+from mxconv.engine.tree import GrownTree, TreeDraws, TreeLimits
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels import _native
 from mxconv.kernels.matrix import Matrix
@@ -117,7 +117,7 @@ def grown(
     """
     cache, num_tokens = rows.cache, len(rows.token_ids)
     cache.reserve(num_tokens + limits.most_rows)
-    start = rows.positions[0] + (features is not None)
+    start, draws = rows.positions[0] + (features is not None), limits.draws
     made = decoder.grow(
         token_ids=list(rows.token_ids),
         embedding=handle(embedding),
@@ -125,11 +125,15 @@ def grown(
         **parts.tables(Positions(range(start, start + num_tokens + limits.most_depth - 1))),
         sequence=sequence_tokens(rows, None, copied),
         vocab_size=vocab_size,
-        limits=_native.TreeLimits(**vars(limits)),
+        limits=_native.TreeLimits(**vars(limits) | {"draws": None if draws is None else _draws(draws)}),
         features=features,
     )
     cache.advance(num_tokens + len(made.rows))
     return GrownTree(**{field.name: getattr(made, field.name) for field in fields(GrownTree)})
+
+
+def _draws(draws: TreeDraws) -> _native.Draws:
+    return _native.Draws(**vars(draws.sampling), seed=draws.seed, position=draws.position)
 
 
 def sequence_tokens(

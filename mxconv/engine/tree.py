@@ -8,6 +8,7 @@ import numpy as np
 
 from mxconv.arrays import U64
 from mxconv.errors import ModelError
+from mxconv.text.distribution import Sampling
 
 MOST_ROWS = 64  # of a tree: a row's path is a word of 64 bits to the native pass
 MOST_SIBLINGS, MOST_IN_FRONTIER = 8, 16  # of a tree of guesses: children of a node, rows of a pass
@@ -81,6 +82,15 @@ class Tree:
 
 
 @dataclass(frozen=True)
+class TreeDraws:
+    """Tokens that are drawn as `CoupledAcceptance` draws them."""
+
+    sampling: Sampling
+    seed: int
+    position: int  # of the first token after the context
+
+
+@dataclass(frozen=True)
 class TreeLimits:
     """What a decoder that grows a tree of its likeliest tokens stops at; `mxconv/drafts/trees.py` says why."""
 
@@ -92,6 +102,7 @@ class TreeLimits:
     most_siblings: int = MOST_SIBLINGS
     most_in_frontier: int = MOST_IN_FRONTIER
     most_rows: int = MOST_ROWS
+    draws: TreeDraws | None = None  # tokens that are drawn in place of the likeliest
 
 
 @dataclass(frozen=True)

@@ -194,10 +194,15 @@ class HeadScreen:
 
     def __init__(self, projection: Projection, scores: Projection, num_candidates: int) -> None: ...
 
+class Draws:
+    """Draws at random that are coupled by their noise."""
+
+    def __init__(self, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int) -> None: ...
+
 class TreeLimits:
     """What a draft may propose; see draft_tree.hpp."""
 
-    def __init__(self, most_depth: int, floors: Sequence[float], least_own: float, least_sum: float, sharpness: float, most_siblings: int, most_in_frontier: int, most_rows: int) -> None: ...
+    def __init__(self, most_depth: int, floors: Sequence[float], least_own: float, least_sum: float, sharpness: float, most_siblings: int, most_in_frontier: int, most_rows: int, draws: Draws | None) -> None: ...
 
 class DraftTree:
     """A tree of guesses, and its nodes that were evaluated, a row each."""

@@ -16,6 +16,8 @@ from mxconv.engine.forest import SequenceRows
 from mxconv.engine.states import States
 from mxconv.serving.kv_budget import KvBudget
 
+PROMPT_ROWS = 128  # of a sequence in a pass that others wait for, or may come to
+
 StageAnswer = tuple[F32, F32]  # states and logits, a row each
 Answer = F32 | StageAnswer
 Piece = SequenceRows | StageRows
@@ -131,6 +133,9 @@ class JointPasses(Passes):
     def stage(self, rows: StageRows) -> StageAnswer:
         answer: StageAnswer = _scheduler().switch(WantedStage(rows))
         return answer
+
+    def are_at_once(self, decoder: Decoder, num_tokens: int) -> bool:
+        return self.load(decoder).num_texts == 1 and num_tokens <= PROMPT_ROWS
 
     def new_cache(self, decoder: Decoder) -> KVCache:
         self._caches.append(decoder.new_cache(pool=self._budget.pool_of(decoder)))

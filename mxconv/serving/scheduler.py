@@ -9,11 +9,10 @@ from typing import Any
 from mxconv.drafts.passes import JointPass, Load
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError, MxconvError, PoolFull
-from mxconv.serving.joint_passes import Answer, Piece
+from mxconv.serving.joint_passes import PROMPT_ROWS, Answer, Piece
 from mxconv.serving.sequence import Sequence
 from mxconv.speculation.generation import Step
 
-PROMPT_ROWS = 128  # of a sequence in a pass that others wait for
 MOST_ROWS = 512  # of long chains in a pass
 
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from math import prod
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.acceptance import Acceptance, RejectionAcceptance, takes_the_likeliest
+from mxconv.drafts.acceptance import Acceptance, RejectionAcceptance, limits_at_once
 from mxconv.drafts.guesses import Sharpened, Sharpness, top_probability
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.session import Session
@@ -153,11 +153,12 @@ class Level:
         return not self.drafts or self.pace.skip(num_rounds, self.session.passes.load(self.decoder))
 
     def _grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
-        """All passes in one call, where the decoder can and likeliest tokens are asked for."""
-        if not takes_the_likeliest(self.acceptance):
+        """All passes in one call, where the decoder and the rule of the run can."""
+        by_rule = limits_at_once(self.acceptance, limits, len(context))
+        if by_rule is None:
             return None
         begin, missing = self.statistics.clock(), self._missing(context)
-        grown = self.session.grow(self.decoder, missing, self.vocab_size, limits, self.shares_session)
+        grown = self.session.grow(self.decoder, missing, self.vocab_size, by_rule, self.shares_session)
         if grown is None:
             return None
         self.statistics.seconds += self.statistics.clock() - begin

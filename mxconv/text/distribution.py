@@ -34,6 +34,11 @@ class Sampling:
                     f"{name}: {value!r}; a number from 0 to 1 is required, {off} for all tokens. Change it."
                 )
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every token may be drawn."""
+        return self.top_k == 0 and self.top_p == 1 and self.min_p == 0
+
 
 def greedy(logits: F32) -> I64:
     """The most likely token of each position, (...,) int64, of (..., vocab_size) logits; the lowest id among equals."""
@@ -69,12 +74,7 @@ def likely_tokens(logits: F32, sampling: Sampling) -> tuple[I64, F64]:
         Order and limits are those of transformers' TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper and
         MinPLogitsWarper.
     """
-    largest = logits.max()
-    if not np.isfinite(largest):
-        raise ModelError(
-            f"logits: the largest of {logits.size:,} is {largest}; a finite one is required to draw a token. "
-            "Check the weights with mxconv verify, and use less extreme ones."
-        )
+    largest = largest_of(logits)
     left_out = 0.0
     if 0 < sampling.top_k < logits.size:
         kept = _top_k(logits, sampling.top_k)
@@ -95,6 +95,17 @@ def likely_tokens(logits: F32, sampling: Sampling) -> tuple[I64, F64]:
         likely = weights >= sampling.min_p  # the likeliest weighs 1
         kept, weights = kept[likely], weights[likely]
     return kept, weights / weights.sum()
+
+
+def largest_of(logits: F32) -> np.float32:
+    """The largest of some logits, (vocab_size,). Raises ModelError where it is not finite."""
+    largest: np.float32 = logits.max()
+    if not np.isfinite(largest):
+        raise ModelError(
+            f"logits: the largest of {logits.size:,} is {largest}; a finite one is required to draw a token. "
+            "Check the weights with mxconv verify, and use less extreme ones."
+        )
+    return largest
 
 
 def _top_k(logits: F32, num_tokens: int) -> I64:

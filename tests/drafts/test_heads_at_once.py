@@ -1,5 +1,6 @@
 """Trees that an EAGLE-3 head grows in one native call are those of one pass after another."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ pytest.importorskip("torch", reason="the heads' reference is written in it")
 
 from eagle3_heads import eagle3_config, open_eagle3, write_eagle3
 
-from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance
+from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.drafts.guesses import Sharpness
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.feature_draft import FeatureDraft
@@ -81,13 +82,25 @@ def test_chains_and_trees_are_the_same_either_way(tmp_path: Path, case: str) -> 
     assert max(len(proposal.tokens) for proposal in made[0]) == 16
 
 
-def test_what_does_not_take_the_likeliest_tokens_goes_pass_by_pass(tmp_path: Path) -> None:
-    write_eagle3(tmp_path, eagle3_config(VOCAB_SIZE, HIDDEN_SIZE))
-    draft, _ = draft_of(tmp_path, [1, 2, 3], at_once=True)
-    assert draft._grown_at_once([1, 2, 3], TreeLimits(2, [0.0], -1.0, 0.0, 1.0)) is not None
-    drawn = Listener(**vars(draft.listener) | {"acceptance": CoupledAcceptance(Sampling(1.0), 0)})
-    draft.listener = drawn
-    assert draft._grown_at_once([1, 2, 3], TreeLimits(2, [0.0], -1.0, 0.0, 1.0)) is None
+@pytest.mark.parametrize(
+    "rule", [CoupledAcceptance(Sampling(0.8, top_p=0.9), 2**63), RejectionAcceptance(Sampling(), 0)]
+)
+def test_coupled_draws_of_a_head_are_the_same_either_way_and_others_go_pass_by_pass(
+    tmp_path: Path, rule: Acceptance
+) -> None:
+    config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, {"draft_vocab_size": len(KNOWN)})
+    write_eagle3(tmp_path, config, known=KNOWN, seed=3)
+    limits, context, made = TreeLimits(4, [0.0] * 9, -1.0, 0.0, 1.0), list(range(1, 10)), []
+    for at_once in (True, False):
+        draft, _ = draft_of(tmp_path, context, at_once)
+        draft.listener = replace(draft.listener, acceptance=rule)
+        draft.num_wanted = 4
+        is_coupled = isinstance(rule, CoupledAcceptance)
+        assert (draft._grown_at_once(context, limits) is not None) == (at_once and is_coupled)
+        made.append(draft.grow(context, 4, [0.0] * 9, 0.0))
+    if is_coupled:
+        assert (made[0].tokens, made[0].parents) == (made[1].tokens, made[1].parents)
+        np.testing.assert_allclose(made[0].probabilities, made[1].probabilities, rtol=1e-4)
 
 
 @pytest.mark.parametrize("known", [[*range(3, 40), 51, 47], None])

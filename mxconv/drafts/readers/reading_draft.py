@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance, takes_the_likeliest
+from mxconv.drafts.acceptance import Acceptance, limits_at_once
 from mxconv.drafts.guesses import SHARPNESS, Sharpness, top_probability
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
@@ -124,9 +124,8 @@ class ReadingDraft(ABC):
         return (first, self.evaluate) if rules is None else rules.passes(context, first, self.evaluate)
 
     def _grown_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
-        if not takes_the_likeliest(self.listener.acceptance):
-            return None
-        grown = self.grow_at_once(context, limits)
+        by_rule = limits_at_once(self.listener.acceptance, limits, len(context))
+        grown = None if by_rule is None else self.grow_at_once(context, by_rule)
         return None if grown is None else of_grown(grown, limits.floors)[0]
 
     def _least(self, floor: float | None) -> tuple[float, float]:

@@ -199,7 +199,7 @@ class BoundDecoder {
                 made.resize(made.size() + static_cast<size_t>(hidden));
                 given->of_made.value_or(Norm{}).put(kernels_->rowwise, &x[i * hidden], hidden, &*(made.end() - hidden));
             }
-            tree.add_guesses(logits.data(), vocabulary, vocab_size);
+            tree.add_guesses(logits.data(), vocabulary, vocab_size, given ? given->ids.data() : nullptr);
             count = tree.go_on();
         }
         return tree;
@@ -269,8 +269,15 @@ class BoundDecoder {
 };
 
 TreeLimits make_limits(int64_t most_depth, std::vector<double> floors, double least_own, double least_sum,
-                       double sharpness, int64_t most_siblings, int64_t most_in_frontier, int64_t most_rows) {
-    return {most_depth, std::move(floors), least_own, least_sum, sharpness, most_siblings, most_in_frontier, most_rows};
+                       double sharpness, int64_t most_siblings, int64_t most_in_frontier, int64_t most_rows,
+                       std::optional<Draws> draws) {
+    return {most_depth,    std::move(floors), least_own, least_sum, sharpness,
+            most_siblings, most_in_frontier,  most_rows, draws};
+}
+
+Draws make_draws(double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t position) {
+    require_that(temperature > 0.0, "a temperature above 0 is required");
+    return {temperature, top_k, top_p, min_p, seed, position};
 }
 
 // A member of each node.
@@ -291,10 +298,12 @@ HeadScreen make_screen(const Projection& projection, const Projection& scores, i
 void bind_decoder(nb::module_& module) {
     nb::class_<HeadScreen> screen(module, "HeadScreen", "Which rows of an output head are read.");
     define_init(screen, &make_screen, {"projection", "scores", "num_candidates"});
+    nb::class_<Draws> draws(module, "Draws", "Draws at random that are coupled by their noise.");
+    define_init(draws, &make_draws, {"temperature", "top_k", "top_p", "min_p", "seed", "position"});
     nb::class_<TreeLimits> limits(module, "TreeLimits", "What a draft may propose; see draft_tree.hpp.");
     define_init(limits, &make_limits,
                 {"most_depth", "floors", "least_own", "least_sum", "sharpness", "most_siblings", "most_in_frontier",
-                 "most_rows"});
+                 "most_rows", "draws"});
     nb::class_<DraftTree>(module, "DraftTree", "A tree of guesses, and its nodes that were evaluated, a row each.")
         .def_prop_ro("tokens", [](const DraftTree& self) { return each_node(self, &TreeNode::token); })
         .def_prop_ro("parents", [](const DraftTree& self) { return each_node(self, &TreeNode::parent); })

@@ -44,9 +44,10 @@ bool any_at_least(Lanes lanes, float least) {
 #endif
 }
 
-}  // namespace
-
-std::vector<std::pair<int32_t, double>> likeliest(const float* logits, int64_t count, double sharpness, int64_t most) {
+// Calls `take(token, highest)` for the tokens whose logits are at most `range` below the highest, in order; none where that is
+// infinite.
+template <class Take>
+void each_near(const float* logits, int64_t count, double range, const Take& take) {
     thread_local std::vector<Lanes> room;
     std::vector<Lanes>& maxima = room;  // of whole blocks, lane by lane
     maxima.resize(static_cast<size_t>(count / kCompared));
@@ -59,29 +60,97 @@ std::vector<std::pair<int32_t, double>> likeliest(const float* logits, int64_t c
     float highest = std::max(std::max(all[0], all[1]), std::max(all[2], all[3]));
     const int64_t whole = count / kCompared * kCompared;
     for (int64_t i = whole; i < count; ++i) highest = std::max(highest, logits[i]);
-    std::vector<std::pair<int32_t, double>> best;
-    if (!std::isfinite(highest) || most < 1) return best;
+    if (!std::isfinite(highest)) return;
 
-    const auto least = static_cast<float>(highest + kNegligible / sharpness);
-    double total = 0.0;
+    const auto least = static_cast<float>(std::max(highest - range, double{std::numeric_limits<float>::lowest()}));
     const auto look_at = [&](int64_t token) {
-        const float logit = logits[token];
-        if (!(logit >= least)) return;
-        const double weight = std::exp(static_cast<float>((logit - highest) * sharpness));
-        total += weight;
-        const bool is_full = static_cast<int64_t>(best.size()) == most;
-        if (is_full && logit <= logits[best.back().first]) return;
-        if (is_full) best.pop_back();
-        const auto place =
-            std::find_if(best.begin(), best.end(), [&](const auto& one) { return logits[one.first] < logit; });
-        best.insert(place, {static_cast<int32_t>(token), weight});
+        if (logits[token] >= least) take(static_cast<int32_t>(token), highest);
     };
     for (size_t block = 0; block < maxima.size(); ++block) {
         if (!any_at_least(maxima[block], least)) continue;
         for (int64_t i = 0; i < kCompared; ++i) look_at(static_cast<int64_t>(block) * kCompared + i);
     }
     for (int64_t i = whole; i < count; ++i) look_at(i);
-    for (auto& [token, share] : best) share /= total;
+}
+
+// Put a token with its score into a list of at most so many, the greatest first and of equal ones the earlier.
+void insert(Guesses& best, int32_t token, double score, int64_t most) {
+    if (static_cast<int64_t>(best.size()) == most) {
+        if (score <= best.back().second) return;
+        best.pop_back();
+    }
+    const auto place = std::find_if(best.begin(), best.end(), [&](const auto& one) { return one.second < score; });
+    best.insert(place, {token, score});
+}
+
+__extension__ typedef unsigned __int128 Wide;
+
+// A token's number of NumPy's stream Philox(key=[seed, position]).random(). Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3": Philox4x64-10.
+double uniform(uint64_t seed, uint64_t position, int64_t token) {
+    uint64_t counter[4] = {static_cast<uint64_t>(token) / 4 + 1, 0, 0, 0};
+    for (int round = 0; round < 10; ++round) {
+        const Wide even = Wide{0xD2E7470EE14C6C93} * counter[0], odd = Wide{0xCA5A826395121157} * counter[2];
+        counter[0] = static_cast<uint64_t>(odd >> 64) ^ counter[1] ^ seed;
+        counter[2] = static_cast<uint64_t>(even >> 64) ^ counter[3] ^ position;
+        counter[1] = static_cast<uint64_t>(odd);
+        counter[3] = static_cast<uint64_t>(even);
+        seed += 0x9E3779B97F4A7C15;
+        position += 0xBB67AE8584CAA73B;
+    }
+    return static_cast<double>(counter[token % 4] >> 11) * 0x1p-53;
+}
+
+// Keep the tokens that may be drawn, of those with their weights: the likeliest ones weigh 1.
+void keep_likely(Guesses& near, const Draws& draws) {
+    if (draws.top_k > 0 || draws.top_p < 1.0) {
+        std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+        if (draws.top_k > 0 && near.size() > static_cast<size_t>(draws.top_k)) {
+            near.resize(static_cast<size_t>(draws.top_k));
+        }
+        double sum = 0.0, total = 0.0;
+        for (const auto& one : near) total += one.second;
+        size_t kept = 0;
+        while (kept < near.size() && (kept == 0 || sum < draws.top_p * total)) sum += near[kept++].second;
+        near.resize(kept);
+    }
+    const auto is_unlikely = [&](const auto& one) { return one.second < draws.min_p; };
+    near.erase(std::remove_if(near.begin(), near.end(), is_unlikely), near.end());
+}
+
+}  // namespace
+
+Guesses likeliest(const float* logits, int64_t count, double sharpness, int64_t most) {
+    Guesses best;
+    double total = 0.0;
+    float first = 0.0f;
+    each_near(logits, most < 1 ? 0 : count, -kNegligible / sharpness, [&](int32_t token, float highest) {
+        total += std::exp(static_cast<float>((logits[token] - highest) * sharpness));
+        insert(best, token, logits[token], most);
+        first = highest;
+    });
+    for (auto& [token, share] : best) {
+        share = std::exp(static_cast<float>((static_cast<float>(share) - first) * sharpness)) / total;
+    }
+    return best;
+}
+
+Guesses drawn(const float* logits, int64_t count, const Draws& draws, int64_t depth, double sharpness, int64_t most,
+              const int64_t* ids) {
+    Guesses near, best;
+    each_near(logits, most < 1 ? 0 : count, -kNegligible * draws.temperature, [&](int32_t token, float highest) {
+        near.emplace_back(token, std::exp((double{logits[token]} - highest) / draws.temperature));
+    });
+    keep_likely(near, draws);
+    const uint64_t position = draws.position + static_cast<uint64_t>(depth);
+    for (auto& [token, score] : near) {
+        score = std::log(score) - std::log(-std::log(uniform(draws.seed, position, ids ? ids[token] : token)));
+        insert(best, token, score, most);
+    }
+    const double first = best.empty() ? 0.0 : best.front().second;
+    double total = 0.0;
+    for (const auto& one : near) total += std::exp((one.second - first) * sharpness);
+    for (auto& [token, share] : best) share = std::exp((share - first) * sharpness) / total;
     return best;
 }
 
@@ -98,7 +167,7 @@ void look_up(const Kernels& kernels, const Matrix& embedding, float multiplier, 
     }
 }
 
-void DraftTree::add_guesses(const float* logits, int64_t stride, int64_t count) {
+void DraftTree::add_guesses(const float* logits, int64_t stride, int64_t count, const int64_t* ids) {
     const std::vector<int64_t> parents =
         rows_.empty() ? std::vector<int64_t>{-1} : std::vector<int64_t>(rows_.end() - num_last_, rows_.end());
     const int64_t first = static_cast<int64_t>(nodes_.size());
@@ -106,8 +175,10 @@ void DraftTree::add_guesses(const float* logits, int64_t stride, int64_t count) 
     for (size_t i = 0; i < parents.size(); ++i) {
         const double along = parents[i] < 0 ? 1.0 : nodes_[static_cast<size_t>(parents[i])].chance;
         const double least = limits_.floors.front() / std::max(along, 1e-300);
-        for (const auto& [token, own] :
-             likeliest(logits + static_cast<int64_t>(i) * stride, count, limits_.sharpness, most)) {
+        const float* row = logits + static_cast<int64_t>(i) * stride;
+        const double sharpness = limits_.sharpness;
+        for (const auto& [token, own] : limits_.draws ? drawn(row, count, *limits_.draws, depth_, sharpness, most, ids)
+                                                      : likeliest(row, count, sharpness, most)) {
             if (own > 0.0 && own >= least) nodes_.push_back({token, parents[i], own, along * own});
         }
     }

@@ -1,9 +1,10 @@
-// The tree of a draft that takes the likeliest tokens: a depth a pass, all in one call. mxconv/drafts/trees.py grows the same
-// tree pass by pass.
+// The tree of a draft that takes the likeliest tokens, or those that coupled draws take: a depth a pass, all in one call.
+// mxconv/drafts/trees.py grows the same tree pass by pass.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,12 +12,23 @@
 
 namespace mxconv {
 
+// Draws at random with the noise of a seed and a position: mxconv/drafts/acceptance.py, CoupledAcceptance.
+struct Draws {
+    double temperature;
+    int64_t top_k;
+    double top_p, min_p;
+    uint64_t seed, position;  // of the first token to be drawn
+};
+
+using Guesses = std::vector<std::pair<int32_t, double>>;  // tokens and their chances, the likeliest first
+
 struct TreeLimits {
     int64_t most_depth;           // of a path
     std::vector<double> floors;   // the chance that a node must have, the likeliest one's first
     double least_own, least_sum;  // a pass pays below nodes one of which has this chance after its parent, and all that
     double sharpness;             // factor of the logits
     int64_t most_siblings, most_in_frontier, most_rows;
+    std::optional<Draws> draws;  // the likeliest tokens without
 };
 
 struct TreeNode {
@@ -33,8 +45,9 @@ class DraftTree {
     const std::vector<TreeNode>& nodes() const { return nodes_; }
     const std::vector<int64_t>& rows() const { return rows_; }
 
-    // Add guesses after the context, or after the rows that were evaluated last: logits `stride` apart, `count` each.
-    void add_guesses(const float* logits, int64_t stride, int64_t count);
+    // Add guesses after the context, or after the rows that were evaluated last: logits `stride` apart, `count` each. Noise is
+    // that of the tokens' ids, where they are not their places.
+    void add_guesses(const float* logits, int64_t stride, int64_t count, const int64_t* ids);
 
     // Choose nodes to evaluate next, as further rows; returns how many, 0 at the end.
     int64_t go_on();
@@ -60,7 +73,11 @@ class DraftTree {
 
 // The likeliest tokens of logits, at most so many, and their shares of the softmax of sharper logits, the likeliest first and of
 // equal ones the lower token. None where the greatest logit is infinite.
-std::vector<std::pair<int32_t, double>> likeliest(const float* logits, int64_t count, double sharpness, int64_t most);
+Guesses likeliest(const float* logits, int64_t count, double sharpness, int64_t most);
+
+// The tokens that draws put first, `depth` positions after the first one, and their shares of the softmax of sharper scores.
+Guesses drawn(const float* logits, int64_t count, const Draws& draws, int64_t depth, double sharpness, int64_t most,
+              const int64_t* ids);
 
 // Rows of an embedding of 16 bits, widened and multiplied, one after another.
 void look_up(const Kernels& kernels, const Matrix& embedding, float multiplier, const std::vector<int64_t>& ids,
