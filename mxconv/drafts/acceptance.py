@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mxconv.arrays import F32, F64, I64
-from mxconv.drafts.guesses import Guesses, at_least, most_likely
+from mxconv.drafts.guesses import Guesses, at_least, most_likely, top_probability
 from mxconv.drafts.path_rules import PathRules, Rows
 from mxconv.drafts.proposal import Proposal
 from mxconv.engine.tree import TreeDraws, TreeLimits
@@ -86,6 +86,10 @@ class Acceptance(ABC):
             sharpness: factor of the logits; draws at random ignore it.
             first: a token that the draft has already chosen there by this rule, and that is the first.
         """
+
+    def chance(self, logits: F32, position: int) -> float:
+        """The chance that the level above chooses what a draft with these logits, (vocab_size,) float32, chooses."""
+        return top_probability(logits)
 
     @abstractmethod
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
@@ -155,6 +159,9 @@ class CoupledAcceptance(Acceptance):
             weights = np.exp((scores - scores[best[0]]) * sharpness)
         return at_least(least, support[best].tolist(), (weights[best] / weights.sum()).tolist())
 
+    def chance(self, logits: F32, position: int) -> float:
+        return self.guesses(logits, position, 0.0, 1, 1.0).chances[0]
+
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
         return self._perturbed(distribution(logits, self.sampling), position, tokens)
 
@@ -205,13 +212,15 @@ class CoupledAcceptance(Acceptance):
         return known
 
 
-def limits_at_once(rule: Acceptance, limits: TreeLimits, position: int) -> TreeLimits | None:
-    """The limits of a tree that is grown in one call by a rule, after a context of so many tokens; None where that
-    takes what its draws have left over, or rules that change logits along a path."""
-    if rule.rules is not None:
-        return None
+def limits_at_once(rule: Acceptance, limits: TreeLimits, context: Sequence[int]) -> TreeLimits | None:
+    """The limits of a tree below a context that is grown in one call by a rule; None where that draws from what is left
+    over, or a constraint has to be asked for every path."""
+    if (rules := rule.rules) is not None:
+        if rules.mask is not None:
+            return None
+        limits = replace(limits, penalties=None if rules.penalties is None else rules.penalties.after(context))
     if isinstance(rule, CoupledAcceptance):
-        return replace(limits, draws=TreeDraws(rule.sampling, rule.seed, position))
+        return replace(limits, draws=TreeDraws(rule.sampling, rule.seed, len(context)))
     return limits if isinstance(rule, GreedyAcceptance) else None
 
 

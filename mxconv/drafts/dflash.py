@@ -171,8 +171,8 @@ class DflashDraft(ReadingDraft):
         self.statistics.seconds += self.statistics.clock() - begin
         return logits
 
-    def own_chance(self, logits: F32) -> float:
-        return super().own_chance(logits) if self._chance is None else self._chance
+    def own_chance(self, logits: F32, position: int) -> float:
+        return super().own_chance(logits, position) if self._chance is None else self._chance
 
     def _after(self, tokens: Sequence[int], above: Sequence[int], depth: int) -> F32:
         """The logits (n, vocab_size) that choose the tokens after some of a depth, whose parents' rows are `above`."""

@@ -1,9 +1,12 @@
 """Penalties along the paths of one text: every level applies them to its logits, by the tokens before each place."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mxconv.arrays import F32, I32, I64
 from mxconv.drafts.path_walk import PathWalk
+from mxconv.engine.tree import TreePenalties
 from mxconv.text.penalties import Penalties, penalized
 
 FIRST_PLACES = 64
@@ -22,9 +25,17 @@ class PathPenalties(PathWalk):
 
     def apply(self, logits: F32) -> F32:
         """The logits (vocab_size,) that choose the token after the path."""
+        return penalized(logits, self._penalties, *self._counts)
+
+    def after(self, context: Sequence[int]) -> TreePenalties:
+        """The same for a tree below a context, which is grown before another path is taken."""
+        self.go_to(context, ())
+        return TreePenalties(self._penalties, *self._counts)
+
+    @property
+    def _counts(self) -> tuple[I64, I32, I32]:
         count = len(self._places)
-        counts = self._tokens[:count], self._num_in_text[:count], self._num_in_answer[:count]
-        return penalized(logits, self._penalties, *counts)
+        return self._tokens[:count], self._num_in_text[:count], self._num_in_answer[:count]
 
     def enter(self, token: int) -> None:
         place = self._places.setdefault(token, len(self._places))

@@ -18,7 +18,7 @@ from mxconv.engine.rope import Positions
 from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
-from mxconv.engine.tree import GrownTree, TreeDraws, TreeLimits
+from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels import _native
 from mxconv.kernels.matrix import Matrix
@@ -117,7 +117,7 @@ def grown(
     """
     cache, num_tokens = rows.cache, len(rows.token_ids)
     cache.reserve(num_tokens + limits.most_rows)
-    start, draws = rows.positions[0] + (features is not None), limits.draws
+    start = rows.positions[0] + (features is not None)
     made = decoder.grow(
         token_ids=list(rows.token_ids),
         embedding=handle(embedding),
@@ -125,15 +125,22 @@ def grown(
         **parts.tables(Positions(range(start, start + num_tokens + limits.most_depth - 1))),
         sequence=sequence_tokens(rows, None, copied),
         vocab_size=vocab_size,
-        limits=_native.TreeLimits(**vars(limits) | {"draws": None if draws is None else _draws(draws)}),
+        limits=_limits(limits),
         features=features,
     )
     cache.advance(num_tokens + len(made.rows))
     return GrownTree(**{field.name: getattr(made, field.name) for field in fields(GrownTree)})
 
 
-def _draws(draws: TreeDraws) -> _native.Draws:
-    return _native.Draws(**vars(draws.sampling), seed=draws.seed, position=draws.position)
+def _limits(limits: TreeLimits) -> _native.TreeLimits:
+    draws = penalties = None
+    if (given := limits.draws) is not None:
+        draws = _native.Draws(**vars(given.sampling), seed=given.seed, position=given.position)
+    if (held := limits.penalties) is not None:
+        penalties = _native.Penalties(
+            **vars(held.penalties), tokens=held.tokens, in_text=held.num_in_text, in_answer=held.num_in_answer
+        )
+    return _native.TreeLimits(**vars(limits) | {"draws": draws, "penalties": penalties})
 
 
 def sequence_tokens(

@@ -50,5 +50,7 @@ class NativePairs:
             np.ascontiguousarray(features), self._of_embedding, self._when_taken, of_made, paired.tokens
         )
         num_known = int(np.searchsorted(paired.tokens, vocab_size))
+        if limits.penalties is not None:
+            limits = replace(limits, penalties=limits.penalties.by_place(paired.tokens))
         made = grown(self.handle, self._parts, rows, paired.embedding, num_known, limits, features=given)
         return replace(made, tokens=paired.tokens[made.tokens].tolist())

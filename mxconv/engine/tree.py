@@ -1,14 +1,15 @@
 """Rows of a pass that continue one text in several ways: a tree of tokens below the end of what the cache holds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from mxconv.arrays import U64
+from mxconv.arrays import I32, I64, U64
 from mxconv.errors import ModelError
 from mxconv.text.distribution import Sampling
+from mxconv.text.penalties import Penalties
 
 MOST_ROWS = 64  # of a tree: a row's path is a word of 64 bits to the native pass
 MOST_SIBLINGS, MOST_IN_FRONTIER = 8, 16  # of a tree of guesses: children of a node, rows of a pass
@@ -91,6 +92,30 @@ class TreeDraws:
 
 
 @dataclass(frozen=True)
+class TreePenalties:
+    """What is held against the tokens of a tree, by those of the context; `penalized` says what the counts are."""
+
+    penalties: Penalties
+    tokens: I64
+    num_in_text: I32
+    num_in_answer: I32
+
+    def by_place(self, known: I64) -> "TreePenalties":
+        """The same of a head that knows these tokens alone, ascending ones, by their places among them."""
+        places = np.searchsorted(known, self.tokens)
+        is_known = np.isin(self.tokens, known)
+        biases = (
+            (int(np.searchsorted(known, token)), bias) for token, bias in self.penalties.logit_bias if token in known
+        )
+        return TreePenalties(
+            replace(self.penalties, logit_bias=tuple(biases)),
+            places[is_known],
+            self.num_in_text[is_known],
+            self.num_in_answer[is_known],
+        )
+
+
+@dataclass(frozen=True)
 class TreeLimits:
     """What a decoder that grows a tree of its likeliest tokens stops at; `mxconv/drafts/trees.py` says why."""
 
@@ -103,6 +128,7 @@ class TreeLimits:
     most_in_frontier: int = MOST_IN_FRONTIER
     most_rows: int = MOST_ROWS
     draws: TreeDraws | None = None  # tokens that are drawn in place of the likeliest
+    penalties: TreePenalties | None = None
 
 
 @dataclass(frozen=True)

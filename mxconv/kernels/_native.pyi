@@ -199,10 +199,15 @@ class Draws:
 
     def __init__(self, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int) -> None: ...
 
+class Penalties:
+    """What is held against tokens; counts are of a text and an answer."""
+
+    def __init__(self, repetition: float, presence: float, frequency: float, logit_bias: Sequence[tuple[int, float]], tokens: NDArray[numpy.int64], in_text: NDArray[numpy.int32], in_answer: NDArray[numpy.int32]) -> None: ...
+
 class TreeLimits:
     """What a draft may propose; see draft_tree.hpp."""
 
-    def __init__(self, most_depth: int, floors: Sequence[float], least_own: float, least_sum: float, sharpness: float, most_siblings: int, most_in_frontier: int, most_rows: int, draws: Draws | None) -> None: ...
+    def __init__(self, most_depth: int, floors: Sequence[float], least_own: float, least_sum: float, sharpness: float, most_siblings: int, most_in_frontier: int, most_rows: int, draws: Draws | None, penalties: Penalties | None) -> None: ...
 
 class DraftTree:
     """A tree of guesses, and its nodes that were evaluated, a row each."""

@@ -11,7 +11,7 @@ from math import prod
 
 from mxconv.arrays import F32, F64
 from mxconv.drafts.acceptance import Acceptance, RejectionAcceptance, limits_at_once
-from mxconv.drafts.guesses import Sharpened, Sharpness, top_probability
+from mxconv.drafts.guesses import Sharpened, Sharpness
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics, RoundTree
@@ -122,9 +122,9 @@ class Level:
                 if grown is not None:
                     return Proposal(grown.tokens, probabilities=grown.probabilities)
             for token, logits, drawn_from in self._own_tokens(context, num_tokens):
+                probabilities.append(self.acceptance.chance(logits, len(context) + len(tokens)))
                 tokens.append(token)
                 distributions += drawn_from
-                probabilities.append(top_probability(logits))
                 if not (probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor):
                     break
         return Proposal(tokens, distributions, probabilities)
@@ -154,7 +154,7 @@ class Level:
 
     def _grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
         """All passes in one call, where the decoder and the rule of the run can."""
-        by_rule = limits_at_once(self.acceptance, limits, len(context))
+        by_rule = limits_at_once(self.acceptance, limits, context)
         if by_rule is None:
             return None
         begin, missing = self.statistics.clock(), self._missing(context)

@@ -39,6 +39,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
 from mxconv.text.distribution import Sampling
+from mxconv.text.penalties import Penalties
 
 CONFIG = json.loads((TRAINED / "config.json").read_text())
 TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")
@@ -159,7 +160,7 @@ def test_every_text_is_the_targets_own(folder: Path, name: str, is_constrained: 
         check(loaded, lengths, tree, [vocabulary.compile(each) if is_constrained else None for each in CONSTRAINTS])
 
 
-@pytest.mark.parametrize("selection", [GREEDY, Selection(Sampling(0.7), seed=3)])
+@pytest.mark.parametrize("selection", [GREEDY, Selection(Sampling(0.7), seed=3), Selection(penalties=Penalties(1.1))])
 def test_a_text_alone_takes_the_passes_of_generate_and_texts_side_by_side_share_theirs(
     folder: Path, selection: Selection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

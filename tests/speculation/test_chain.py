@@ -103,7 +103,7 @@ def test_each_kind_alone(loaded: dict[str, LoadedLevel], name: str) -> None:
     is_rare = name == "stand" and selection is not GREEDY  # little comes again in 60 drawn tokens
     assert (accepted > 0 or is_rare) and proposed > 0 and accepted <= proposed
     is_disguised = name in ("noisy", "padded") or (name == "renumbered" and selection is GREEDY)  # noise goes by number
-    assert accepted > 0.5 * proposed or not is_disguised
+    assert accepted > 0.4 * proposed or not is_disguised
 
 
 @pytest.mark.parametrize("names", [["padded", "stand"], ["mxfp4", "renumbered", "layer-skip"]], ids=" <- ".join)

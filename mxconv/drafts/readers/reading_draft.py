@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance, limits_at_once
-from mxconv.drafts.guesses import SHARPNESS, Sharpness, top_probability
+from mxconv.drafts.guesses import SHARPNESS, Sharpness
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
@@ -59,9 +59,9 @@ class ReadingDraft(ABC):
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
         """(num_rows, vocab_size): the logits of a tree's new rows after the context, all of one depth, the next."""
 
-    def own_chance(self, logits: F32) -> float:
-        """The chance of the likeliest token of a chain's last logits, (vocab_size,)."""
-        return top_probability(logits)
+    def own_chance(self, logits: F32, position: int) -> float:
+        """The chance of the token that a chain's last logits, (vocab_size,), choose."""
+        return self.listener.acceptance.chance(logits, position)
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """A chain, a pass a token."""
@@ -82,7 +82,7 @@ class ReadingDraft(ABC):
             proposal.tokens.extend(guess.tokens)
             if guess.distribution is not None:
                 proposal.distributions.append(guess.distribution)
-            own_chance = self.own_chance(logits)
+            own_chance = self.own_chance(logits, len(context) + depth)
             proposal.probabilities.append(own_chance)
             chance *= own_chance
             if not goes_on(chance, own_chance):
@@ -124,7 +124,7 @@ class ReadingDraft(ABC):
         return (first, self.evaluate) if rules is None else rules.passes(context, first, self.evaluate)
 
     def _grown_at_once(self, context: Sequence[int], limits: TreeLimits) -> Proposal | None:
-        by_rule = limits_at_once(self.listener.acceptance, limits, len(context))
+        by_rule = limits_at_once(self.listener.acceptance, limits, context)
         grown = None if by_rule is None else self.grow_at_once(context, by_rule)
         return None if grown is None else of_grown(grown, limits.floors)[0]
 

@@ -270,9 +270,28 @@ class BoundDecoder {
 
 TreeLimits make_limits(int64_t most_depth, std::vector<double> floors, double least_own, double least_sum,
                        double sharpness, int64_t most_siblings, int64_t most_in_frontier, int64_t most_rows,
-                       std::optional<Draws> draws) {
+                       std::optional<Draws> draws, std::optional<Penalties> penalties) {
     return {most_depth,    std::move(floors), least_own, least_sum, sharpness,
-            most_siblings, most_in_frontier,  most_rows, draws};
+            most_siblings, most_in_frontier,  most_rows, draws,     std::move(penalties)};
+}
+
+Penalties make_penalties(double repetition, double presence, double frequency,
+                         std::vector<std::pair<int64_t, float>> bias, const Array<int64_t>& tokens,
+                         const Array<int32_t>& in_text, const Array<int32_t>& in_answer) {
+    const auto count = static_cast<int64_t>(tokens.size());
+    require(tokens, "tokens", {count});
+    require(in_text, "in_text", {count});
+    require(in_answer, "in_answer", {count});
+    bool are_ids = std::all_of(tokens.data(), tokens.data() + count, [](int64_t token) { return token >= 0; });
+    for (const auto& one : bias) are_ids &= one.first >= 0;
+    require_that(are_ids, "token ids of at least 0 are required");
+    return {static_cast<float>(repetition),
+            static_cast<float>(presence),
+            static_cast<float>(frequency),
+            std::move(bias),
+            {tokens.data(), tokens.data() + count},
+            {in_text.data(), in_text.data() + count},
+            {in_answer.data(), in_answer.data() + count}};
 }
 
 Draws make_draws(double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t position) {
@@ -300,10 +319,14 @@ void bind_decoder(nb::module_& module) {
     define_init(screen, &make_screen, {"projection", "scores", "num_candidates"});
     nb::class_<Draws> draws(module, "Draws", "Draws at random that are coupled by their noise.");
     define_init(draws, &make_draws, {"temperature", "top_k", "top_p", "min_p", "seed", "position"});
+    nb::class_<Penalties> penalties(module, "Penalties",
+                                    "What is held against tokens; counts are of a text and an answer.");
+    define_init(penalties, &make_penalties,
+                {"repetition", "presence", "frequency", "logit_bias", "tokens", "in_text", "in_answer"});
     nb::class_<TreeLimits> limits(module, "TreeLimits", "What a draft may propose; see draft_tree.hpp.");
     define_init(limits, &make_limits,
                 {"most_depth", "floors", "least_own", "least_sum", "sharpness", "most_siblings", "most_in_frontier",
-                 "most_rows", "draws"});
+                 "most_rows", "draws", "penalties"});
     nb::class_<DraftTree>(module, "DraftTree", "A tree of guesses, and its nodes that were evaluated, a row each.")
         .def_prop_ro("tokens", [](const DraftTree& self) { return each_node(self, &TreeNode::token); })
         .def_prop_ro("parents", [](const DraftTree& self) { return each_node(self, &TreeNode::parent); })

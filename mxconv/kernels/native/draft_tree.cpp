@@ -167,7 +167,38 @@ void look_up(const Kernels& kernels, const Matrix& embedding, float multiplier, 
     }
 }
 
-void DraftTree::add_guesses(const float* logits, int64_t stride, int64_t count, const int64_t* ids) {
+void Penalties::apply(float* logits, int64_t count, const std::vector<int64_t>& path) const {
+    const auto penalized = [&](float logit, int32_t num_in_text, int32_t num_in_answer) {
+        if (num_in_text > 0) logit = logit < 0.0f ? logit * repetition : logit / repetition;
+        logit -= frequency * static_cast<float>(num_in_answer);
+        return logit - (num_in_answer > 0 ? presence : 0.0f);
+    };
+    for (const auto& [token, added] : bias) {
+        if (token < count) logits[token] += added;
+    }
+    std::vector<float> before;
+    for (const int64_t token : path) before.push_back(logits[token]);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+        if (tokens[i] < count) logits[tokens[i]] = penalized(logits[tokens[i]], in_text[i], in_answer[i]);
+    }
+    for (size_t i = 0; i < path.size(); ++i) {
+        const auto place = static_cast<size_t>(std::find(tokens.begin(), tokens.end(), path[i]) - tokens.begin());
+        const auto more = static_cast<int32_t>(std::count(path.begin(), path.end(), path[i]));
+        const bool is_new = place == tokens.size();
+        logits[path[i]] =
+            penalized(before[i], more + (is_new ? 0 : in_text[place]), more + (is_new ? 0 : in_answer[place]));
+    }
+}
+
+std::vector<int64_t> DraftTree::path(int64_t node) const {
+    std::vector<int64_t> tokens;
+    for (; node >= 0; node = nodes_[static_cast<size_t>(node)].parent) {
+        tokens.push_back(nodes_[static_cast<size_t>(node)].token);
+    }
+    return tokens;
+}
+
+void DraftTree::add_guesses(float* logits, int64_t stride, int64_t count, const int64_t* ids) {
     const std::vector<int64_t> parents =
         rows_.empty() ? std::vector<int64_t>{-1} : std::vector<int64_t>(rows_.end() - num_last_, rows_.end());
     const int64_t first = static_cast<int64_t>(nodes_.size());
@@ -175,7 +206,8 @@ void DraftTree::add_guesses(const float* logits, int64_t stride, int64_t count, 
     for (size_t i = 0; i < parents.size(); ++i) {
         const double along = parents[i] < 0 ? 1.0 : nodes_[static_cast<size_t>(parents[i])].chance;
         const double least = limits_.floors.front() / std::max(along, 1e-300);
-        const float* row = logits + static_cast<int64_t>(i) * stride;
+        float* row = logits + static_cast<int64_t>(i) * stride;
+        if (limits_.penalties) limits_.penalties->apply(row, count, path(parents[i]));
         const double sharpness = limits_.sharpness;
         for (const auto& [token, own] : limits_.draws ? drawn(row, count, *limits_.draws, depth_, sharpness, most, ids)
                                                       : likeliest(row, count, sharpness, most)) {

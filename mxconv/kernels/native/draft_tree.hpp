@@ -20,6 +20,17 @@ struct Draws {
     uint64_t seed, position;  // of the first token to be drawn
 };
 
+// What is held against tokens by those of the text: mxconv/text/penalties.py.
+struct Penalties {
+    float repetition, presence, frequency;
+    std::vector<std::pair<int64_t, float>> bias;  // by token
+    std::vector<int64_t> tokens;                  // of the text, each once
+    std::vector<int32_t> in_text, in_answer;      // how often it has them
+
+    // Change logits after some more tokens of the answer.
+    void apply(float* logits, int64_t count, const std::vector<int64_t>& path) const;
+};
+
 using Guesses = std::vector<std::pair<int32_t, double>>;  // tokens and their chances, the likeliest first
 
 struct TreeLimits {
@@ -29,6 +40,7 @@ struct TreeLimits {
     double sharpness;             // factor of the logits
     int64_t most_siblings, most_in_frontier, most_rows;
     std::optional<Draws> draws;  // the likeliest tokens without
+    std::optional<Penalties> penalties;
 };
 
 struct TreeNode {
@@ -45,9 +57,9 @@ class DraftTree {
     const std::vector<TreeNode>& nodes() const { return nodes_; }
     const std::vector<int64_t>& rows() const { return rows_; }
 
-    // Add guesses after the context, or after the rows that were evaluated last: logits `stride` apart, `count` each. Noise is
-    // that of the tokens' ids, where they are not their places.
-    void add_guesses(const float* logits, int64_t stride, int64_t count, const int64_t* ids);
+    // Add guesses after the context, or after the rows that were evaluated last: logits `stride` apart, `count` each, to which
+    // penalties are applied. Noise is that of the tokens' ids, where they are not their places.
+    void add_guesses(float* logits, int64_t stride, int64_t count, const int64_t* ids);
 
     // Choose nodes to evaluate next, as further rows; returns how many, 0 at the end.
     int64_t go_on();
@@ -63,6 +75,7 @@ class DraftTree {
 
   private:
     std::vector<int64_t> able(int64_t first) const;
+    std::vector<int64_t> path(int64_t node) const;  // its tokens, from the last one on
 
     TreeLimits limits_;
     std::vector<TreeNode> nodes_;

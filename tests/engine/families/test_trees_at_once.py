@@ -27,8 +27,9 @@ from mxconv.serving.joint_passes import PROMPT_ROWS, JointPasses
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.speculation.level import Level
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.selection import MAX_SEED
+from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.text.distribution import Sampling, distribution
+from mxconv.text.penalties import Penalties
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 pytestmark = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
@@ -40,6 +41,7 @@ SAMPLINGS = [
     Sampling(0.8, top_p=0.7),
     Sampling(0.9, 9, 0.9, 0.05),
 ]
+PENALTIES = [Penalties(), Penalties(1.3), Penalties(0.8, 0.4, -0.3), Penalties(1.0, 0.0, 0.5, ((7, 3.0), (95, -5.0)))]
 NAMES = [name for name in checkpoints.FAMILIES if "several towers" not in name]
 FORMS = [*TARGETS, *DRAFTS]
 
@@ -64,6 +66,8 @@ def by_passes(
         return own_chance >= limits.least_own and chance >= limits.least_sum
 
     first = session.feed(decoder, session.align(context), 1)[0]
+    if rule.rules is not None:
+        first, evaluate = rule.rules.passes(context, first, evaluate)
     depth = limits.most_depth
     return grow_by_passes(first, len(context), evaluate, rule, limits.sharpness, depth, limits.floors, goes_on)
 
@@ -72,7 +76,7 @@ def assert_alike(decoder: Decoder, context: list[int], limits: TreeLimits, rule:
     """Twice one after the other, so that the second tree begins below a kept path."""
     at_once, one_by_one = Session(decoder.new_cache()), Session(decoder.new_cache())
     for _ in range(2):
-        by_rule = limits_at_once(rule, limits, len(context))
+        by_rule = limits_at_once(rule, limits, context)
         assert by_rule is not None
         grown = at_once.grow(decoder, at_once.align(context), decoder.config.vocab_size, by_rule)
         assert grown is not None
@@ -80,7 +84,7 @@ def assert_alike(decoder: Decoder, context: list[int], limits: TreeLimits, rule:
         expected, rows = by_passes(one_by_one, decoder, context, limits, rule)
         assert (proposal.tokens, proposal.parents, kept) == (expected.tokens, expected.parents, rows)
         # the shares of draws that cannot come first are left out, by either way some more
-        tolerance = 1e-5 if rule is GREEDY else 1e-3
+        tolerance = 1e-5 if isinstance(rule, GreedyAcceptance) else 1e-3
         np.testing.assert_allclose(proposal.probabilities, expected.probabilities, rtol=tolerance)
         for session in (at_once, one_by_one):
             session.keep(len(context), kept)
@@ -113,7 +117,10 @@ def test_any_limits(draft: Decoder, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 70))
     context = np.random.default_rng(count).integers(0, draft.config.vocab_size, count).tolist()
     sampling = data.draw(st.sampled_from([None, *SAMPLINGS]))
-    rule = GREEDY if sampling is None else CoupledAcceptance(sampling, data.draw(st.integers(0, MAX_SEED)))
+    drawn = Selection(
+        sampling, seed=data.draw(st.integers(0, MAX_SEED)), penalties=data.draw(st.sampled_from(PENALTIES))
+    )
+    rule = drawn.acceptance(count // 2)
     assert_alike(draft, context, TreeLimits(depth, floors, *least, sharpness), rule)
 
 
