@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kNegligible = -16.0;  // a logarithm: 50,000 such shares change a chance by half a percent
 constexpr int64_t kCompared = 16;      // logits of which only the greatest are compared first
+constexpr double kLog2 = 0.6931471805599453;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 typedef float Lanes __attribute__((vector_size(16)));
@@ -85,36 +86,34 @@ void insert(Guesses& best, int32_t token, double score, int64_t most) {
 
 __extension__ typedef unsigned __int128 Wide;
 
-// A token's number of NumPy's stream Philox(key=[seed, position]).random(). Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3": Philox4x64-10.
-double uniform(uint64_t seed, uint64_t position, int64_t token) {
-    uint64_t counter[4] = {static_cast<uint64_t>(token) / 4 + 1, 0, 0, 0};
-    for (int round = 0; round < 10; ++round) {
-        const Wide even = Wide{0xD2E7470EE14C6C93} * counter[0], odd = Wide{0xCA5A826395121157} * counter[2];
-        counter[0] = static_cast<uint64_t>(odd >> 64) ^ counter[1] ^ seed;
-        counter[2] = static_cast<uint64_t>(even >> 64) ^ counter[3] ^ position;
-        counter[1] = static_cast<uint64_t>(odd);
-        counter[3] = static_cast<uint64_t>(even);
-        seed += 0x9E3779B97F4A7C15;
-        position += 0xBB67AE8584CAA73B;
-    }
-    return static_cast<double>(counter[token % 4] >> 11) * 0x1p-53;
-}
-
-// Keep the tokens that may be drawn, of those with their weights: the likeliest ones weigh 1.
+// Keep the tokens that may be drawn, of those near the highest with the logarithms of their weights: that weighs 1.
 void keep_likely(Guesses& near, const Draws& draws) {
-    if (draws.top_k > 0 || draws.top_p < 1.0) {
-        std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-        if (draws.top_k > 0 && near.size() > static_cast<size_t>(draws.top_k)) {
-            near.resize(static_cast<size_t>(draws.top_k));
-        }
-        double sum = 0.0, total = 0.0;
-        for (const auto& one : near) total += one.second;
+    const auto is_likelier = [](const auto& a, const auto& b) { return a.second > b.second; };
+    if (draws.top_k > 0 && near.size() > static_cast<size_t>(draws.top_k)) {
+        std::nth_element(near.begin(), near.begin() + (draws.top_k - 1), near.end(), is_likelier);
+        near.resize(static_cast<size_t>(draws.top_k));
+    }
+    if (draws.top_p < 1.0) {
+        constexpr int kSteps =
+            8;  // of a unit of the logarithm: what is further than the step that reaches top_p is not sorted
+        std::vector<double> sums(static_cast<size_t>(-kNegligible * kSteps) + 2);
+        const auto step = [](const auto& one) { return static_cast<size_t>(-one.second * kSteps); };
+        double total = 0.0, sum = 0.0;
+        for (const auto& one : near) sums[std::min(step(one), sums.size() - 1)] += std::exp(one.second);
+        for (const double each : sums) total += each;
+        size_t last = 0;
+        for (sum = sums[0]; last + 1 < sums.size() && sum < draws.top_p * total; sum += sums[last]) ++last;
+        const auto is_beyond = [&](const auto& one) { return step(one) > last; };
+        near.erase(std::remove_if(near.begin(), near.end(), is_beyond), near.end());
+        std::stable_sort(near.begin(), near.end(), is_likelier);
         size_t kept = 0;
-        while (kept < near.size() && (kept == 0 || sum < draws.top_p * total)) sum += near[kept++].second;
+        for (sum = 0.0; kept < near.size() && (kept == 0 || sum < draws.top_p * total); ++kept) {
+            sum += std::exp(near[kept].second);
+        }
         near.resize(kept);
     }
-    const auto is_unlikely = [&](const auto& one) { return one.second < draws.min_p; };
+    const double least = std::log(draws.min_p);
+    const auto is_unlikely = [&](const auto& one) { return one.second < least; };
     near.erase(std::remove_if(near.begin(), near.end(), is_unlikely), near.end());
 }
 
@@ -135,21 +134,53 @@ Guesses likeliest(const float* logits, int64_t count, double sharpness, int64_t 
     return best;
 }
 
-Guesses drawn(const float* logits, int64_t count, const Draws& draws, int64_t depth, double sharpness, int64_t most,
+void Noise::begin(uint64_t seed, uint64_t position, int64_t num_tokens) {
+    seed_ = seed;
+    position_ = position;
+    numbers_.assign(static_cast<size_t>(num_tokens + 3) / 4 * 4, -1.0);
+}
+
+// Philox4x64-10, four numbers a block: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3".
+double Noise::of(int64_t token) {
+    const auto place = static_cast<size_t>(token);
+    if (numbers_[place] >= 0.0) return numbers_[place];
+    uint64_t counter[4] = {place / 4 + 1, 0, 0, 0}, key[2] = {seed_, position_};
+    for (int round = 0; round < 10; ++round) {
+        const Wide even = Wide{0xD2E7470EE14C6C93} * counter[0], odd = Wide{0xCA5A826395121157} * counter[2];
+        counter[0] = static_cast<uint64_t>(odd >> 64) ^ counter[1] ^ key[0];
+        counter[2] = static_cast<uint64_t>(even >> 64) ^ counter[3] ^ key[1];
+        counter[1] = static_cast<uint64_t>(odd);
+        counter[3] = static_cast<uint64_t>(even);
+        key[0] += 0x9E3779B97F4A7C15;
+        key[1] += 0xBB67AE8584CAA73B;
+    }
+    for (size_t i = 0; i < 4; ++i) numbers_[place / 4 * 4 + i] = static_cast<double>(counter[i] >> 11) * 0x1p-53;
+    return numbers_[place];
+}
+
+Guesses drawn(const float* logits, int64_t count, const Draws& draws, Noise& noise, double sharpness, int64_t most,
               const int64_t* ids) {
     Guesses near, best;
     each_near(logits, most < 1 ? 0 : count, -kNegligible * draws.temperature, [&](int32_t token, float highest) {
-        near.emplace_back(token, std::exp((double{logits[token]} - highest) / draws.temperature));
+        near.emplace_back(token, (double{logits[token]} - highest) / draws.temperature);
     });
     keep_likely(near, draws);
-    const uint64_t position = draws.position + static_cast<uint64_t>(depth);
-    for (auto& [token, score] : near) {
-        score = std::log(score) - std::log(-std::log(uniform(draws.seed, position, ids ? ids[token] : token)));
-        insert(best, token, score, most);
+    std::vector<double> scores;  // but for those that are negligible beside the best, and not among it
+    for (const auto& [token, weight] : near) {
+        const double number = noise.of(ids ? ids[token] : token);
+        int exponent = 0;
+        std::frexp(1.0 - number, &exponent);  // the noise is at most -log(1 - number)
+        const bool is_full = static_cast<int64_t>(best.size()) == most;
+        if (is_full && weight + (1 - exponent) * kLog2 <
+                           std::min(best.back().second, best.front().second + kNegligible / sharpness)) {
+            continue;
+        }
+        scores.push_back(weight - std::log(-std::log(number)));
+        insert(best, token, scores.back(), most);
     }
     const double first = best.empty() ? 0.0 : best.front().second;
     double total = 0.0;
-    for (const auto& one : near) total += std::exp((one.second - first) * sharpness);
+    for (const double score : scores) total += std::exp((score - first) * sharpness);
     for (auto& [token, share] : best) share = std::exp((share - first) * sharpness) / total;
     return best;
 }
@@ -203,13 +234,17 @@ void DraftTree::add_guesses(float* logits, int64_t stride, int64_t count, const 
         rows_.empty() ? std::vector<int64_t>{-1} : std::vector<int64_t>(rows_.end() - num_last_, rows_.end());
     const int64_t first = static_cast<int64_t>(nodes_.size());
     const int64_t most = std::min(limits_.most_siblings, static_cast<int64_t>(limits_.floors.size()));
+    if (limits_.draws) {
+        const uint64_t position = limits_.draws->position + static_cast<uint64_t>(depth_);
+        noise_.begin(limits_.draws->seed, position, ids ? *std::max_element(ids, ids + count) + 1 : count);
+    }
     for (size_t i = 0; i < parents.size(); ++i) {
         const double along = parents[i] < 0 ? 1.0 : nodes_[static_cast<size_t>(parents[i])].chance;
         const double least = limits_.floors.front() / std::max(along, 1e-300);
         float* row = logits + static_cast<int64_t>(i) * stride;
         if (limits_.penalties) limits_.penalties->apply(row, count, path(parents[i]));
         const double sharpness = limits_.sharpness;
-        for (const auto& [token, own] : limits_.draws ? drawn(row, count, *limits_.draws, depth_, sharpness, most, ids)
+        for (const auto& [token, own] : limits_.draws ? drawn(row, count, *limits_.draws, noise_, sharpness, most, ids)
                                                       : likeliest(row, count, sharpness, most)) {
             if (own > 0.0 && own >= least) nodes_.push_back({token, parents[i], own, along * own});
         }

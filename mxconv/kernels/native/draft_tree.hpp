@@ -20,6 +20,17 @@ struct Draws {
     uint64_t seed, position;  // of the first token to be drawn
 };
 
+// The numbers of a position, computed when they are asked for: NumPy's Philox(key=[seed, position]).random().
+class Noise {
+  public:
+    void begin(uint64_t seed, uint64_t position, int64_t num_tokens);
+    double of(int64_t token);
+
+  private:
+    uint64_t seed_ = 0, position_ = 0;
+    std::vector<double> numbers_;  // by token; negative: not yet
+};
+
 // What is held against tokens by those of the text: mxconv/text/penalties.py.
 struct Penalties {
     float repetition, presence, frequency;
@@ -78,6 +89,7 @@ class DraftTree {
     std::vector<int64_t> path(int64_t node) const;  // its tokens, from the last one on
 
     TreeLimits limits_;
+    Noise noise_;
     std::vector<TreeNode> nodes_;
     std::vector<int64_t> rows_, row_of_;  // nodes of rows, rows of nodes or -1
     std::vector<uint64_t> all_masks_, masks_;
@@ -88,8 +100,9 @@ class DraftTree {
 // equal ones the lower token. None where the greatest logit is infinite.
 Guesses likeliest(const float* logits, int64_t count, double sharpness, int64_t most);
 
-// The tokens that draws put first, `depth` positions after the first one, and their shares of the softmax of sharper scores.
-Guesses drawn(const float* logits, int64_t count, const Draws& draws, int64_t depth, double sharpness, int64_t most,
+// The tokens that draws with some noise put first, and their shares of the softmax of sharper scores. `ids` are the tokens that
+// logits are of, in order; nullptr: all from 0 on.
+Guesses drawn(const float* logits, int64_t count, const Draws& draws, Noise& noise, double sharpness, int64_t most,
               const int64_t* ids);
 
 // Rows of an embedding of 16 bits, widened and multiplied, one after another.

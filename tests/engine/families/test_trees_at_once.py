@@ -1,7 +1,9 @@
 """Trees that a native decoder grows in one call are those of one pass after another, and so are caches after them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_models import DRAFTS, TARGETS, native_copy, with_format
 
+from mxconv.arch.families.registry import describe_file
+from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, limits_at_once
 from mxconv.drafts.passes import Load
@@ -20,6 +24,7 @@ from mxconv.drafts.trees import grow_by_passes, of_grown
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.states import Reads
+from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.tree import Tree, TreeLimits
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
@@ -156,18 +161,33 @@ def test_a_level_proposes_the_same_chains_and_trees_either_way(
     assert proposals() == at_once
 
 
-def test_draws_among_many_tokens_are_those_of_numpys_noise() -> None:
-    """The likeliest of 5,000 tokens and those that the noise favours; of a tree, as a decoder has few."""
-    random = np.random.default_rng(3)
-    for seed, sampling in enumerate(SAMPLINGS):
-        rule, position = CoupledAcceptance(sampling, MAX_SEED - seed), 2**40 + seed
-        for _ in range(40):
-            logits = random.standard_normal(5000).astype(np.float32) * 4
-            with np.errstate(divide="ignore"):
-                shares = np.log(distribution(logits, sampling))
+def test_draws_among_many_tokens_are_those_of_numpys_noise(tmp_path: Path) -> None:
+    """Most of 5,000 tokens are too unlikely to be looked at, unless the noise favours them."""
+    checkpoints.write_checkpoint(checkpoints.make_model("llama", vocab_size=5000), tmp_path)
+    config = describe_file(tmp_path / "config.json")
+    with open_checkpoint(tmp_path) as checkpoint:
+        weights = with_format(dense_weights(checkpoint.tensors, config), BF16)
+    config = replace(config, logit_multiplier=2.0)
+    decoder = native_copy(config, weights, Matrices(choose_engine(num_threads=2)), TARGETS["dense"])
+    context, cache = list(range(60)), decoder.new_cache()
+    rows = decoder.forward(context, cache)
+    assert 2 < rows.std() < 5
+    for number, sampling in enumerate([*SAMPLINGS, Sampling(0.05), Sampling(3.0)]):
+        rule = CoupledAcceptance(sampling, MAX_SEED - number)
+        for position in range(1, len(context) + 1):
+            logits, limits = rows[position - 1], TreeLimits(1, [0.0] * 3, -inf, -inf, 1.5)
             key = np.array([rule.seed, position], np.uint64)
             noise = -np.log(-np.log(np.random.Generator(np.random.Philox(key=key)).random(5000)))
-            assert rule.draw(logits, position) == int(np.argmax(shares + noise))
+            with np.errstate(divide="ignore"):
+                scores = np.log(distribution(logits, sampling)) + noise
+            weights_of = np.exp(1.5 * (scores - scores.max()))
+            assert rule.draw(logits, position) == int(scores.argmax())
+            cache.truncate(position - 1)
+            by_rule = limits_at_once(rule, limits, context[:position])
+            assert by_rule is not None
+            grown = decoder.grow(context[position - 1 : position], cache, 5000, by_rule)
+            assert grown is not None and grown.tokens[0] == int(scores.argmax())
+            assert grown.own_chances[0] == pytest.approx(weights_of.max() / weights_of.sum(), rel=0.02)
 
 
 @pytest.mark.parametrize(
