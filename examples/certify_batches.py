@@ -2,10 +2,10 @@
 
     python examples/certify_batches.py CHECKPOINT [NUM_REQUESTS [AT_A_TIME,... [DRAFT ...]]]
 
-Requests are greedy and drawn with seeds of their own; most begin with the same text, kept once. Each is decoded alone,
-plainly; then all of them 1, 2, 5 and 16 (or AT_A_TIME) at a time with trees of 16 nodes, in random order, some given up
-on the way, caches so small that texts are set back. Targets are the 16-bit weights, stored as they are and as BSFP; the
-4-bit copy and what is below it draft: prompt-lookup, or every DRAFT.
+Requests are greedy and drawn with seeds of their own, some with penalties; most begin with the same text, kept once.
+Each is decoded alone, plainly; then all of them 1, 2, 5 and 16 (or AT_A_TIME) at a time with trees of 16 nodes, in
+random order, some given up on the way, caches so small that texts are set back. Targets are the 16-bit weights, stored
+as they are and as BSFP; the 4-bit copy and what is below it draft: prompt-lookup, every DRAFT, or nothing for `none`.
 """
 
 import hashlib
@@ -27,8 +27,9 @@ from mxconv.engine.kv_pages import PAGE
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
+from mxconv.text.penalties import Penalties
 
 Observed = list[tuple[int, bytes]]  # tokens, each with the SHA-256 of the logits that chose it
 SHARED, LONGEST = 2 * PAGE + 7, 140  # tokens of the beginning, and of an answer
@@ -40,7 +41,9 @@ def requests_of(count: int, vocab_size: int, random: np.random.Generator) -> lis
     for seed in range(count):
         own = random.integers(3, vocab_size, int(random.integers(1, 40))).tolist()
         prompt = own if seed % 4 == 3 else [*beginning, *own]
-        selection = GREEDY if seed % 2 else Selection(Sampling(0.9, top_p=0.95), seed=seed)
+        penalties = Penalties(1.1, 0.2, 0.1) if seed % 3 == 0 else Penalties()
+        sampling = None if seed % 2 else Sampling(0.9, top_p=0.95 if seed % 4 else 1.0)
+        selection = Selection(sampling, seed=seed, penalties=penalties)
         made.append(Request(prompt, LONGEST if seed % 5 == 0 else int(random.integers(1, 48)), (), selection))
     return made
 
@@ -90,7 +93,7 @@ def together(
 
 
 def main(checkpoint: Path, num_requests: int = 200, widths: str = "1,2,5,16", *drafts: str) -> None:
-    specs = [parse_draft(text) for text in drafts or ("prompt-lookup",)]
+    specs = [parse_draft(text) for text in drafts or ("prompt-lookup",) if text != "none"]
     for codec, name in (("mxfp4", "as they are"), ("bsfp", "BSFP")):
         package = Path(tempfile.mkdtemp()) / codec
         with open_checkpoint(checkpoint) as source:
