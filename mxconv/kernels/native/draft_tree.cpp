@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNegligible = -16.0;  // a logarithm: 50,000 such shares change a chance by half a percent
 constexpr int64_t kCompared = 16;      // logits of which only the greatest are compared first
-constexpr double kLog2 = 0.6931471805599453;
+constexpr double kLn2 = 0.6931471805599453;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 typedef float Lanes __attribute__((vector_size(16)));
@@ -86,7 +86,7 @@ void insert(Guesses& best, int32_t token, double score, int64_t most) {
 
 __extension__ typedef unsigned __int128 Wide;
 
-// Keep the tokens that may be drawn, of those near the highest with the logarithms of their weights: that weighs 1.
+// Keep the tokens that may be drawn, of those near the highest with the logarithms of their weights; the highest weighs 1.
 void keep_likely(Guesses& near, const Draws& draws) {
     const auto is_likelier = [](const auto& a, const auto& b) { return a.second > b.second; };
     if (draws.top_k > 0 && near.size() > static_cast<size_t>(draws.top_k)) {
@@ -94,8 +94,7 @@ void keep_likely(Guesses& near, const Draws& draws) {
         near.resize(static_cast<size_t>(draws.top_k));
     }
     if (draws.top_p < 1.0) {
-        constexpr int kSteps =
-            8;  // of a unit of the logarithm: what is further than the step that reaches top_p is not sorted
+        constexpr int kSteps = 8;  // of a unit of the logarithm: sorted are tokens up to the step that reaches top_p
         std::vector<double> sums(static_cast<size_t>(-kNegligible * kSteps) + 2);
         const auto step = [](const auto& one) { return static_cast<size_t>(-one.second * kSteps); };
         double total = 0.0, sum = 0.0;
@@ -171,7 +170,7 @@ Guesses drawn(const float* logits, int64_t count, const Draws& draws, Noise& noi
         int exponent = 0;
         std::frexp(1.0 - number, &exponent);  // the noise is at most -log(1 - number)
         const bool is_full = static_cast<int64_t>(best.size()) == most;
-        if (is_full && weight + (1 - exponent) * kLog2 <
+        if (is_full && weight + (1 - exponent) * kLn2 <
                            std::min(best.back().second, best.front().second + kNegligible / sharpness)) {
             continue;
         }
