@@ -121,8 +121,9 @@ class Conversation:
             guesser = guessers[-1] if guessers else None
             if reader is not None:
                 text = reader.feed(text) + (reader.finish() if is_last else "")
-                yield ReplyPiece(reader.reasoning[num_thought:], guesser, is_thought=True)
-                num_thought = len(reader.reasoning)
+                if thought := reader.reasoning[num_thought:]:
+                    yield ReplyPiece(thought, guesser, is_thought=True)
+                    num_thought += len(thought)
             yield ReplyPiece(text, guesser)
 
         while not (sequence.is_done or stream.stopped):

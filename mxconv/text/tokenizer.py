@@ -123,7 +123,7 @@ class Tokenizer:
     def special_names(self) -> list[str]:
         """The names of special tokens, as `encode` finds them in a text."""
         added = self._backend.get_added_tokens_decoder()
-        return [added[token].content for token in self.special_token_ids]
+        return [name for token in self.special_token_ids if (name := added[token].content)]
 
     @cached_property
     def _plain_backend(self) -> "Backend":

@@ -33,6 +33,7 @@ IGNORED_HERE = IGNORED | {
 class Block(Note):
     """A text, a call that an assistant wrote, what a function gave, what an assistant thought, or another of its."""
 
+    kinds = KNOWN
     type: str
     text: str = ""
     id: str | None = None

@@ -30,7 +30,7 @@ IGNORED = frozenset((
     *("user", "metadata", "store", "service_tier", "safety_identifier", "moderation", "verbosity", "prediction"),
     *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control", "cache_prompt"),
     *("priority", "request_id", "id_slot", "slot_id", "timings_per_token", "return_progress", "keep_alive"),
-    *("options", "num_ctx", "provider", "transforms", "route", "models", "plugins", "session_id", "cache_salt"),
+    *("num_ctx", "provider", "transforms", "route", "models", "session_id", "cache_salt"),
     *("return_tokens_as_token_ids", "include_reasoning", "include_thoughts", "usage"),
 ))  # fmt: skip
 NEUTRAL: Neutral = {
@@ -95,6 +95,12 @@ class MxconvOptions(Body):
     trace: bool = Field(False, description="Say of every token which level guessed it.")
 
 
+class OllamaOptions(Body):
+    """Ollama's, of which sizes change no token; others have fields of their own here."""
+
+    ignored = frozenset(("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "use_mmap", "numa"))
+
+
 class DecodingBody(Body):
     """Fields of both endpoints."""
 
@@ -144,6 +150,7 @@ class DecodingBody(Body):
     guided_choice: Annotated[list[AnswerText], Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
     json_schema: dict[str, Any] | None = Field(None, description="As llama-server names it.")
     grammar: str | None = Field(None, description="As llama-server names it: GBNF or Lark.")
+    options: OllamaOptions | None = None
     mxconv: MxconvOptions | None = None
 
     @model_validator(mode="after")

@@ -27,18 +27,22 @@ class Body(BaseModel):
         aliases: other servers' names of fields.
         ignored: fields that change no token.
         neutral: fields that would, each with the values that ask for nothing.
+        kinds: values of `type`; of an object of another kind nothing else is read. Empty for all.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     aliases: ClassVar[Mapping[str, str]] = {}
     ignored: ClassVar[frozenset[str]] = frozenset()
     neutral: ClassVar[Neutral] = {}
+    kinds: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _what_is_asked_for(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
+        if cls.kinds and (kind := given.get("type")) is not None and kind not in cls.kinds:
+            return {"type": kind}
         asked: dict[str, Any] = {}
         for name, value in given.items():
             if value is None or name in cls.ignored:

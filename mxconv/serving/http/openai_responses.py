@@ -32,6 +32,7 @@ ECHOED: dict[str, Any] = {  # fields that an answer repeats, and what it says wh
 class InputItem(Note):
     """A message, a call that an assistant wrote, what a function gave, or what an assistant thought."""
 
+    kinds = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
     type: str = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = Field(None, description="Of messages.")
     content: Content | None = Field(None, description="Of messages, and of thoughts.")
@@ -59,6 +60,7 @@ class FlatTool(Note):
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # which answers repeat
 
     @property
     def plain(self) -> dict[str, Any]:
