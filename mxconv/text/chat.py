@@ -95,7 +95,7 @@ class ChatTemplate:
         if continues:
             plain[-1]["content"] = f"{_text(plain[-1])}{end}"
         refusal: Exception | None = None
-        lossy: str | None = None  # without the text of a system message
+        lossy: str | None = None  # without the text of a late system message
         for changed in alternatives(plain):
             try:
                 text = render_template(
@@ -111,7 +111,7 @@ class ChatTemplate:
             if continues and end not in text:
                 raise ModelError(f"{self.name}: writes no text of the last message; one that it writes is required.")
             text = text.rpartition(end)[0] if continues else text
-            if all(_text(each).strip() in text for each in changed if each["role"] == "system"):
+            if all(_text(each).strip() in text for each in changed[1:] if each["role"] == "system"):
                 return text
             lossy = lossy or text
         if lossy is not None:
