@@ -95,6 +95,7 @@ class TextModel:
     def __init__(self, loaded: LoadedPackage) -> None:
         self.loaded = loaded
         self.recommended = GenerationConfig.from_folder(loaded.folder)
+        self.template_variables: Mapping[str, Any] = {}  # of the chat template, beside messages
         self.vocabulary = ConstraintVocabulary(loaded.tokenizer, loaded.target.config.vocab_size)
         self._hierarchies: dict[object, Hierarchy] = {}
 
@@ -129,7 +130,7 @@ class TextModel:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of messages as the model's chat template puts them."""
-        return encode_prompts(self.loaded.tokenizer, self.loaded.folder, [prompt])[0]
+        return encode_prompts(self.loaded.tokenizer, self.loaded.folder, [prompt], self.template_variables)[0]
 
     def sampling(self, options: Asked, defaults: Mapping[str, Any] = GREEDY_DEFAULTS) -> SamplingInUse:
         """How tokens are chosen, and why so. `defaults` are for what neither options nor the model say anything of."""

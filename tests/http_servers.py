@@ -22,7 +22,7 @@ from trained_levels import TRAINED
 
 from mxconv.decode import Options, TextModel, load
 from mxconv.engine.kv_pages import KvDtype
-from mxconv.serving.http.served import ServeOptions
+from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.server import Serving
 
 TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "
@@ -31,12 +31,12 @@ SECONDS = 60.0
 LAST_SECONDS = 30.0
 
 
-def chat_package(folder: Path, generation_config: dict[str, Any] | None = None) -> Path:
+def chat_package(folder: Path, generation_config: dict[str, Any] | None = None, template: str = TEMPLATE) -> Path:
     """target <- mxfp4 <- stand; tests only read it."""
     shutil.copytree(TRAINED, folder / "source")
     if generation_config is not None:
         (folder / "source" / "generation_config.json").write_text(json.dumps(generation_config))
-    (folder / "source" / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "source" / "chat_template.jinja").write_text(template)
     quantize(folder / "source", folder / NAME, drafts=("stand",))
     return folder / NAME
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxconv.cli.common_options import grouped
-from mxconv.cli.decode_options import ConstraintOptions, Drafting, Runtime, SamplingOptions
+from mxconv.cli.decode_options import ConstraintOptions, Drafting, Runtime, SamplingOptions, TemplateVar, variables_of
 from mxconv.cli.output import Output
 from mxconv.errors import ModelError, install_line
 
@@ -40,6 +40,7 @@ def chat(
     package: Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL; it needs a chat template.")],
     *,
     system: Annotated[str, typer.Option(help="A system message before all turns.")] = "",
+    template_var: TemplateVar = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = 512,
     drafting: Drafting,
     sampling: SamplingOptions,
@@ -64,6 +65,7 @@ def chat(
     out, read = Output(json_output=False), _reader()
     with runtime.load(package, drafting) as model:
         ChatTemplate.from_folder(model.loaded.folder)  # raises an error before the first turn where there is none
+        model.template_variables = variables_of(template_var)
         conversation = Conversation(model, options, system)
         _greet(conversation, out)
         for text in _lines(read):
@@ -121,8 +123,13 @@ def _greet(conversation: "Conversation", out: Output) -> None:
 def _reply(conversation: "Conversation", text: str, out: Output) -> None:
     colours = _colours(conversation)
     try:
+        was_thought = False
         for piece in conversation.say(text):
-            out.line(piece.text, colours.get(piece.guessed_by or ""), end="")
+            if piece.text:
+                if was_thought and not piece.is_thought:
+                    out.line("\n")
+                was_thought = piece.is_thought
+                out.line(piece.text, "dim" if was_thought else colours.get(piece.guessed_by or ""), end="")
         out.line("")
     except KeyboardInterrupt:
         out.line(" (ended)", "dim")

@@ -1,5 +1,6 @@
 """Groups of options of the commands that decode: prompts, which levels draft, how tokens are chosen, what computes."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -31,6 +32,13 @@ ChatOrRaw = Annotated[
     ),
 ]
 System = Annotated[str | None, typer.Option(help="In the chat template: a system message before each prompt.")]
+
+TemplateVar = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", help="A variable of the chat template, such as enable_thinking=false. Repeatable."
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -229,6 +237,20 @@ class Runtime:
 
         found, names = package_of(package), drafting.names
         return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights)
+
+
+def variables_of(given: list[str] | None) -> dict[str, Any]:
+    """The variables of `--template-var`: JSON values where they are such, and texts."""
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, is_set, value = text.partition("=")
+        if not name or not is_set:
+            raise typer.BadParameter(f"--template-var: {text!r}; NAME=VALUE is required.")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def check_system(system: str | None, chat: bool) -> None:

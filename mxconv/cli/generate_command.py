@@ -19,7 +19,9 @@ from mxconv.cli.decode_options import (
     Runtime,
     SamplingOptions,
     System,
+    TemplateVar,
     check_system,
+    variables_of,
 )
 from mxconv.cli.generate_results import geomean, print_results, result_of
 from mxconv.cli.output import Output, progress_bars
@@ -67,6 +69,7 @@ def generate(
     ] = "coupled",
     chat: ChatOrRaw = None,
     system: System = None,
+    template_var: TemplateVar = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
     runtime: Runtime,
     check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
@@ -111,6 +114,7 @@ def generate(
         has_template = system is not None or bool(read_templates(model.loaded.folder)[0])
         in_chat = has_template if chat is None else chat
         given = given_prompts(prompts, [] if prompt is None else [prompt], in_chat, system)
+        model.template_variables = variables_of(template_var)
         in_use = model.sampling(options)
         is_drawn = in_use.selection().sampling is not None
         if check and accept != "coupled" and is_drawn:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.common_options import Json, MaxSequences, grouped, size_option
-from mxconv.cli.decode_options import Drafting, Runtime
+from mxconv.cli.decode_options import Drafting, Runtime, TemplateVar, variables_of
 from mxconv.cli.output import Output
 
 MOST_KEY_BYTES = 4096
@@ -35,6 +35,19 @@ def serve(
     max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of a prompt; all positions.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer; all positions.")] = None,
     max_body_bytes: Annotated[int, size_option("Most bytes of a request.")] = 4_000_000,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An origin whose pages may ask and read, such as http://localhost:3000; * for all. Repeatable."
+        ),
+    ] = None,
+    special_tokens_in_content: Annotated[
+        bool,
+        typer.Option(
+            "--special-tokens-in-content", help="Read names of special tokens in messages as these tokens, not as text."
+        ),
+    ] = False,
+    template_var: TemplateVar = None,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
     learn: Annotated[
         bool,
@@ -54,7 +67,7 @@ def serve(
     from mxconv.errors import ModelError, install_line
 
     try:
-        from mxconv.serving.http.served import ServeOptions
+        from mxconv.serving.http.serve_options import ServeOptions
         from mxconv.serving.http.server import Serving
 
         if learn:
@@ -79,6 +92,8 @@ def serve(
         max_new_tokens=max_new_tokens,
         max_body_bytes=max_body_bytes,
         request_seconds=timeout,
+        allowed_origins=tuple(origin.rstrip("/") for origin in allow_origin or ()),
+        special_tokens_in_content=special_tokens_in_content,
     )
 
     def announce(url: str) -> None:
@@ -89,6 +104,8 @@ def serve(
 
     with ExitStack() as stack:
         models = [stack.enter_context(runtime.load(package, drafting)) for package in packages]
+        for model in models:
+            model.template_variables = variables_of(template_var)
         named = dict(zip(names, models, strict=True))
         learners = {}
         if learn:

@@ -2,22 +2,25 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mxconv.decode import Options, TextModel, selection_of
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request, Sequence
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS
+from mxconv.text.chat import ChatPrompt, ChatTemplate
 from mxconv.text.text_stream import TextStream
+from mxconv.text.thought_reader import ThoughtReader
 
 
 @dataclass(frozen=True)
 class ReplyPiece:
-    """Text that became certain with a token; `guessed_by` names the level, None the target itself."""
+    """Text, or a thought, that became certain with a token; `guessed_by` names the level, None the target itself."""
 
     text: str
     guessed_by: str | None
+    is_thought: bool = False
 
 
 @dataclass
@@ -80,10 +83,11 @@ class Conversation:
         """
         self.turns.append({"role": "user", "content": text})
         try:
-            prompt = self.model.encode(self.messages)
+            template, tokenizer = ChatTemplate.from_folder(self.model.loaded.folder), self.model.loaded.tokenizer
+            prompt = template.encode(tokenizer, self.messages, variables=self.model.template_variables)
             selection = selection_of(self.model, self.options, self.sampling)
-            most, eos = self.options.get("max_new_tokens", 64), self.model.loaded.tokenizer.eos_token_ids
-            sequence = self._engine.submit(Request(prompt, most, eos, selection))
+            most, eos = self.options.get("max_new_tokens", 64), tokenizer.eos_token_ids
+            sequence = self._engine.submit(Request(prompt.token_ids, most, eos, selection))
         except ModelError:
             self.turns.pop()
             raise
@@ -93,7 +97,8 @@ class Conversation:
         begin = time.perf_counter()
         try:
             for piece in self._pieces(sequence, prompt, guessers):
-                reply["content"] += piece.text
+                key = "reasoning_content" if piece.is_thought else "content"
+                reply[key] = reply.get(key, "") + piece.text
                 yield piece
         finally:
             self._engine.cancel(sequence)
@@ -101,12 +106,29 @@ class Conversation:
         if sequence.error is not None:
             raise sequence.error
 
-    def _pieces(self, sequence: Sequence, prompt: list[int], guessers: list[str | None]) -> Iterator[ReplyPiece]:
+    def _pieces(self, sequence: Sequence, prompt: ChatPrompt, guessers: list[str | None]) -> Iterator[ReplyPiece]:
         stops = [*self.model.recommended.stop_strings, *self.options.get("stop_strings", ())]
-        stream = TextStream(self.model.loaded.tokenizer, stops, prompt)
+        tokenizer, form = self.model.loaded.tokenizer, prompt.thought
+        names = () if form is None else (form.begin, form.end)
+        shown = [token for name in names if (token := tokenizer.special_token_id(name)) is not None]
+        stream = TextStream(tokenizer, stops, prompt.token_ids, shown)
+        may_lack = self.options.get("constraint") is not None
+        reader = None if form is None else ThoughtReader(replace(form, may_lack=may_lack), None)
+        num_thought = 0
+
+        def pieces(text: str, is_last: bool = False) -> Iterator[ReplyPiece]:
+            nonlocal num_thought
+            guesser = guessers[-1] if guessers else None
+            if reader is not None:
+                text = reader.feed(text) + (reader.finish() if is_last else "")
+                if thought := reader.reasoning[num_thought:]:
+                    yield ReplyPiece(thought, guesser, is_thought=True)
+                    num_thought += len(thought)
+            yield ReplyPiece(text, guesser)
+
         while not (sequence.is_done or stream.stopped):
             for decided in self._engine.step():
                 if not stream.stopped:
                     guessers.append(decided.guessed_by)
-                    yield ReplyPiece(stream.feed(decided.token), decided.guessed_by)
-        yield ReplyPiece(stream.finish(), guessers[-1] if guessers else None)
+                    yield from pieces(stream.feed(decided.token))
+        yield from pieces(stream.finish(), is_last=True)

@@ -171,7 +171,7 @@ class ConstraintVocabulary:
         ends = sorted(self.tokenizer.eos_token_ids)
         if not ends:
             raise ModelError(
-                f"{self.tokenizer.name}: no token that ends a text; one is required for constraints. Name it as "
+                "tokenizer: no token that ends a text; one is required for constraints. Name it as "
                 "eos_token_id in generation_config.json."
             )
         try:
@@ -196,7 +196,7 @@ class ConstraintVocabulary:
         if messages := [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings():
             reason = _reason(" ".join(messages))
             raise ModelError(f"{constraint.kind}: {reason}; what llguidance supports is required. Change it.")
-        made = Grammar(constraint, guide, matcher, self.tokenizer.eos_token_ids, self.tokenizer.name)
+        made = Grammar(constraint, guide, matcher, self.tokenizer.eos_token_ids)
         made.matcher().mask(self.vocab_size)  # raises where there is no beginning
         return made
 
@@ -226,7 +226,6 @@ class Grammar:
     guide: "LLTokenizer"
     beginning: "LLMatcher"  # compiled once, copied for every answer
     ends: frozenset[int]  # tokens that end an answer
-    name: str  # of the tokenizer, for messages
 
     def matcher(self) -> "GrammarMatcher":
         """At the beginning of an answer."""
@@ -262,7 +261,7 @@ class GrammarMatcher:
         if len(only) < 2 and not self._grammar.ends.issuperset(only) and not self._matcher.validate_tokens(only):
             raise ConstraintError(
                 f"{self._grammar.constraint.kind}: {self._matcher.compute_ff_bytes()!r} must come next, for which "
-                f"{self._grammar.name} has no tokens; tokens for all of it are required. Change the constraint."
+                "the tokenizer has no tokens; tokens for all of it are required. Change the constraint."
             )
         return allowed
 

@@ -14,6 +14,12 @@ MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSch
 IN_PLACE = ("const", "enum", "allOf", "anyOf", "oneOf", "$ref")
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 ANNOTATIONS = ("default", "examples")
+UNHELD = (  # what nobody can tell of a text before it is whole
+    *("not", "if", "contains", "propertyNames", "uniqueItems", "dependentSchemas", "dependentRequired", "dependencies"),
+    *("unevaluatedProperties", "unevaluatedItems", "$dynamicRef"),
+)
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {"uniqueItems": (False,), "propertyNames": (True, {}, {"type": "string"})}
+ASSERTED = ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")  # formats
 FIRST_INEXACT = 1 << 53  # llguidance computes in float64
 MOST_DIGITS, MOST_DECIMALS = 15, 22  # of other numbers, which its parser then rounds correctly
 
@@ -29,19 +35,36 @@ PIECES = re.compile(
 SPACES = r"\t-\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"  # ECMA-262's
 IN_ECMA = {".": r"[^\n\r\u2028\u2029]", r"\s": f"[{SPACES}]", r"\S": f"[^{SPACES}]"}
 SET_OPERATION = re.compile(r"&&|--|~~|.\[|^\[\^?\]$", re.DOTALL)  # in Rust's classes alone
+LOOK_AROUND = re.compile(r"\(\?<?[=!]")
 CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # characters that JSON writes by their numbers alone
 CONTROL_ESCAPE = re.compile(r"\\(?:[xu]\{?0*(?:1?[0-9A-Fa-f]|7[Ff])\}?$|[va0])")
 
 
-def strict_schema(schema: dict[str, Any], place: str = "#") -> dict[str, Any]:
+def strict_schema(schema: dict[str, Any], place: str = "#", closes: bool | None = None) -> dict[str, Any]:
     """The schema, rewritten so that llguidance accepts nothing that it rules out.
+
+    Objects whose properties are named have no others, unless the schema says which: models would add some for ever.
+
+    Args:
+        schema: a JSON Schema.
+        place: a JSON pointer to it.
+        closes: whether objects may be closed; None of a whole schema, which says that.
 
     Raises:
         ModelError: a keyword would be held in part; the message begins with its place, a JSON pointer.
     """
+    closes = not _has_objects_in_parts(schema) if closes is None else closes
     made: dict[str, Any] = {}
     for keyword, value in schema.items():
         at = f"{place}/{keyword}"
+        if keyword in UNHELD:
+            if value in NEUTRAL_VALUES.get(keyword, ()):
+                continue
+            raise _refused(
+                at, value, f"a schema without {keyword}, which cannot be checked token by token, is required"
+            )
+        if keyword == "format" and value not in ASSERTED:
+            continue
         if keyword in ("const", "enum"):
             _check_value(value, at)
         elif keyword in BOUNDS:
@@ -53,23 +76,53 @@ def strict_schema(schema: dict[str, Any], place: str = "#") -> dict[str, Any]:
         elif keyword in MAPS and isinstance(value, dict):
             is_by_pattern = keyword == "patternProperties"
             names = {name: _pattern(name, at) if is_by_pattern else name for name in value}
-            value = {names[name]: _part(part, f"{at}/{name}") for name, part in value.items()}
+            value = {names[name]: _part(part, f"{at}/{name}", closes) for name, part in value.items()}
         elif keyword not in ANNOTATIONS:
-            value = _part(value, at)
+            value = _part(value, at, closes)
         made[keyword] = value
+    named, required = schema.get("properties"), schema.get("required", [])
+    has_all = isinstance(named, dict) and isinstance(required, list) and set(map(str, required)) <= named.keys()
+    if closes and has_all and not {"additionalProperties", "patternProperties", "minProperties"} & schema.keys():
+        made["additionalProperties"] = False
     _check_beside(schema, place)
     if conditions := FORMATS.get(str(schema.get("format"))):
         made["allOf"] = [*made.get("allOf", ()), *({"pattern": pattern} for pattern in conditions)]
     return made
 
 
-def _part(value: Any, place: str) -> Any:
+def unheld_formats(schema: Any, place: str = "#") -> list[str]:
+    """The formats in a schema that annotate values, as JSON Schema has it, and hold for none; a sentence each."""
+    if isinstance(schema, list):
+        return [each for number, part in enumerate(schema) for each in unheld_formats(part, f"{place}/{number}")]
+    if not isinstance(schema, dict):
+        return []
+    found = [] if not isinstance(name := schema.get("format"), str) or name in ASSERTED else [name]
+    parts = ((f"{place}/{key}", value) for key, value in schema.items() if key not in ("const", "enum", *ANNOTATIONS))
+    return [
+        *(f"{place}/format: {name!r} annotates values; no text is checked by it" for name in found),
+        *(each for at, value in parts for each in unheld_formats(value, at)),
+    ]
+
+
+def _part(value: Any, place: str, closes: bool) -> Any:
     """A value with the schemas in it."""
     if isinstance(value, dict):
-        return strict_schema(value, place)
+        return strict_schema(value, place, closes)
     if isinstance(value, list):
-        return [_part(each, f"{place}/{number}") for number, each in enumerate(value)]
+        return [_part(each, f"{place}/{number}", closes) for number, each in enumerate(value)]
     return value
+
+
+def _has_objects_in_parts(value: Any) -> bool:
+    """Whether some object's properties may be named in several places of a schema, so that none of these is all."""
+    if isinstance(value, list):
+        return any(map(_has_objects_in_parts, value))
+    if not isinstance(value, dict):
+        return False
+    several = (isinstance(parts := value.get("allOf"), list) and len(parts) > 1) or (
+        "properties" in value and bool({*IN_PLACE[2:]} & value.keys())
+    )
+    return several or any(map(_has_objects_in_parts, value.values()))
 
 
 def _check_beside(schema: dict[str, Any], place: str) -> None:
@@ -106,6 +159,8 @@ def _pattern(text: str, place: str) -> str:
 
     def piece(found: re.Match[str]) -> str:
         one = found[0]
+        if one == "(" and LOOK_AROUND.match(text, found.start()):
+            raise _refused(place, repr(text), "a pattern without look-around is required")
         is_class = one.startswith("[") and len(one) > 1
         if is_class and SET_OPERATION.search(re.sub(r"\\[\s\S]", "x", one)):
             raise _refused(place, repr(one), "a class without `[`, `&&`, `--` and `~~` is required")

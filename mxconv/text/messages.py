@@ -1,6 +1,9 @@
 """The messages of a conversation, as chat templates see them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, groupby
 from typing import Any
 
 from mxconv.arch.fields import quote
@@ -51,6 +54,88 @@ def plain_json(value: Any, name: str, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [plain_json(each, name, depth + 1) for each in value]
     raise ModelError(f"{name}: holds a {type(value).__name__}; what JSON can say is required. Convert it.")
+
+
+def alternatives(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield messages as they are, and then in other forms of the same, for templates that refuse some forms.
+
+    With as few changes as possible: one at a time, then two, and so on.
+    """
+    tried: list[list[dict[str, Any]]] = []
+    for size in range(len(CHANGES) + 1):
+        for changes in combinations(CHANGES, size):
+            changed = messages
+            for change in changes:
+                changed = change(changed)
+            if changed not in tried:
+                tried.append(changed)
+                yield changed
+
+
+def _with_system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All system messages as one before the others."""
+    systems = [message for message in messages if message["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    return [*_joined(systems), *others]
+
+
+def _with_system_in_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """System messages as the beginning of the user's, where there is a user."""
+    if not any(each["role"] == "user" for each in messages):
+        return messages
+    return _with_turns_joined([{**each, "role": "user"} if each["role"] == "system" else each for each in messages])
+
+
+def _with_turns_joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Turns that follow one of the same role as one with it; calls and what they gave stay alone."""
+    found = []
+    for role, turns in groupby(messages, lambda each: "tool" if each.get("tool_calls") else each["role"]):
+        same = list(turns)
+        found += same if role == "tool" else _joined(same)
+    return found
+
+
+def _joined(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One turn of several, with an empty line between their texts."""
+    if len(turns) < 2 or not all(isinstance(turn["content"], str) for turn in turns):
+        return turns
+    return [{**turns[0], "content": "\n\n".join(turn["content"] for turn in turns)}]
+
+
+def _with_text_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Arguments of calls as JSON texts."""
+
+    def written(function: dict[str, Any]) -> dict[str, Any]:
+        arguments = function.get("arguments")
+        is_text = isinstance(arguments, str)
+        return {**function, "arguments": arguments if is_text else json.dumps(arguments, ensure_ascii=False)}
+
+    return _with_calls(messages, lambda call: {**call, "function": written(call.get("function", {}))})
+
+
+def _with_short_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ids of calls as nine letters and digits, which Mistral's templates demand."""
+
+    def short(value: Any) -> str:
+        return hashlib.sha256(str(value).encode()).hexdigest()[:9]
+
+    shortened = _with_calls(messages, lambda call: {**call, "id": short(call.get("id"))})
+    return [
+        {**each, "tool_call_id": short(each["tool_call_id"])} if each.get("tool_call_id") else each
+        for each in shortened
+    ]
+
+
+def _with_calls(
+    messages: list[dict[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    return [
+        {**each, "tool_calls": [change(call) for call in each["tool_calls"]]} if each.get("tool_calls") else each
+        for each in messages
+    ]
+
+
+CHANGES = (_with_system_first, _with_text_arguments, _with_short_ids, _with_turns_joined, _with_system_in_user)
 
 
 def _plain_message(message: Message, name: str) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class Penalties:
     presence: float = 0.0  # is subtracted from the logits of tokens that the answer has
     frequency: float = 0.0  # is subtracted from them once for every time that the answer has them
     logit_bias: tuple[tuple[int, float], ...] = ()  # tokens, each once, and what is added to their logits, -100 to 100
+    min_new_tokens: int = 0  # of the answer, before which none of `ends` is chosen
+    ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not (is_number(self.repetition) and LEAST_REPETITION <= self.repetition <= MOST_REPETITION):
@@ -47,7 +49,8 @@ class Penalties:
     @property
     def is_neutral(self) -> bool:
         """Whether they change no logits, whatever the text."""
-        return self.repetition == 1 and not self.presence and not self.frequency and not self.logit_bias
+        changes = self.presence or self.frequency or self.logit_bias or (self.min_new_tokens and self.ends)
+        return self.repetition == 1 and not changes
 
     def check(self, vocab_size: int) -> None:
         """Raises ModelError for a bias on a token that a model does not have."""
@@ -69,7 +72,7 @@ def penalized(logits: F32, penalties: Penalties, tokens: I64, num_in_text: I32, 
         num_in_text: (n,) how often prompt and answer have each; 0 for none.
         num_in_answer: (n,) how often the answer has.
     """
-    row = logits.copy()
+    row, num_new = logits.copy(), num_in_answer.sum()
     for token, bias in penalties.logit_bias:
         if token < len(row):
             row[token] += np.float32(bias)
@@ -83,4 +86,6 @@ def penalized(logits: F32, penalties: Penalties, tokens: I64, num_in_text: I32, 
     values -= np.float32(penalties.frequency) * num_in_answer.astype(np.float32)
     values -= np.float32(penalties.presence) * (num_in_answer > 0).astype(np.float32)
     row[tokens] = values
+    if num_new < penalties.min_new_tokens:
+        row[[token for token in penalties.ends if token < len(row)]] = -np.inf
     return row

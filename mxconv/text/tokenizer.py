@@ -1,5 +1,6 @@
 """Text to token ids and back, by the model's own tokenizer.json, or by its tokenizer.model."""
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,12 @@ TURN_ENDS = (
     "<end_of_turn>", "<turn|>", "<end_of_utterance>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
 )  # fmt: skip
 WRITE_IT = "Write it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+# Letters that byte-level vocabularies write bytes as: printable ones as themselves, the others from U+0100 on.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
+BYTE_OF_LETTER = {chr(byte): byte for byte in PRINTABLE} | {
+    chr(0x100 + place): byte for place, byte in enumerate(OTHERS)
+}
 
 
 class Tokenizer:
@@ -112,6 +119,24 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    @cached_property
+    def special_names(self) -> list[str]:
+        """The names of special tokens, as `encode` finds them in a text."""
+        added = self._backend.get_added_tokens_decoder()
+        return [name for token in self.special_token_ids if (name := added[token].content)]
+
+    @cached_property
+    def _plain_backend(self) -> "Backend":
+        """The same, which finds no special tokens in texts."""
+        made = type(self._backend).from_str(self.to_json())
+        made.encode_special_tokens = True
+        return made
+
+    def encode_as_text(self, name: str) -> list[int]:
+        """Token ids of the name of a special token where it is text."""
+        ids: list[int] = self._plain_backend.encode(name, add_special_tokens=False).ids
+        return ids
+
     def encode_from(self, text: str, begin: int) -> list[int]:
         """Token ids of what begins at character `begin` of a text or later, without special tokens around it.
 
@@ -133,6 +158,22 @@ class Tokenizer:
         """Whether a token is a single byte, written as <0xE2>, of which several may make a character."""
         content = self._backend.id_to_token(token)
         return content is not None and len(content) == 6 and content.startswith("<0x")
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """The bytes that a token adds to a text, where its name alone says so: in byte-level vocabularies, and of
+        single bytes. A special token has none."""
+        name = self.name_of(token)
+        if self.is_byte(token):
+            return bytes([int(name[3:5], 16)])
+        if token in self.special_token_ids:
+            return b""
+        if not self._is_byte_level or not all(letter in BYTE_OF_LETTER for letter in name):
+            return None
+        return bytes(BYTE_OF_LETTER[letter] for letter in name)
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        return isinstance(decoder := json.loads(self.to_json()).get("decoder"), dict) and "ByteLevel" in str(decoder)
 
     def name_of(self, token: int) -> str:
         """A token as the vocabulary spells it; empty for none of this tokenizer's."""

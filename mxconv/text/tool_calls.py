@@ -38,8 +38,11 @@ class AnswerReader(Protocol):
         reasoning: so far.
     """
 
-    calls: list[ToolCall]
-    reasoning: str
+    @property
+    def calls(self) -> list[ToolCall]: ...
+
+    @property
+    def reasoning(self) -> str: ...
 
     def feed(self, text: str) -> str:
         """Go on with a piece; returns what is text for certain."""
@@ -116,6 +119,7 @@ class ToolForm:
         if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or name not in tools:
             return None
         arguments = value.get(self.arguments, value.get("arguments", value.get("parameters", {})))
+        arguments = parsed(arguments or "{}") if isinstance(arguments, str) else arguments
         return ToolCall.of(name, arguments) if isinstance(arguments, dict) else None
 
 
@@ -153,6 +157,18 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
 def json_in_grammar(schema: Mapping[str, Any]) -> str:
     """A JSON Schema as the right side of a rule in Lark."""
     return "%json " + json.dumps({**schema, "x-guidance": JSON_STYLE})
+
+
+def calls_or_json(calls: str, schema: Mapping[str, Any]) -> str:
+    """A grammar in Lark of an answer that calls functions, by the grammar of `calls`, or fits a JSON Schema.
+
+    Raises:
+        ModelError: the schema has a keyword that would be held in part.
+    """
+    answer = f"answer: {json_in_grammar(strict_schema(dict(schema)))}\n"
+    if not calls:
+        return answer.replace("answer:", "start:", 1)
+    return f"start: calls | answer\n{answer}{calls.replace('start:', 'calls:', 1)}"
 
 
 def marker_in_grammar(text: str, tokenizer: Tokenizer) -> str:
@@ -240,9 +256,10 @@ class CallReader:
             said += "" if found else text
 
     def finish(self) -> str:
-        if not self._end:
-            self.calls += self._read(self._held.strip().removeprefix(self._begin))
-        is_over = bool(self.calls) and (not self._end or not self._held.strip())
+        rest = self._held.strip()
+        found = self._read(rest.removeprefix(self._begin)) if not self._end or rest.startswith(self._begin) else []
+        self.calls += found  # the last one may lack its end
+        is_over = bool(found) or (bool(self.calls) and (not self._end or not rest))
         return self._release(0 if is_over else len(self._held))
 
     def _release(self, count: int) -> str:

@@ -70,10 +70,10 @@ def test_running_servers_are_asked_and_other_tokens_are_a_defect(run: Any, train
 
 
 def test_a_load_at_which_nothing_succeeds_is_no_figure(run: Any, trained: Path) -> None:
-    with running(trained) as server:
-        outcome = run("bench", "serve", "--url", server.url, "--max-new-tokens", 100_000)
+    with running(trained, max_prompt_tokens=1) as server:
+        outcome = run("bench", "serve", "--url", server.url)
     assert outcome.exit_code == 1
-    assert "none of 32 requests succeeded at 1 at a time (status 400: max_tokens: 100000;" in outcome.stderr
+    assert "none of 32 requests succeeded at 1 at a time (status 400: prompt: prompt is too long: " in outcome.stderr
 
 
 def test_a_server_that_does_not_start_says_why(run: Any, tmp_path: Path) -> None:

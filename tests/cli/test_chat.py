@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from http_servers import chat_package
 
-from mxconv.cli.chat_command import run_command
+from mxconv.cli.chat_command import _reply, run_command
 from mxconv.cli.output import Output
 from mxconv.decode import load
 from mxconv.errors import ModelError
 from mxconv.serving.conversation import Conversation
+from mxconv.text.constraint import Constraint
 
 COMMAND = [sys.executable, "-m", "mxconv.cli.main", "chat"]
 
@@ -40,6 +41,20 @@ def test_turns_are_what_generate_writes_behind_the_same_messages(talkative: Path
         assert 0 < totals.num_rounds <= totals.num_tokens
         for level in totals.levels[1:]:
             assert 0 <= level.num_accepted <= level.num_proposed
+
+
+def test_thoughts_are_apart_from_the_reply_and_grey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = chat_package(tmp_path, template="{{ messages[-1].content }}<think>{# </think> #}")
+    with load(package, num_threads=1) as model:
+        conversation = Conversation(model, {"max_new_tokens": 30, "constraint": Constraint("regex", "hm</think>ok")})
+        pieces = list(conversation.say("x"))
+        assert "".join(piece.text for piece in pieces if piece.is_thought) == "hm"
+        assert "".join(piece.text for piece in pieces if not piece.is_thought) == "ok"
+        assert conversation.turns[-1] == {"role": "assistant", "content": "ok", "reasoning_content": "hm"}
+        _reply(conversation, "y", Output(json_output=False))
+        assert "hm\n\nok" in capsys.readouterr().out
+        cut = Conversation(model, {"max_new_tokens": 3})
+        assert {piece.is_thought for piece in cut.say("x") if piece.text} == {True}
 
 
 def test_a_turn_that_cannot_be_is_taken_back(talkative: Path) -> None:

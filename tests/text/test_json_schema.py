@@ -15,7 +15,7 @@ from trained_levels import TRAINED
 
 from mxconv.errors import ModelError
 from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar, check_cost
-from mxconv.text.json_schema import BOUNDS, strict_schema
+from mxconv.text.json_schema import BOUNDS, strict_schema, unheld_formats
 from mxconv.text.tokenizer import Tokenizer
 
 SUITE = os.environ.get("MXCONV_JSON_SCHEMA_SUITE")  # its folder draft2020-12
@@ -88,7 +88,15 @@ HELD: list[tuple[dict[str, Any], list[Any], list[Any]]] = [  # a schema, instanc
      [[], [1], [1, "a"]], [["a"], [1, 2]]),
     ({"type": "array", "items": False, "prefixItems": [{}]}, [[], ["x"]], [["x", 1]]),
     ({"type": "array", "minItems": 1, "maxItems": 2}, [[1], [1, [2]]], [[], [1, 2, 3]]),
-    (A, [{}, {"a": 1}, {"a": 1, "b": None}], [{"a": "x"}, {"a": None}, []]),
+    (A, [{}, {"a": 1}], [{"a": "x"}, {"a": None}, [], {"a": 1, "b": None}]),
+    ({**A, "additionalProperties": True}, [{}, {"a": 1}, {"a": 1, "b": None}], [{"a": "x"}, {"a": None}, []]),
+    ({"properties": {"properties": A}, **OBJECT}, [{"properties": {"a": 1}}], [{"properties": {"b": 1}}, {"a": 1}]),
+    ({"$ref": "#/$defs/x", "$defs": {"x": A}}, [{"a": 1}], [{"a": 1, "b": 1}]),
+    ({"allOf": [A, {"properties": {"b": {}}}], **OBJECT}, [{"a": 1, "b": 1}, {"c": 1}], [{"a": "x"}]),
+    ({"type": "array", "uniqueItems": False, "items": {"type": "null"}}, [[None, None]], [[1]]),
+    ({**OBJECT, "propertyNames": {"type": "string"}}, [{"a": 1}], [1]),
+    ({"type": "string", "format": "regex"}, ["(", "x"], [1]),
+    ({"type": "integer", "format": "int32"}, [2**40], ["x"]),
     ({**A, "additionalProperties": False}, [{"a": 1}, {}], [{"b": 1}, {"a": 1, "b": 1}]),
     ({**A, "additionalProperties": {"type": "string"}}, [{"a": 1, "b": "x"}], [{"b": 1}, {"a": "x"}]),
     ({**A, "required": ["a", "b"]}, [{"a": 1, "b": 2}], [{"a": 1}, {}]),
@@ -106,10 +114,11 @@ HELD: list[tuple[dict[str, Any], list[Any], list[Any]]] = [  # a schema, instanc
 UNKNOWN = ("not", "if", "contains", "propertyNames", "dependentSchemas", "dependentRequired", "dependencies",
            "unevaluatedProperties", "unevaluatedItems", "uniqueItems", "$dynamicRef")  # fmt: skip
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    *(({keyword: {}}, re.escape(f'"{keyword}"')) for keyword in UNKNOWN),
+    *(({keyword: []}, re.escape(f"#/{keyword}: []; a schema without {keyword}, which")) for keyword in UNKNOWN),
+    ({"properties": {"tags": {"type": "array", "uniqueItems": True}}}, "#/properties/tags/uniqueItems: True; a schema"),
+    ({"pattern": "^(?!a).*$"}, re.escape("#/pattern: '^(?!a).*$'; a pattern without look-around is required")),
     ({"oneOf": [{"minLength": 1}, {"maxLength": 2}]}, "oneOf"),
-    ({"type": "string", "format": "regex"}, "Unknown format: regex"),
-    ({"x-guidance": {"lenient": True}, "not": {}}, '"not"'),
+    ({"x-guidance": {"lenient": True}, "not": {}}, "#/not: {}"),
     ({"properties": {"const": {"const": 2**53}}}, "#/properties/const/const: 9007199254740992; a number below 2.53"),
     *(({"type": "number", bound: 0.1234567890123456}, f"#/{bound}: 0.1234.*at most 15 digits") for bound in BOUNDS),
     ({"enum": ["a", ["\x00"]]}, "#/enum: .*without control characters"),
@@ -160,7 +169,17 @@ def test_what_would_not_compile_in_time_is_given_up(schema: Any) -> None:
 
 def test_what_changes_nothing_stays_as_it_was() -> None:
     schema = {"properties": {"pattern": {"type": "string", "pattern": "^a[b-c]$"}}, "default": {"pattern": "."}}
-    assert strict_schema(schema) == schema
+    assert strict_schema(schema) == {**schema, "additionalProperties": False}
+    assert strict_schema(schema | {"additionalProperties": True}) == schema | {"additionalProperties": True}
+
+
+def test_formats_that_annotate_are_named_with_their_places() -> None:
+    schema = {"properties": {"format": {"format": "uri"}, "a": {"anyOf": [{"format": "binary"}]}}, "format": "x"}
+    schema["default"] = {"format": "regex"}
+    assert unheld_formats(schema) == [
+        "#/format: 'x' annotates values; no text is checked by it",
+        "#/properties/a/anyOf/0/format: 'binary' annotates values; no text is checked by it",
+    ]
 
 
 def test_the_official_suite_finds_nothing_accepted_that_is_invalid(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,16 @@ ANSWERS: list[tuple[ToolForm, str, str, list[ToolCall]]] = [
     (HERMES, "<tool_call>\nnothing", "<tool_call>\nnothing", []),
     (HERMES, '<tool_call>{"name": "rm", "arguments": {}}</tool_call> done', None, []),  # type: ignore[list-item]
     (HERMES, '<tool_call>{"name": "add", "arguments": [1]}</tool_call>', None, []),  # type: ignore[list-item]
+    (HERMES, 'So: <tool_call>{"name": "add", "arguments": {"a": 1, "b": "é"}}', "So: ", [ADD]),
+    (HERMES, '<tool_call>{"name": "get_time", "arguments": ""}</tool_call>', "", [NOW]),
+    (HERMES, '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1, \\"b\\": \\"é\\"}"}</tool_call>', "", [ADD]),
+    (HERMES, '<tool_call>{"name": "add", "arguments": "1"}</tool_call>', None, []),  # type: ignore[list-item]
+    (
+        HERMES,
+        '<tool_call>{"name": "get_time"}</tool_call><tool_call>{"name": "add", "parameters": {"a": 1, "b": "é"}}',
+        "",
+        [NOW, ADD],
+    ),
     (MISTRAL, '[TOOL_CALLS][{"name": "add", "arguments": {"a": 1, "b": "é"}}]', "", [ADD]),
     (
         MISTRAL,

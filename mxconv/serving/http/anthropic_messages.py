@@ -5,14 +5,15 @@ Anthropic's.
 """
 
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.api_error import ApiError
-from mxconv.serving.http.bodies import Body
+from mxconv.serving.http.bodies import IGNORED
 from mxconv.serving.http.call import Call, ReplyToken
+from mxconv.serving.http.history import Body, Content, Neutral, Note
 from mxconv.serving.http.item_shape import Events, ItemShape, TextFormat, job_of
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.serving.http.shapes import new_id
@@ -22,89 +23,107 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 NAMES = {"response_format": "output_config.format", "stop": "stop_sequences"}  # by those of chats
 SAME = ("max_tokens", "temperature", "top_p", "top_k", "stream", "seed")  # as chats name them
 FOREIGN = {"user": "tool_use", "assistant": "tool_result"}
+KNOWN = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")  # blocks
+IGNORED_HERE = IGNORED | {
+    *("container", "inference_geo", "speed", "diagnostics", "user_profile_id", "workspace_id", "context_management"),
+    *("betas", "anthropic_version"),
+}
 
 
-class CacheableBody(Body):
-    """What a client may want cached, which changes no token."""
+class Block(Note):
+    """A text, a call that an assistant wrote, what a function gave, what an assistant thought, or another of its."""
 
-    cache_control: dict[str, Any] | None = None
+    kinds = KNOWN
+    type: str
+    text: str = ""
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | str = Field({}, description="Of a call.")
+    tool_use_id: str | None = None
+    content: Content | None = Field(None, description="Of what a function gave.")
+    is_error: bool | None = Field(None, description="The model then reads `Error: ` before the content.")
+    thinking: str = ""
 
-
-class TextBlock(CacheableBody):
-    type: Literal["text"]
-    text: str
-    citations: Any = None
-
-
-class ToolUseBlock(CacheableBody):
-    """A call in a message that an assistant wrote."""
-
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, Any]
-    caller: Any = None
+    @model_validator(mode="after")
+    def _has_a_name(self) -> Self:
+        if self.type == "tool_use" and not self.name:
+            raise PydanticCustomError("missing", "", {"members": ("name",)})
+        return self
 
     @property
     def call(self) -> dict[str, Any]:
-        return {"id": self.id, "function": {"name": self.name, "arguments": json.dumps(self.input)}}
-
-
-class ToolResultBlock(CacheableBody):
-    """What a function gave."""
-
-    type: Literal["tool_result"]
-    tool_use_id: str
-    content: str | list[TextBlock] | None = None
-    is_error: bool | None = Field(None, description="The model then reads `Error: ` before the content.")
+        return {"id": self.id, "function": {"name": self.name, "arguments": self.input}}
 
     @property
-    def message(self) -> dict[str, Any]:
-        text = ("Error: " if self.is_error else "") + _joined(self.content or "")
+    def result(self) -> dict[str, Any]:
+        text = ("Error: " if self.is_error else "") + (self.content or "")
         return {"role": "tool", "tool_call_id": self.tool_use_id, "content": text}
 
 
-class Turn(Body):
+class Turn(Note):
     """A message; what functions gave comes first in it, whatever its place."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Annotated[TextBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]]
+    content: str | list[Block] = ""
 
     @model_validator(mode="after")
     def _has_its_blocks(self) -> Self:
-        blocks = [] if isinstance(self.content, str) else self.content
-        if any(block.type != "text" and block.type == FOREIGN.get(self.role, block.type) for block in blocks):
+        if not self.content and self.role == "user" and "content" not in self.model_fields_set:
+            raise PydanticCustomError("missing", "", {"members": ("content",)})
+        if self._of(FOREIGN.get(self.role, "")):
             raise PydanticCustomError("value_error", "tool_use belongs to the assistant, tool_result to the user")
+        for number, block in enumerate(self._blocks):
+            if block.type not in KNOWN and self.role != "assistant":
+                message = "a block of the type {found}; this server reads text. Send blocks of the type text"
+                found = {"found": repr(block.type[:40]), "members": ("content", number)}
+                raise PydanticCustomError("value_error", message, found)
         return self
+
+    @property
+    def _blocks(self) -> list[Block]:
+        return [] if isinstance(self.content, str) else self.content
+
+    def _of(self, kind: str) -> list[Block]:
+        return [block for block in self._blocks if block.type == kind]
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The same as chats have it."""
-        blocks = [] if isinstance(self.content, str) else self.content
-        results = [block.message for block in blocks if isinstance(block, ToolResultBlock)]
-        calls = [block.call for block in blocks if isinstance(block, ToolUseBlock)]
-        text = _joined(self.content)
-        rest = {"role": self.role, "content": text, "tool_calls": calls or None}
-        return results if results and not text else [*results, rest]
+        text = self.content if isinstance(self.content, str) else "".join(block.text for block in self._of("text"))
+        results = [block.result for block in self._of("tool_result")]
+        thought = "".join(block.thinking for block in self._of("thinking"))
+        rest = {
+            "role": self.role,
+            "content": text,
+            "tool_calls": [block.call for block in self._of("tool_use")] or None,
+        }
+        return results if results and not text else [*results, rest | {"reasoning_content": thought or None}]
 
 
-class ClientTool(CacheableBody):
-    """A function; `strict` changes nothing: where calls are demanded, schemas always hold."""
+class ClientTool(Note):
+    """A function, or a tool of Anthropic's own."""
 
-    type: Literal["custom"] | None = None
-    name: str
+    type: str = "custom"
+    name: str | None = None
     description: str | None = None
-    input_schema: dict[str, Any]
-    strict: bool | None = None
-    eager_input_streaming: bool | None = None
+    input_schema: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_schema(self) -> Self:
+        for member in ("name", "input_schema"):
+            if self.type == "custom" and getattr(self, member) is None:
+                raise PydanticCustomError("missing", "", {"members": (member,)})
+        return self
 
     @property
     def plain(self) -> dict[str, Any]:
+        if self.type != "custom":
+            return {"type": self.type}
         function = {"name": self.name, "description": self.description, "parameters": self.input_schema}
         return {"type": "function", "function": function}
 
 
-class ToolChoice(Body):
+class ToolChoice(Note):
     """Whether the model has to call a function; `disable_parallel_tool_use` limits calls that it has to make."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -116,34 +135,31 @@ class ToolChoice(Body):
         return CHOICES.get(self.type, {"type": "function", "function": {"name": self.name}})
 
 
-class OutputConfig(Body):
+class OutputConfig(Note):
     format: TextFormat | None = None
     effort: str | None = None  # of thinking
 
 
-def _ends_open(turns: list[Turn]) -> list[Turn]:
-    if turns[-1].role == "assistant":
-        raise PydanticCustomError("value_error", "the last is an assistant's, which no answer continues; add a user's")
-    return turns
-
-
-class CountBody(CacheableBody):
+class CountBody(Body):
     """POST /v1/messages/count_tokens: what a model reads."""
 
+    ignored = IGNORED_HERE
+    neutral: ClassVar[Neutral] = {"mcp_servers": ([],)}
     model: str | None = None
-    messages: Annotated[list[Turn], Field(min_length=1), AfterValidator(_ends_open)]
-    system: str | list[TextBlock] | None = None
+    messages: Annotated[list[Turn], Field(min_length=1)]
+    system: Content | None = None
     tools: list[ClientTool] | None = None
     tool_choice: ToolChoice | None = None
-    thinking: dict[str, Any] | None = Field(None, description="Changes nothing: a model thinks as it was trained to.")
-    context_management: dict[str, Any] | None = Field(None, description="Changes nothing.")
+    thinking: dict[str, Any] | None = Field(None, description="`type` disabled or another one, for the chat template.")
+    output_format: TextFormat | None = Field(None, description="The older name of `format` in `output_config`.")
     output_config: OutputConfig | None = None
 
     @property
     def chat(self) -> dict[str, Any]:
         """Members of the same request as a chat."""
-        system = [] if self.system is None else [{"role": "system", "content": _joined(self.system)}]
-        choice, form = self.tool_choice, self.output_config and self.output_config.format
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        choice, config = self.tool_choice, self.output_config or OutputConfig()
+        form = config.format or self.output_format
         return {
             "model": self.model,
             "messages": [*system, *(message for turn in self.messages for message in turn.messages)],
@@ -151,6 +167,8 @@ class CountBody(CacheableBody):
             "tool_choice": choice and choice.plain,
             "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
             "response_format": form and form.plain,
+            "thinking": self.thinking,
+            "reasoning_effort": config.effort,
         }
 
     def job(self, served: ServedModel) -> Job:
@@ -161,15 +179,13 @@ class CountBody(CacheableBody):
 class MessagesBody(CountBody):
     """POST /v1/messages."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: int
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = Field(None, description="With one, the answer depends on the request alone.")
-    metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
 
     @property
     def chat(self) -> dict[str, Any]:
@@ -211,6 +227,17 @@ class MessagesShape(ItemShape):
     def end_text(self) -> Events:
         yield self._event("stop")
 
+    def begin_thought(self) -> Events:
+        self._items.append({"type": "thinking", "thinking": "", "signature": ""})
+        yield self._event("start", content_block=self._items[-1])
+
+    def add_thought(self, text: str) -> Events:
+        self._items[-1]["thinking"] += text
+        yield self._event("delta", delta={"type": "thinking_delta", "thinking": text})
+
+    def end_thought(self) -> Events:
+        yield self._event("stop")
+
     def add_call(self, call: ToolCall) -> Events:
         block = {"type": "tool_use", "id": new_id("toolu"), "name": call.name}
         self._items.append({**block, "input": json.loads(call.arguments)})
@@ -237,8 +264,3 @@ class MessagesShape(ItemShape):
     @property
     def _usage(self) -> dict[str, int]:
         return {"input_tokens": self._call.num_prompt_tokens, "output_tokens": self._call.num_new_tokens}
-
-
-def _joined(given: str | list[Any]) -> str:
-    """A text, or those of blocks of text."""
-    return given if isinstance(given, str) else "".join(block.text for block in given if block.type == "text")

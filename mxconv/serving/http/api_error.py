@@ -4,6 +4,7 @@ OpenAI:     {"error": {"message", "type", "param", "code"}}
 Anthropic:  {"type": "error", "error": {"type", "message"}}
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -121,19 +122,75 @@ def invalid(param: str, message: str, code: str | None = None) -> ApiError:
     return ApiError(400, f"{param}: {message}", param=param, code=code)
 
 
+# What is required, by pydantic's type of error.
+REQUIRED = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "too_short": "at least {min_length}",
+    "too_long": "at most {max_length}",
+    "string_pattern_mismatch": "a text like {pattern}",
+}
+LONGEST_QUOTE = 60  # characters of what was found
+
+
 def not_validated(errors: Sequence[Any]) -> ApiError:
     """Pydantic's first finding about a body; of those about a union's members, which tell less, the most specific."""
-    first = [part for part in errors[0]["loc"] if part != "body"][:1]
-    about_one = [error for error in errors if [part for part in error["loc"] if part != "body"][:1] == first]
-    found = max(about_one, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
-    if found["type"] == "json_invalid":
-        return ApiError(400, f"body: not JSON ({found.get('ctx', {}).get('error', 'malformed')}).", code="invalid_json")
-    path = [part for part in found["loc"] if part != "body" and "[" not in str(part)]  # list[TextPart] is no field
+    first = _fields(errors[0])[:1]
+    about_one = [error for error in errors if _fields(error)[:1] == first]
+    found = max(about_one, key=lambda error: (len(_fields(error)), not error["type"].endswith("_type")))
+    path = _fields(found)
     if not path:
-        return ApiError(400, "body: a JSON object of type application/json is required.", code="invalid_json")
+        message = "body: a JSON object is required, with the header Content-Type: application/json."
+        return ApiError(400, message, code="invalid_json")
     param = str(path[0])
     place = param + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[1:])
+    code = None
     if found["type"] == "extra_forbidden":
-        return ApiError(400, f"{place}: unknown here. Leave it out.", param=param, code="unknown_parameter")
-    code = found["type"] if found["type"] == "unsupported_parameter" else None
-    return ApiError(400, f"{place}: {found['msg']}.", param=param, code=code)
+        said, code = "unknown here. Leave it out", "unknown_parameter"
+    elif found["type"] == "missing":
+        said = "0 given; it is required. Add it"
+    elif found["type"] in REQUIRED:
+        is_of_type = found["type"].endswith(("_type", "literal_error"))
+        expected = dict.fromkeys(
+            _required(each) for each in (about_one if is_of_type else [found]) if _fields(each) == path
+        )
+        said = f"{_quoted(found)}; {' or '.join(expected)} is required. Change it"
+    else:  # ours
+        said, code = found["msg"], found["type"] if found["type"] == "unsupported_parameter" else None
+    return ApiError(400, f"{place}: {said}.", param=param, code=code)
+
+
+def _fields(error: Any) -> list[Any]:
+    """Where in a body an error is; names of pydantic's types (list[Note], str, Message) are no fields."""
+    types = ("body", "str", "int", "float", "bool", "dict", "list", "constrained-str", "constrained-int")
+    path = [
+        part
+        for part in error["loc"]
+        if isinstance(part, int) or not (part in types or "[" in part or part[:1].isupper())
+    ]
+    return [*path, *error.get("ctx", {}).get("members", ())]
+
+
+def _required(error: Any) -> str:
+    return REQUIRED.get(error["type"], "another value").format(**error.get("ctx", {}))
+
+
+def _quoted(error: Any) -> str:
+    """What was found, as JSON; of a list or a text that is too long or too short its length."""
+    value = error.get("input")
+    if error["type"] in ("too_short", "too_long", "string_too_short", "string_too_long") and hasattr(value, "__len__"):
+        return str(len(value))
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}..."

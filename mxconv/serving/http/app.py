@@ -28,6 +28,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 import mxconv
@@ -35,11 +36,11 @@ from mxconv.serving.http.anthropic_messages import CountBody, MessagesBody, Mess
 from mxconv.serving.http.api_error import ANTHROPIC_RESPONSES, OTHERS, RESPONSES, SERVER, ApiError, not_validated
 from mxconv.serving.http.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from mxconv.serving.http.call import Desk
-from mxconv.serving.http.guard import Guard
+from mxconv.serving.http.guard import PATHS, Guard
 from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.openai_responses import ResponsesBody, ResponsesShape
 from mxconv.serving.http.replying import Reply
-from mxconv.serving.http.served import ServeOptions
+from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served_models import ServedModels
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
 
@@ -122,7 +123,11 @@ def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loop
     async def detokenize(body: DetokenizeBody) -> dict[str, str]:
         return await asyncio.to_thread(served.of(body.model).detokenize, body)
 
-    return Guard(app, options, is_loopback, metrics)
+    guard = Guard(app, options, is_loopback, metrics)
+    if not options.allowed_origins:
+        return guard
+    methods = ("GET", "HEAD", "POST")
+    return CORSMiddleware(guard, options.allowed_origins, methods, allow_headers=["*"])
 
 
 def _page(served: ServedModels) -> Response:
@@ -157,7 +162,10 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path}: {error.detail}."
+        path = request.url.path
+        others = [each for each in PATHS if each != "/" and (each.endswith(path) or path.endswith(each))]
+        meant = f" {others[0]} is there: correct the client's base URL." if error.status_code == 404 and others else ""
+        message = f"{request.method} {path}: {error.detail}.{meant}"
         return ApiError(error.status_code, message, headers=error.headers).response(request.url.path)
 
     @app.exception_handler(Exception)

@@ -52,6 +52,7 @@ class ReplyChoice:
         tokenizer: the target's.
         stop_strings: that end it; they are no part of the text.
         shown: special tokens whose names are part of the text.
+        stop_tokens: that a client named, which are no part of the text.
     """
 
     index: int
@@ -59,6 +60,7 @@ class ReplyChoice:
     tokenizer: Tokenizer
     stop_strings: list[str]
     shown: Collection[int] = ()
+    stop_tokens: Collection[int] = ()
     num_rounds: int = 0  # updates with tokens
     finish_reason: str | None = None
     error: ApiError | None = None
@@ -84,7 +86,7 @@ class ReplyChoice:
         for new in update.tokens:
             last = self.tokens[-1].id if self.tokens else self.prompt.token_ids[-1]
             entry = {} if new.logprobs is None else logprob_entry(new.token, last, new.logprobs, self.tokenizer)
-            text = self._stream.feed(new.token)
+            text = "" if new.token in self.stop_tokens else self._stream.feed(new.token)
             self.tokens.append(ReplyToken(new.token, text, new.guessed_by, len(self.text), entry))
             self.text += text
             if self._stream.stopped:
@@ -138,11 +140,11 @@ class Call:
             hear = partial(_settle, scores)
             self._unscored.append(Unscored(prompt.token_ids, job.num_logprobs or 0, hear, job.served.decoder))
             thread.score(self._unscored[-1])
-        markers = () if job.tool_form is None else job.tool_form.markers
-        shown = [token for name in markers if (token := tokenizer.special_token_id(name)) is not None]
+        shown = [token for name in job.markers if (token := tokenizer.special_token_id(name)) is not None]
         for prompt in job.prompts:
             for number in range(job.body.num_choices):
-                self.choices.append(ReplyChoice(len(self.choices), prompt, tokenizer, job.stop_strings, shown))
+                stops = job.stop_strings, shown, job.body.stop_token_ids or ()
+                self.choices.append(ReplyChoice(len(self.choices), prompt, tokenizer, *stops))
                 self._submit(self.choices[-1], job.selection_of(number))
 
     def _submit(self, choice: ReplyChoice, selection: Selection) -> None:
@@ -154,8 +156,7 @@ class Call:
             hear(Update(ending="length"))
             return
         self._watchers.append(Watcher(hear, job.served.engine, job.num_logprobs, job.body.wants_trace))
-        stops = self._tokenizer.eos_token_ids
-        request = Request(choice.prompt.token_ids, job.max_new_tokens, stops, selection)
+        request = Request(choice.prompt.token_ids, job.max_new_tokens, job.stop_tokens, selection)
         self._thread.submit(request, self._watchers[-1])
 
     def end(self) -> None:

@@ -1,8 +1,9 @@
 """Checks before the application: who may send requests, how large they may be, and how slowly they may come.
 
-CORS is off: no response allows another site's scripts to read it, and bodies must be application/json, which browsers
-do not send across sites unasked. On a loopback address without a key, the Host header must name a loopback address:
-otherwise a site could have its name resolve to 127.0.0.1 and be this server's own site to a browser.
+No response allows another site's scripts to read it, but those of origins that the server was told of, and bodies must
+be application/json, which browsers do not send across sites unasked. On a loopback address without a key, the Host
+header must name a loopback address: otherwise a site could have its name resolve to 127.0.0.1 and be this server's own
+site to a browser.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.metrics import Metrics
-from mxconv.serving.http.served import ServeOptions
+from mxconv.serving.http.serve_options import ServeOptions
 
 OPEN_PATHS = ("/", "/health", "/openapi.json")
 PATHS = (
@@ -41,6 +42,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # a base URL may end with a slash; a HEAD is a GET, whose body the server underneath leaves out
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        scope = {**scope, "path": scope["path"].rstrip("/") or "/", "method": method}
         path = scope["path"] if scope["path"] in PATHS else "other"
 
         async def send_on(message: Message) -> None:
@@ -86,6 +90,9 @@ class Guard:
     async def _with_body(self, headers: Mapping[str, str], scope: Scope, receive: Receive) -> Receive:
         """Read the whole body, within the limits; what comes back gives it again."""
         most, seconds = self._options.max_body_bytes, self._options.slow_seconds
+        if (coding := headers.get("content-encoding", "identity")) != "identity":
+            message = f"Content-Encoding: {coding[:40]}; a body that is not compressed is required."
+            raise ApiError(415, message, code="unsupported_encoding")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > most:
             raise _too_large(most)
@@ -99,7 +106,8 @@ class Guard:
         except TimeoutError:
             message = f"The body was not complete after {seconds:g} seconds."
             raise ApiError(408, message, code="slow_body", headers={"Connection": "close"}) from None
-        _check_json(body)
+        if scope["method"] == "POST":
+            _check_json(body)
         whole = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def receive_again() -> Message:
@@ -109,11 +117,18 @@ class Guard:
 
 
 def _check_json(body: bytearray) -> None:
-    """Raise ApiError where JSON says what no answer could repeat; what is no JSON is left to the application."""
+    """Raise ApiError for what is no JSON, or says what no answer could repeat."""
     try:
         value = json.loads(body)
+    except UnicodeDecodeError as error:
+        message = f"body: no UTF-8 at byte {error.start}; JSON in UTF-8 is required. Encode it so."
+        raise ApiError(400, message, code="invalid_json") from None
+    except json.JSONDecodeError as error:
+        found = f"{error.msg}, line {error.lineno} column {error.colno}"
+        raise ApiError(400, f"body: not JSON ({found}); a JSON object is required.", code="invalid_json") from None
     except (ValueError, RecursionError):
-        return
+        message = "body: not JSON (a number of too many digits, or too deep); a JSON object is required."
+        raise ApiError(400, message, code="invalid_json") from None
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):

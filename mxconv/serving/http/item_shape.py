@@ -1,4 +1,4 @@
-"""Dialects whose answers are lists of texts and calls: /v1/responses and /v1/messages.
+"""Dialects whose answers are lists of thoughts, texts and calls: /v1/responses and /v1/messages.
 
 Their requests become chats. A whole answer is what the events of its stream add up to, so that both say the same.
 """
@@ -10,8 +10,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from mxconv.serving.http.api_error import ApiError, not_validated
-from mxconv.serving.http.bodies import Body, ChatBody
+from mxconv.serving.http.bodies import ChatBody
 from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
+from mxconv.serving.http.history import Note
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.serving.http.shapes import answer_reader, new_id
 from mxconv.text.tool_calls import ToolCall
@@ -19,7 +20,7 @@ from mxconv.text.tool_calls import ToolCall
 Events = Iterator[dict[str, Any]]
 
 
-class TextFormat(Body):
+class TextFormat(Note):
     """What a text looks like; a schema's name and what it is for change no token, nor does `strict`."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
@@ -62,6 +63,9 @@ class ItemShape:
     begin_text: Callable[[], Events]
     add_text: Callable[[str, list[ReplyToken]], Events]
     end_text: Callable[[], Events]
+    begin_thought: Callable[[], Events]
+    add_thought: Callable[[str], Events]
+    end_thought: Callable[[], Events]
     add_call: Callable[[ToolCall], Events]
     closing: Callable[[], Events]
 
@@ -70,8 +74,10 @@ class ItemShape:
         self._call = call
         self._head: dict[str, Any] = {"id": new_id(self.prefix), "model": served.name}
         self._items: list[dict[str, Any]] = []
-        self._text_is_open = False  # whether the last item is a text that may go on
-        self._tokens: list[ReplyToken] = []  # of text that is yet to be said
+        self._open = ""  # "text" or "thought" where the last item is one that may go on
+        self._kind = self._piece = ""  # of a text or a thought that is yet to be said
+        self._tokens: list[ReplyToken] = []  # of a text that is yet to be said
+        self._num_thought = 0  # characters of thoughts that were said, or are to be
         self._silent: list[ReplyToken] = []  # of no text so far: some bytes of a character, or a call
         self._reader = answer_reader(call.job)
         self._num_calls = 0
@@ -84,45 +90,50 @@ class ItemShape:
 
     def step(self, choice: ReplyChoice, added: list[ReplyToken]) -> Events:
         """Events of tokens: text as soon as it is certain to be no call, and calls as soon as they are complete."""
-        text = ""
         for token in added:
             self._silent.append(token)
-            text += self._heard(token.text if self._reader is None else self._reader.feed(token.text))
-            if self._reader is not None and len(self._reader.calls) > self._num_calls:
-                yield from self._said(text)
-                text = ""
+            yield from self._heard(token.text if self._reader is None else self._reader.feed(token.text))
         if self._reader is not None and choice.finish_reason is not None:
-            text += self._heard(self._reader.finish())
-        yield from self._said(text)
-
-    def _heard(self, piece: str) -> str:
-        """The same piece; where it is not empty, the tokens so far are those of a text."""
-        if piece:
-            self._tokens += self._silent
-            self._silent = []
-        return piece
+            yield from self._heard(self._reader.finish())
+        yield from self._say()
 
     def close_text(self) -> Events:
-        """Events of the end of a text that may go on, if there is one."""
-        if self._text_is_open:
-            self._text_is_open = False
-            yield from self.end_text()
+        """Events of the end of a text or a thought that may go on, if there is one."""
+        kind, self._open = self._open, ""
+        if kind:
+            yield from self.end_text() if kind == "text" else self.end_thought()
 
-    def _said(self, text: str) -> Events:
-        """Events of a text, and of the calls that are complete since."""
-        if text and not self._text_is_open:
-            self._text_is_open = True
-            yield from self.begin_text()
-        if text:
-            yield from self.add_text(text, self._tokens)
-        self._tokens = []
+    def _heard(self, text: str) -> Events:
+        """Events of a further text, and of the thought and the calls that are certain since."""
+        thought = "" if self._reader is None else self._reader.reasoning[self._num_thought :]
+        self._num_thought += len(thought)
+        for kind, piece in (("thought", thought), ("text", text)):
+            if piece:
+                if self._kind != kind:
+                    yield from self._say()
+                self._kind, self._piece = kind, self._piece + piece
+                self._tokens += self._silent if kind == "text" else []
+                self._silent = []
         for call in [] if self._reader is None else self._reader.calls[self._num_calls :]:
+            yield from self._say()
             self._num_calls += 1
             self._silent = []
             yield from self.close_text()
             yield from self.add_call(call)
 
+    def _say(self) -> Events:
+        """Events of the piece of a text or a thought that waits, if there is one."""
+        if not self._piece:
+            return
+        is_text = self._kind == "text"
+        if self._open != self._kind:
+            yield from self.close_text()
+            yield from self.begin_text() if is_text else self.begin_thought()
+            self._open = self._kind
+        yield from self.add_text(self._piece, self._tokens) if is_text else self.add_thought(self._piece)
+        self._piece, self._tokens = "", []
+
     @property
     def _about(self) -> dict[str, Any]:
         """The field `mxconv` of an answer."""
-        return {"seed": self._call.job.selection.seed, "sampling": self._call.job.sampling.members}
+        return {**self._call.job.about, "sampling": self._call.job.sampling.members}

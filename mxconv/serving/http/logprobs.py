@@ -78,7 +78,9 @@ def logprob_entry(token: int, before: int | None, found: TokenLogprobs | None, t
 
 
 def _labelled(token: int, before: int | None, logprob: float | None, tokenizer: Tokenizer) -> dict[str, Any]:
-    """A token's text, its logprob, and its bytes where it is text or one byte."""
+    """A token's text, its logprob, and its bytes: of all tokens of a text together they are the text."""
     text = token_label(tokenizer, before, token)
-    raw = [int(text[3:5], 16)] if tokenizer.is_byte(token) else None if "\ufffd" in text else list(text.encode())
-    return {"token": text, "logprob": logprob, "bytes": raw}
+    raw = tokenizer.bytes_of(token)
+    if raw is None and "\ufffd" not in text:
+        raw = text.encode()
+    return {"token": text, "logprob": logprob, "bytes": None if raw is None else list(raw)}

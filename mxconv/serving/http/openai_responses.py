@@ -5,13 +5,15 @@ in bodies.py; limits are those of chats. `seed` is not OpenAI's here.
 """
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.api_error import ApiError
-from mxconv.serving.http.bodies import Body, Function, StreamOptions, only
+from mxconv.serving.http.bodies import IGNORED, StreamOptions
 from mxconv.serving.http.call import Call, ReplyToken
+from mxconv.serving.http.history import Body, Content, Neutral, Note
 from mxconv.serving.http.item_shape import Events, ItemShape, TextFormat, job_of
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.serving.http.shapes import new_id
@@ -19,57 +21,75 @@ from mxconv.text.tool_calls import ToolCall
 
 LOGPROBS = "message.output_text.logprobs"
 NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}  # by those of chats
-SAME = ("model", "temperature", "top_p", "seed", "stream", "top_logprobs", "parallel_tool_calls")  # as chats name them
+SAME = ("model", "temperature", "top_p", "seed", "stream", "top_logprobs", "parallel_tool_calls",
+        "reasoning", "reasoning_effort", "chat_template_kwargs")  # fmt: skip  # as chats name them
 ECHOED: dict[str, Any] = {  # fields that an answer repeats, and what it says where they are left out
     **{"instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True, "text": None},
     **{"tools": [], "tool_choice": "auto", "top_logprobs": None},
 }
 
 
-class ItemText(Body):
-    """A part of a message, as clients write it or as they got it."""
+class InputItem(Note):
+    """A message, a call that an assistant wrote, what a function gave, or what an assistant thought."""
 
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-    annotations: Any = None
-    logprobs: Any = None
-
-
-class InputItem(Body):
-    """A message, a call that an assistant wrote, or what a function gave; chats check that it has what it needs."""
-
-    type: Literal["message", "function_call", "function_call_output"] = "message"
+    kinds = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+    type: str = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = Field(None, description="Of messages.")
-    content: str | list[ItemText] | None = Field(None, description="Of messages.")
+    content: Content | None = Field(None, description="Of messages, and of thoughts.")
+    summary: Content | None = Field(None, description="Of thoughts.")
     call_id: str | None = Field(None, description="Of calls and what they gave.")
     name: str | None = Field(None, description="Of calls.")
-    arguments: str | None = Field(None, description="Of calls.")
-    output: str | list[ItemText] | None = Field(None, description="Of what functions gave.")
-    id: str | None = None
-    status: str | None = None
+    arguments: str | dict[str, Any] = Field("", description="Of calls.")
+    output: Content | None = Field(None, description="Of what functions gave.")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        required = {"message": ("role",), "function_call": ("name",)}.get(self.type, ())
+        if member := next((name for name in required if getattr(self, name) is None), None):
+            raise PydanticCustomError("missing", "", {"members": (member,)})
+        if self.type == "item_reference":
+            message = "a reference; nothing is stored here. Send the item itself"
+            raise PydanticCustomError("value_error", message)
+        return self
 
 
-class FlatFunction(Function):
-    type: Literal["function"]
+class FlatTool(Note):
+    """A function, or a tool of another kind."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # which answers repeat
 
     @property
     def plain(self) -> dict[str, Any]:
-        return {"type": "function", "function": self.model_dump(exclude={"type"})}
+        function = self.model_dump(exclude={"type"}, exclude_none=True)
+        return {"type": self.type} | ({"function": function} if self.type == "function" else {})
 
 
-class FlatChoice(Body):
+class FlatChoice(Note):
     type: Literal["function"]
     name: str
 
 
-class TextConfig(Body):
+class TextConfig(Note):
     format: TextFormat = TextFormat()
-    verbosity: str | None = None  # for models that were trained to heed it
 
 
 class ResponsesBody(Body):
     """POST /v1/responses."""
 
+    ignored = (IGNORED - {"metadata"}) | {
+        "max_tool_calls",
+        "context_management",
+        "background_options",
+        "access_programs",
+    }
+    neutral: ClassVar[Neutral] = {
+        **{"previous_response_id": (), "conversation": (), "prompt": (), "truncation": ("disabled",)},
+        **{"background": (False,)},
+    }
     model: str | None = None
     input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = Field(None, description="A system message before the others.")
@@ -77,26 +97,18 @@ class ResponsesBody(Body):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
+    include: list[str] | None = Field(None, description="Names of what there is here; others add nothing.")
     seed: int | None = Field(None, description="With one, the answer depends on the request alone.")
     stream: bool | None = None
-    tools: list[FlatFunction] | None = None
+    tools: list[FlatTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig = TextConfig()
-    previous_response_id: Annotated[str | None, only()] = None
-    truncation: Annotated[str | None, only("disabled")] = None
-    background: Annotated[bool | None, only(False)] = None
-    reasoning: Annotated[dict[str, Any] | None, only({}, {"effort": "none"})] = None
-
-    # these ask for what does not touch tokens
+    reasoning: dict[str, Any] | None = Field(None, description="`effort`, for the chat template; `summary` is ignored.")
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     stream_options: StreamOptions | None = None
-    store: bool | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    metadata: dict[str, Any] | None = None
 
     @property
     def chat(self) -> dict[str, Any]:
@@ -119,11 +131,15 @@ class ResponsesBody(Body):
         if self.instructions is not None:
             found.append({"role": "system", "content": self.instructions})
         for item in [InputItem(role="user", content=self.input)] if isinstance(self.input, str) else self.input:
-            if item.type == "message":
-                found.append({"role": item.role, "content": _joined(item.content)})
-            elif item.type == "function_call_output":
-                found.append({"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)})
-            else:
+            if item.type == "function_call_output":
+                found.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+            elif item.type == "reasoning" and (thought := item.content or item.summary):
+                found.append({"role": "assistant", "content": "", "reasoning_content": thought})
+            elif item.type == "message" and item.role == "assistant" and found and "reasoning_content" in found[-1]:
+                found[-1]["content"] += item.content or ""
+            elif item.type == "message":
+                found.append({"role": item.role, "content": item.content})
+            elif item.type == "function_call":
                 if not found or found[-1]["role"] != "assistant":
                     found.append({"role": "assistant", "content": ""})
                 function = {"name": item.name, "arguments": item.arguments}
@@ -186,6 +202,20 @@ class ResponsesShape(ItemShape):
         yield self._of_text("response.content_part.done", part=part)
         yield self._ended("incomplete" if self._status == "incomplete" else "completed")
 
+    def begin_thought(self) -> Events:
+        yield self._begun("reasoning", "rs", summary=[], content=[])
+        self._items[-1]["content"] = [{"type": "reasoning_text", "text": ""}]
+        yield self._of_text("response.content_part.added", part=self._part)
+
+    def add_thought(self, text: str) -> Events:
+        self._part["text"] += text
+        yield self._of_text("response.reasoning_text.delta", delta=text)
+
+    def end_thought(self) -> Events:
+        yield self._of_text("response.reasoning_text.done", text=self._part["text"])
+        yield self._of_text("response.content_part.done", part=self._part)
+        yield self._ended("completed")
+
     def add_call(self, call: ToolCall) -> Events:
         yield self._begun("function_call", "fc", call_id=new_id("call"), name=call.name, arguments="")
         item = self._items[-1]
@@ -225,11 +255,6 @@ class ResponsesShape(ItemShape):
     def _event(self, kind: str, **members: Any) -> dict[str, Any]:
         self._num_events += 1
         return {"type": kind, "sequence_number": self._num_events - 1, **members}
-
-
-def _joined(given: str | list[ItemText] | None) -> str | None:
-    """A text, or those of its parts."""
-    return "".join(part.text for part in given) if isinstance(given, list) else given
 
 
 def _logprobs(entry: dict[str, Any]) -> dict[str, Any]:

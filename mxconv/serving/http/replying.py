@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -10,12 +10,14 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from mxconv.serving.http.api_error import SERVER, ApiError
-from mxconv.serving.http.call import Call, Desk
+from mxconv.serving.http.call import Call, Desk, ReplyChoice, ReplyToken
 from mxconv.serving.http.item_shape import ItemShape
 from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.serving.http.shapes import Shape
 
+SILENT_SECONDS = 10.0  # of a stream, after which a comment line keeps proxies from closing it
+LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\u2028\u2029\x85"}  # where some clients end lines
 LAST_SECONDS = 2.0  # for the last words of a stream that took too long
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -23,6 +25,7 @@ STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),  # nginx would collect a stream before it passes it on
 ]
 AnswerShape = Shape | ItemShape  # an answer in one piece, or as events
+Part = tuple[ReplyChoice, list[ReplyToken]]
 ShapeOf = Callable[[ServedModel, Call], AnswerShape]
 
 
@@ -69,12 +72,28 @@ class Reply(Response):
             await stream.fail(error)
 
     async def _send_events(self, call: Call, shape: AnswerShape, stream: "_EventStream") -> None:
-        async for choice, added in call.parts():
-            if not stream.has_begun:  # after the first part, since an error before it has a status of its own
+        """Send the head and the first event at once, unless it echoes what is yet to be scored, and then the parts."""
+        await stream.begin()
+        if not self._job.scores_prompts:
+            await stream.send(shape.opening())
+        parts, is_first = call.parts(), True
+        while (part := await self._next(parts, stream)) is not None:
+            if self._job.scores_prompts and is_first:
                 await stream.send(shape.opening())
-            await stream.send(shape.step(choice, added))
+            is_first = False
+            await stream.send(shape.step(*part))
         await stream.send(shape.closing())
         await stream.end()
+
+    async def _next(self, parts: AsyncIterator[Part], stream: "_EventStream") -> Part | None:
+        """The next part, with a comment line whenever it takes long; None after the last one."""
+        waiting = asyncio.ensure_future(anext(parts, None))
+        try:
+            while not (await asyncio.wait({waiting}, timeout=SILENT_SECONDS))[0]:
+                await stream.comment()
+            return waiting.result()
+        finally:
+            waiting.cancel()
 
 
 class _EventStream:
@@ -89,11 +108,19 @@ class _EventStream:
         for event in events:
             name = f"event: {event['type']}\n" if self._shape.names_events and not isinstance(event, str) else ""
             text = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
-            if not self.has_begun:
-                self.has_begun = True
-                await self._asgi_send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-            raw = f"{name}data: {text}\n\n".encode()
-            await self._asgi_send({"type": "http.response.body", "body": raw, "more_body": True})
+            await self._send(f"{name}data: {text.translate(LINE_ENDS)}\n\n")
+
+    async def begin(self) -> None:
+        """Send the head, after which errors are events."""
+        self.has_begun = True
+        await self._asgi_send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+
+    async def comment(self) -> None:
+        """Send a line that clients skip."""
+        await self._send(": \n\n")
+
+    async def _send(self, text: str) -> None:
+        await self._asgi_send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
     async def end(self) -> None:
         await self._asgi_send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,6 +1,7 @@
-"""A server's limits, a model that it serves, and from bodies of requests to jobs: token ids, and how to decode."""
+"""A model that a server has, and from bodies of requests to jobs: token ids, and how to decode."""
 
 import hashlib
+import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -17,66 +18,26 @@ from mxconv.serving.http.bodies import (
     CompletionBody,
     DecodingBody,
     DetokenizeBody,
-    Message,
-    NamedTool,
+    TemplateFields,
     TokenizeBody,
 )
+from mxconv.serving.http.history import Message, NamedTool
+from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
-from mxconv.text.chat import ChatTemplate
+from mxconv.text.chat import ChatPrompt, ChatTemplate
 from mxconv.text.constraint import Constraint, Grammar
-from mxconv.text.tool_calls import ToolForm, with_instructions
+from mxconv.text.json_schema import unheld_formats
+from mxconv.text.thought_reader import ThoughtForm
+from mxconv.text.tool_calls import ToolForm, calls_or_json, parameters_of, parsed, with_instructions
 from mxconv.text.tool_forms import form_of
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
 SEED_LIMIT = 2**53  # seeds that are drawn here come back whole from any reader of JSON
 MOST_PROMPTS = 128
 PLAIN_TOKENS, PLAIN_SECONDS = 48, 1.5  # at most, to measure plain decoding
-LEAST_KEY = 8  # characters; a shorter key can be guessed
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """Options of a server.
-
-    Args:
-        host: the address to listen on.
-        port: 0 for any free one.
-        api_key: that clients must have; None lets everyone in.
-        max_sequences: decoded at a time, of each model.
-        kv_bytes: for keys and values, of all models together; None is no limit.
-        max_queue: sequences that may wait while others are decoded, of all models together.
-        max_prompt_tokens: of a prompt; None: as many as the target has positions.
-        max_new_tokens: of a choice; None: likewise.
-        max_body_bytes: of a request.
-        request_seconds: from the first byte of a body to the last one of its answer.
-        slow_seconds: for a request's head, and for its body.
-        drain_seconds: in which running requests may finish once the server is told to stop.
-
-    Raises:
-        ModelError: the key is too short.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
-    max_sequences: int = 16
-    kv_bytes: int | None = None
-    max_queue: int = 64
-    max_prompt_tokens: int | None = None
-    max_new_tokens: int | None = None
-    max_body_bytes: int = 4_000_000
-    request_seconds: float = 600.0
-    slow_seconds: float = 10.0
-    drain_seconds: float = 5.0
-
-    def __post_init__(self) -> None:
-        if self.api_key is not None and len(self.api_key) < LEAST_KEY:
-            raise ModelError(
-                f"API key: {len(self.api_key)} characters; at least {LEAST_KEY} are required. Choose a longer one."
-            )
 
 
 @dataclass(frozen=True)
@@ -101,6 +62,9 @@ class Job:
         stop_strings: that end a choice.
         num_logprobs: likeliest tokens to name at every place; None computes no logprobs.
         scores_prompts: whether the tokens of prompts have logprobs too.
+        tool_form: how calls are taken out of answers; None leaves them in.
+        thought_form: how thoughts are taken out of answers; None leaves them in.
+        notes: what of the request is not done, one sentence each.
     """
 
     served: "ServedModel"
@@ -112,7 +76,27 @@ class Job:
     stop_strings: list[str]
     num_logprobs: int | None = None
     scores_prompts: bool = False
-    tool_form: ToolForm | None = None  # how answers are taken apart; None leaves them whole
+    tool_form: ToolForm | None = None
+    thought_form: ThoughtForm | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Names of the special tokens that readers need to see, where a tokenizer has such."""
+        tools = () if self.tool_form is None else self.tool_form.markers
+        return tools if self.thought_form is None else (*tools, self.thought_form.begin, self.thought_form.end)
+
+    @property
+    def stop_tokens(self) -> frozenset[int]:
+        """Tokens that end a choice."""
+        ends = frozenset() if self.body.ignore_eos else self.served.tokenizer.eos_token_ids
+        return ends | frozenset(self.body.stop_token_ids or ())
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The field `mxconv` of its answers."""
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {"seed": self.selection.seed, **notes}
 
     def selection_of(self, choice: int) -> Selection:
         """Choices of a prompt draw with the seeds `seed`, `seed + 1` and so on."""
@@ -139,10 +123,13 @@ class ServedModel:
         self._recommended = model.recommended
         self._max_prompt_tokens = min(options.max_prompt_tokens or self.num_positions, self.num_positions)
         self._max_new_tokens = min(options.max_new_tokens or self.num_positions, self.num_positions)
+        self._special_in_content = options.special_tokens_in_content
+        self._variables = dict(model.template_variables)
         try:
-            self._template: ChatTemplate | None = ChatTemplate.from_folder(model.loaded.folder)
-        except MxconvError as error:
-            self._template, self._no_chat = None, str(error)
+            template = ChatTemplate.from_folder(model.loaded.folder)
+            self._template: ChatTemplate | None = replace(template, name="the model's chat template")
+        except MxconvError:
+            self._template = None
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -165,7 +152,7 @@ class ServedModel:
         """The job of a request; raises ApiError for a field that cannot be served."""
         if body.max_tokens == 0 and not body.echo:
             raise invalid("max_tokens", "0 without echo; at least 1 is required. Ask for more, or for the prompt.")
-        wanted = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        wanted = {None: DEFAULT_MAX_TOKENS, -1: None}.get(body.max_tokens, body.max_tokens)
         prompts = [self._prompt(prompt, bool(body.echo)) for prompt in _prompts(body.prompt)]
         job = self._job(body, prompts, "prompt", wanted, body.logprobs)
         return replace(job, scores_prompts=bool(body.echo) and body.logprobs is not None)
@@ -175,17 +162,28 @@ class ServedModel:
         if body.top_logprobs is not None and not body.logprobs:
             raise invalid("top_logprobs", f'{body.top_logprobs} without logprobs; send "logprobs": true as well.')
         wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        if wanted == 0:
+            raise invalid("max_tokens", "0; at least 1, or -1 for as many as there is room for, is required.")
         if body.tool_choice not in (None, "none", "auto") and not body.demanded:
             named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else "a function"
             raise invalid("tool_choice", f"{named} is not among the {len(body.offered)} tools; it must be. Add it.")
-        tokens = self._chat_tokens(body.messages, tools=body.offered)
+        prompt = self._chat_prompt(body, body.messages, body.offered)
+        tokens, thought = prompt.token_ids, prompt.thought
+        if thought is not None and thought.is_open:
+            asked = [kind for kind, _ in body.constraints.values()]
+            if body.demanded or any(kind.startswith("json") for kind in asked):  # which have no place for a thought
+                tokens = [*tokens, *self.tokenizer.encode(thought.closed, False)]
+                thought = replace(thought, is_open=False)
+            thought = replace(thought, may_lack=bool(asked))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        return self._job(body, [JobPrompt(tokens)], "messages", wanted, num_logprobs)
+        job = self._job(body, [JobPrompt(tokens)], "messages", None if wanted == -1 else wanted, num_logprobs)
+        return job if body.reasoning_format == "none" else replace(job, thought_form=thought)
 
     def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
         """The tokens of a text, or of messages; raises ApiError for a field that cannot be served."""
         if body.messages is not None:
-            tokens = self._chat_tokens(body.messages, body.add_generation_prompt)
+            offered = [tool.function.plain for tool in body.tools or () if tool.function is not None]
+            tokens = self._chat_prompt(body, body.messages, offered).token_ids
         else:
             is_prompt = body.prompt is not None
             text, special = (body.prompt, body.add_special_tokens) if is_prompt else (body.content, body.add_special)
@@ -207,19 +205,31 @@ class ServedModel:
         text = self.tokenizer.decode(body.tokens, skip_special_tokens=False)
         return {"prompt": text, "content": text}
 
-    def _chat_tokens(
-        self, messages: list[Message], add_generation_prompt: bool = True, tools: Sequence[dict[str, Any]] = ()
-    ) -> list[int]:
-        """Tokens of a conversation; a template that knows no functions has them in a system message."""
+    def _chat_prompt(
+        self, asked: TemplateFields, messages: list[Message], tools: Sequence[dict[str, Any]]
+    ) -> ChatPrompt:
+        """A conversation as the model reads it; a template that knows no functions has them in a system message."""
         if self._template is None:
-            raise invalid("messages", f"{self._no_chat} /v1/completions needs none.", "no_chat_template")
+            message = "this model has no chat template; one is required. Use /v1/completions, which needs none."
+            raise invalid("messages", message, "no_chat_template")
         turns = [message.plain for message in messages]
+        continues = asked.continues(messages)
+        if continues and turns[-1]["role"] != "assistant":
+            message = f"the last message is of the role {turns[-1]['role']!r}; an assistant's is required. Add it."
+            raise invalid("continue_final_message", message)
         if "tools" not in self._template.source_for(bool(tools)):
             turns = with_instructions(turns, tools)
         functions = [{"type": "function", "function": tool} for tool in tools] or None
         try:
-            text = self._template.render(turns, add_generation_prompt, tools=functions)
-            return self.tokenizer.encode(text, add_special_tokens=False)
+            return self._template.encode(
+                self.tokenizer,
+                turns,
+                tools=functions,
+                special_in_content=self._special_in_content,
+                add_generation_prompt=asked.add_generation_prompt is not False,
+                variables=self._variables | asked.variables,
+                continues=continues,
+            )
         except MxconvError as error:
             raise invalid("messages", str(error)) from error
 
@@ -240,16 +250,14 @@ class ServedModel:
         if not all(prompt.token_ids for prompt in prompts):
             raise invalid(param, "0 tokens; at least one is required. Give a text.")
         if longest > self._max_prompt_tokens:
-            message = f"{longest} tokens; at most {self._max_prompt_tokens} are taken. Shorten it."
+            message = f"prompt is too long: {longest} tokens; at most {self._max_prompt_tokens} are taken. Shorten it."
             raise invalid(param, message, "context_length_exceeded")
         room = self.num_positions + 1 - longest  # the last token needs no position of its own
-        if wanted is None:
-            wanted = min(room, self._max_new_tokens)
-        if wanted > self._max_new_tokens:
-            raise invalid("max_tokens", f"{wanted}; at most {self._max_new_tokens} are given. Ask for fewer.")
-        if wanted > room:
-            message = f"{wanted} after {longest} tokens; the model has {self.num_positions} positions. Ask for fewer."
-            raise invalid("max_tokens", message, "context_length_exceeded")
+        most = min(room, self._max_new_tokens)
+        notes = body.notes if isinstance(body, ChatBody) else []
+        if wanted is not None and wanted > most:
+            notes.append(f"max_tokens: {wanted}; at most {most} are given after {longest} tokens of a prompt")
+        wanted = most if wanted is None else min(wanted, most)
         sampling = self.sampling(body.asked)
         seed = secrets.randbelow(SEED_LIMIT) if body.seed is None else body.seed % (MAX_SEED + 1)
         selection = sampling.selection(seed)
@@ -257,10 +265,15 @@ class ServedModel:
             selection.penalties.check(self._vocab_size)
         except MxconvError as error:
             raise invalid("logit_bias", str(error).removeprefix("logit_bias: ")) from error
-        selection = replace(selection, constraint=self._grammar(body))
+        grammar = self._grammar(body, notes)
         stops = [*self._recommended.stop_strings, *body.stop_strings]
-        form = self._form(body)
-        return Job(self, body, prompts, wanted, selection, sampling, stops, num_logprobs, tool_form=form)
+        job = Job(self, body, prompts, wanted, selection, sampling, stops, num_logprobs, tool_form=self._form(body))
+        if body.min_tokens and grammar is not None:
+            notes.append("min_tokens: not held, since a constraint says where an answer ends")
+        elif body.min_tokens:
+            penalties = replace(selection.penalties, min_new_tokens=body.min_tokens, ends=tuple(job.stop_tokens))
+            selection = replace(selection, penalties=penalties)
+        return replace(job, selection=replace(selection, constraint=grammar), notes=tuple(notes))
 
     def _form(self, body: DecodingBody) -> ToolForm | None:
         """How calls are read in the answers to a request; None where they are text alone."""
@@ -269,15 +282,34 @@ class ServedModel:
         form = form_of(self._template.source_for(bool(body.offered)))
         return form if body.offered or form.always_reads else None
 
-    def _grammar(self, body: DecodingBody) -> Grammar | None:
-        """What answers must look like; raises ApiError where that cannot be followed, or is said twice."""
+    def _grammar(self, body: DecodingBody, notes: list[str]) -> Grammar | None:
+        """What answers must look like; raises ApiError where that cannot be followed, or is said twice.
+
+        A format beside functions that may be called asks for a text of that format, or calls; a demanded call wins.
+        """
         asked = dict(body.constraints)
-        if isinstance(body, ChatBody) and body.demanded and self._template is not None:
-            form, several = form_of(self._template.source_for(True)), body.parallel_tool_calls is not False
+        if isinstance(body, ChatBody) and self._template is not None:
+            form, several = (
+                form_of(self._template.source_for(bool(body.offered))),
+                body.parallel_tool_calls is not False,
+            )
+            if body.demanded and "response_format" in asked:
+                del asked["response_format"]
+                notes.append("response_format: not held, since a call is demanded")
             try:
-                asked["tool_choice"] = "grammar", form.grammar(body.demanded, several, self.tokenizer)
+                if body.demanded:
+                    asked["tool_choice"] = "grammar", form.grammar(body.demanded, several, self.tokenizer)
+                elif body.offered and "response_format" in asked:
+                    schema = json.loads(asked["response_format"][1] or '{"type": "object"}')
+                    tools = [tool for tool in body.offered if self._is_held(tool, notes)]
+                    calls = form.grammar(tools, several, self.tokenizer) if tools else ""
+                    notes += [f"response_format: {each}" for each in unheld_formats(schema)]
+                    asked["response_format"] = "grammar", calls_or_json(calls, schema)
             except ModelError as error:
-                raise invalid("tool_choice", str(error)) from error
+                raise invalid("tool_choice" if body.demanded else "response_format", str(error)) from error
+        for name, (kind, text) in asked.items():
+            if kind == "json_schema":
+                notes += [f"{name}: {each}" for each in unheld_formats(parsed(text))]
         if not asked:
             return None
         name, (kind, text) = next(iter(asked.items()))
@@ -287,6 +319,15 @@ class ServedModel:
             return self._vocabulary.compile(Constraint(kind, text), is_from_stranger=True)
         except MxconvError as error:
             raise invalid(name, str(error)) from error
+
+    def _is_held(self, tool: dict[str, Any], notes: list[str]) -> bool:
+        """Whether calls of a function can be written by its schema; a note says of others that they are left out."""
+        try:
+            parameters_of(tool)
+        except ModelError as error:
+            notes.append(f"tools: {error} It is not called beside response_format.")
+            return False
+        return True
 
     def sampling(self, asked: Asked) -> SamplingInUse:
         """How tokens are chosen for a request: what it leaves out is as generation_config.json recommends."""

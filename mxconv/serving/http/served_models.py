@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from mxconv.decode import Options, TextModel
 from mxconv.serving.http.api_error import ApiError
-from mxconv.serving.http.served import ServedModel, ServeOptions
+from mxconv.serving.http.serve_options import ServeOptions
+from mxconv.serving.http.served import ServedModel
 from mxconv.serving.kv_budget import divided
 from mxconv.serving.learner import Learner
 from mxconv.serving.llm_engine import Engine

@@ -24,7 +24,7 @@ from mxconv.serving.http.app import application
 from mxconv.serving.http.call import Desk
 from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.guard import is_loopback
-from mxconv.serving.http.served import ServeOptions
+from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served_models import ServedModels
 from mxconv.serving.learner import Learner
 

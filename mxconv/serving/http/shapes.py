@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mxconv.serving.http.api_error import ApiError
-from mxconv.serving.http.bodies import ChatBody
+from mxconv.serving.http.bodies import ChatBody, StreamOptions
 from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
 from mxconv.serving.http.served import Job, ServedModel
+from mxconv.text.thought_reader import ThoughtReader
 from mxconv.text.tool_calls import AnswerReader
 
 
@@ -27,8 +28,9 @@ class Shape:
             "created": int(time.time()),
             "model": served.name,
             "system_fingerprint": served.fingerprint,
-            "mxconv": {"seed": call.job.selection.seed},
+            "mxconv": call.job.about,
         }
+        self._unsaid: list[list[ReplyToken]] = [[] for _ in call.choices]  # tokens of chunks that would say nothing
 
     def whole(self) -> dict[str, Any]:
         """The answer in one piece."""
@@ -41,10 +43,18 @@ class Shape:
         raise NotImplementedError
 
     def step(self, choice: ReplyChoice, added: list[ReplyToken]) -> Iterator[dict[str, Any]]:
-        """The chunk of a step: what it added to a choice, its ending, and in the last chunk how it was sampled."""
+        """The chunk of a step: what it added to a choice, its ending, and in the last chunk how it was sampled.
+
+        A step that adds nothing to show has none: its tokens come with the next one's.
+        """
         is_last = all(choice.finish_reason for choice in self._call.choices)
-        found = self._chunk(self._choice(choice, self._delta(choice, added), added))
-        yield found | (self._with_sampling if is_last else {})
+        content, says_something = self._delta(choice, added)
+        unsaid = self._unsaid[choice.index]
+        unsaid += added
+        if says_something or choice.finish_reason is not None:
+            found = self._chunk(self._choice(choice, content | self._logprobs_of(unsaid), unsaid))
+            self._unsaid[choice.index] = []
+            yield found | (self._with_sampling if is_last else {})
 
     def closing(self) -> Iterator[dict[str, Any] | str]:
         """The chunk of `stream_options.include_usage` where it is wanted, and OpenAI's last words."""
@@ -66,7 +76,8 @@ class Shape:
         return {"mxconv": {**self._head["mxconv"], "sampling": self._call.job.sampling.members}}
 
     def _chunk(self, *choices: dict[str, Any]) -> dict[str, Any]:
-        usage = {"usage": None} if self._call.job.body.includes_usage else {}
+        options = self._call.job.body.stream_options or StreamOptions()
+        usage = {"usage": self.usage() if options.continuous_usage_stats else None} if options.include_usage else {}
         return {"object": self.chunk_object, **self._head, "choices": choices, **usage}
 
     def _choice(self, choice: ReplyChoice, content: dict[str, Any], tokens: list[ReplyToken]) -> dict[str, Any]:
@@ -85,8 +96,12 @@ class Shape:
         """Content and logprobs of a choice that is whole."""
         raise NotImplementedError
 
-    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
-        """Content and logprobs that a step added."""
+    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> tuple[dict[str, Any], bool]:
+        """Content that a step added, and whether there is any."""
+        raise NotImplementedError
+
+    def _logprobs_of(self, tokens: list[ReplyToken]) -> dict[str, Any]:
+        """The member `logprobs`."""
         raise NotImplementedError
 
     def _ending(self, choice: ReplyChoice) -> str | None:
@@ -103,7 +118,7 @@ class CompletionShape(Shape):
         """The prompts, where they are echoed."""
         return [
             self._chunk(
-                {"index": choice.index, **self._content(choice.prompt.text, choice.prompt_tokens)}
+                {"index": choice.index, "text": choice.prompt.text, **self._logprobs_of(choice.prompt_tokens)}
                 | {"finish_reason": None}
             )
             for choice in self._call.choices
@@ -111,14 +126,15 @@ class CompletionShape(Shape):
         ]
 
     def _message(self, choice: ReplyChoice) -> dict[str, Any]:
-        return self._content(choice.text, [*choice.prompt_tokens, *choice.tokens])
+        return {"text": choice.text, **self._logprobs_of([*choice.prompt_tokens, *choice.tokens])}
 
-    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
-        return self._content("".join(token.text for token in added), added)
+    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> tuple[dict[str, Any], bool]:
+        text = "".join(token.text for token in added)
+        return {"text": text}, bool(text)
 
-    def _content(self, text: str, tokens: list[ReplyToken]) -> dict[str, Any]:
+    def _logprobs_of(self, tokens: list[ReplyToken]) -> dict[str, Any]:
         if self._call.job.num_logprobs is None:
-            return {"text": text, "logprobs": None}
+            return {"logprobs": None}
         entries = [token.logprobs for token in tokens]
         # tokens that look alike share a name; the likelier one has it
         top = [
@@ -127,7 +143,6 @@ class CompletionShape(Shape):
             for entry in entries
         ]  # fmt: skip
         return {
-            "text": text,
             "logprobs": {
                 "tokens": [entry["token"] for entry in entries],
                 "token_logprobs": [entry["logprob"] for entry in entries],
@@ -164,16 +179,16 @@ class ChatShape(Shape):
         if calls:
             message["tool_calls"] = calls
         message |= self._new_reasoning(choice)
-        return {"message": message, "logprobs": self._logprobs(choice.tokens)}
+        return {"message": message, **self._logprobs_of(choice.tokens)}
 
-    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
+    def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> tuple[dict[str, Any], bool]:
         text, calls = self._taken_apart(choice, "".join(token.text for token in added))
         delta: dict[str, Any] = {"content": text} if text else {}
         if calls:
             first = len(self._ids[choice.index]) - len(calls)
             delta["tool_calls"] = [{"index": first + place, **call} for place, call in enumerate(calls)]
         delta |= self._new_reasoning(choice)
-        return {"delta": delta, "logprobs": self._logprobs(added)}
+        return {"delta": delta}, bool(delta)
 
     def _taken_apart(self, choice: ReplyChoice, text: str) -> tuple[str, list[dict[str, Any]]]:
         """A further piece of a choice as text, and the calls that it completes."""
@@ -198,15 +213,17 @@ class ChatShape(Shape):
     def _ending(self, choice: ReplyChoice) -> str | None:
         return "tool_calls" if choice.finish_reason == "stop" and self._ids[choice.index] else choice.finish_reason
 
-    def _logprobs(self, tokens: list[ReplyToken]) -> dict[str, Any] | None:
+    def _logprobs_of(self, tokens: list[ReplyToken]) -> dict[str, Any]:
         wanted = self._call.job.num_logprobs is not None
-        return {"content": [token.logprobs for token in tokens], "refusal": None} if wanted else None
+        told = {"content": [token.logprobs for token in tokens], "refusal": None}
+        return {"logprobs": told if wanted else None}
 
 
 def answer_reader(job: Job) -> AnswerReader | None:
     """A reader that takes a choice apart; None where it is text alone."""
     tools = job.body.offered if isinstance(job.body, ChatBody) else []
-    return None if job.tool_form is None else job.tool_form.reader(tools)
+    inner = None if job.tool_form is None else job.tool_form.reader(tools)
+    return inner if job.thought_form is None else ThoughtReader(job.thought_form, inner)
 
 
 def new_id(prefix: str) -> str:

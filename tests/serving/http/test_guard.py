@@ -48,12 +48,11 @@ def test_a_short_key_is_none(package: Path) -> None:
 
 def test_limits_of_prompts_and_answers_are_told(guarded: Running) -> None:
     headers = {"Authorization": f"Bearer {KEY}"}
-    for change, message in (
-        ({"prompt": "x " * 60}, "at most 50 are taken"),
-        ({"max_tokens": 21}, "at most 20 are given"),
-    ):
+    for change, message in (({"prompt": "x " * 60}, "at most 50 are taken"),):
         response = guarded.post(PATH, BODY | change, headers=headers)
         assert response.status_code == 400 and message in response.json()["error"]["message"]
+    clamped = guarded.post(PATH, BODY | {"max_tokens": 21, "ignore_eos": True}, headers=headers).json()
+    assert clamped["usage"]["completion_tokens"] == 20 and "at most 20 are given" in clamped["mxconv"]["notes"][0]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -97,6 +96,65 @@ def test_other_sites_may_not_read_and_responses_are_not_sniffed(server: Running)
     assert response.headers["x-content-type-options"] == "nosniff"
     preflight = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     assert httpx.options(server.url + PATH, headers=preflight).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("allowed", "origin", "is_allowed"),
+    [
+        (("http://localhost:3000", "app://obsidian.md"), "app://obsidian.md", True),
+        (("http://localhost:3000",), "http://localhost:3001", False),
+        (("http://localhost:3000",), "null", False),
+        (("*",), "null", True),
+        ((), "http://localhost:3000", False),
+    ],
+)
+def test_origins_that_were_named_may_ask_and_read(
+    package: Path, allowed: tuple[str, ...], origin: str, is_allowed: bool
+) -> None:
+    with running(package, ["target"], api_key=KEY, allowed_origins=allowed) as found:
+        asked = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,x-stainless-os",
+        }
+        preflight = httpx.options(found.url + PATH, headers={"Origin": origin, **asked})
+        assert preflight.status_code == (200 if is_allowed else 400 if allowed else 401)
+        key = {"Authorization": f"Bearer {KEY}", "Origin": origin}
+        answers = [found.post(PATH, BODY, headers=key), found.post(PATH, BODY | {"stream": True}, headers=key)]
+        refused = found.post(PATH, BODY, headers={"Origin": origin})
+        assert [each.status_code for each in answers] == [200, 200] and refused.status_code == 401
+        name = "*" if allowed == ("*",) else origin
+        for answer in (preflight, *answers, refused):
+            assert answer.headers.get("access-control-allow-origin") == (name if is_allowed else None)
+        asked_for = preflight.headers.get("access-control-allow-headers", "")
+        assert not is_allowed or asked_for == asked["Access-Control-Request-Headers"]
+
+
+def test_a_head_is_a_get_without_its_body(server: Running) -> None:
+    for path in ("/health", "/", "/v1/models", "/metrics", f"/v1/models/{NAME}", "/openapi.json"):
+        head = httpx.head(server.url + path)
+        assert head.status_code == 200 and head.content == b""
+        assert head.headers["content-type"] == server.get(path).headers["content-type"]
+    assert httpx.head(server.url + PATH).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/messages/count_tokens", "/v1/messages/count_tokens"),
+        ("/v1/tokenize", "/tokenize"),
+    ],
+)
+def test_a_wrong_base_url_is_told_the_right_path(server: Running, path: str, meant: str) -> None:
+    response = server.post(path, BODY)
+    assert response.status_code == 404
+    assert f"{meant} is there: correct the client's base URL." in response.json()["error"]["message"]
+
+
+def test_a_slash_too_many_is_none(server: Running) -> None:
+    assert server.get("/v1/models/").json() == server.get("/v1/models").json()
+    assert server.post(PATH + "/", BODY).status_code == 200
 
 
 def test_malformed_and_cut_requests_leave_nothing_behind(server: Running) -> None:

@@ -10,6 +10,7 @@ async function* eventsOf(response) {
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
+      if (event.startsWith(":")) continue; // a comment, which keeps the connection open
       const text = event.replace(/^data: ?/, "");
       if (text === "[DONE]") return;
       const members = JSON.parse(text);
