@@ -12,8 +12,6 @@ from mxconv.arch.description import Attention, LatentAttention, LayerParts, Mixe
 from mxconv.arch.elements import Linear, Mlp, Norm
 from mxconv.arch.mixture import Mixture
 from mxconv.arch.state_mixers import Convolution, GatedDeltaNet, Mamba2, ShortConvolution
-from mxconv.checkpoint.carried import ENDINGS
-from mxconv.codecs.mxfp4 import BLOCK
 
 Shape = tuple[int, ...]
 Shapes = Iterator[tuple[str, Shape]]
@@ -139,6 +137,8 @@ def _mlp(mlp: Mlp, hidden: int) -> Shapes:
 
 
 def _mixture(mixture: Mixture, hidden: int, prefix: str, names: Container[str]) -> Shapes:
+    from mxconv.checkpoint.carried import BLOCK_BYTES, ENDINGS  # here: a cost, which asks for mixers, needs no NumPy
+
     routing, experts, count = mixture.routing, mixture.experts, mixture.routing.num_experts
     yield from _linear(routing.router, count, hidden)
     yield from _vector(routing.correction, count)
@@ -153,8 +153,8 @@ def _mixture(mixture: Mixture, hidden: int, prefix: str, names: Container[str]) 
     else:
         for name, (rows, columns) in zip(experts.stacked, shapes, strict=True):
             if prefix + name + ENDINGS["codes"] in names:
-                blocks = count, rows, columns // BLOCK
-                yield name + ENDINGS["codes"], (*blocks, BLOCK // 2)
+                blocks = count, rows, columns // (2 * BLOCK_BYTES)
+                yield name + ENDINGS["codes"], (*blocks, BLOCK_BYTES)
                 yield name + ENDINGS["scales"], blocks
             else:
                 yield name, (count, rows, columns)

@@ -70,7 +70,8 @@ def _is_packed(tensor: SourceTensor, others: Sequence[str]) -> bool:
         return True
     if tensor.name.endswith(BUFFERS) or "weight" in others or sum(size > 1 for size in tensor.shape) < 2:
         return False
-    return has_scales or not (tensor.dtype in TABLES or tensor.shape[0] == 1)
+    is_table = tensor.dtype in TABLES or tensor.shape[0] == 1 or "." not in tensor.name  # a buffer of no module
+    return has_scales or not is_table
 
 
 def _quantizer(checkpoint: Checkpoint) -> str:

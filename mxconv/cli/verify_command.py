@@ -44,7 +44,7 @@ def verify(
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Json = False,
 ) -> None:
-    """Check hashes, that tensors come out of the package bit for bit, and with --source that it encodes to the draft.
+    """Prove hashes, tensors and codes against the source.
 
     With --decode, prompts are decoded with and without drafts, and tokens and logits compared.
     """

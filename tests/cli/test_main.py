@@ -67,7 +67,7 @@ def test_every_command_has_help_and_json(run: Any, command: str) -> None:
         (["verify", "p", "--nonsense"], "No such option: --nonsense"),
         (["generate", "p", "--max-new-tokens", "many", "--prompt", "a"], "--max-new-tokens"),
         (["generate", "p", "--max-new-tokens", "0", "--prompt", "a"], "--max-new-tokens"),
-        (["quantize", "source"], "--output"),
+        (["quantize"], "source"),
     ],
 )
 def test_bad_usage_exits_with_2_and_says_what_is_wrong(run: Any, arguments: list[str], message: str) -> None:
@@ -94,9 +94,9 @@ def test_an_error_is_one_line_and_exits_with_1(
 
 
 def test_mxconv_debug_adds_the_traceback_to_the_message(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = run("verify", "nowhere")
+    plain = run("verify", "./nowhere")
     monkeypatch.setenv("MXCONV_DEBUG", "1")
-    debugged = run("verify", "nowhere")
+    debugged = run("verify", "./nowhere")
     assert (plain.exit_code, debugged.exit_code) == (1, 1)
     assert debugged.stderr.startswith("Traceback (most recent call last):")
     assert "mxconv.errors.PackageError" in debugged.stderr

@@ -31,11 +31,10 @@ def test_a_package_without_the_files_of_a_model_cannot_be_run(tmp_path: Path, na
 def test_a_config_that_does_not_fit_the_weights_is_refused(tmp_path: Path) -> None:
     source = write_tiny_llama(tmp_path / "source")
     (source / "config.json").write_text(json.dumps(TINY_LLAMA | {"intermediate_size": 176}))
-    message = (
-        r"^target: tensor model.layers.0.mlp.gate_proj.weight has shape \(172, 64\); config.json requires \(176, 64\)"
-    )
-    with pytest.raises(ModelError, match=message):
-        LoadedPackage(pack(source, tmp_path / "package"))
+    with pytest.raises(
+        ModelError, match=r"tensor model.layers.0.mlp.gate_proj.weight has shape \[172, 64\]; \[176, 64\]"
+    ):
+        pack(source, tmp_path / "package")
 
 
 def test_kernels_are_chosen_by_name_or_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
