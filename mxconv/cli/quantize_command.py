@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def quantize(
-    context: typer.Context,
-    source: Annotated[
-        str | None, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub model id, or URL.")
-    ] = None,
+    source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub model id, or URL.")],
     output: Annotated[
         str | None,
         typer.Option(
@@ -31,10 +28,6 @@ def quantize(
             metavar="PATH",
             help="The package: a folder that does not exist yet; or s3://BUCKET/FOLDER. By default ./NAME-CODEC.",
         ),
-    ] = None,
-    from_file: Annotated[
-        Path | None,
-        typer.Option(help="Convert many: JSONL, an object of source, output and options a line. Report what failed."),
     ] = None,
     codec: Annotated[str, choice("How matrices are stored", "mxfp4", "bsfp")] = "mxfp4",
     scale_rule: Annotated[
@@ -112,17 +105,6 @@ def quantize(
     json_output: Json = False,
 ) -> None:
     """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
-    if from_file is not None:
-        from mxconv.cli.quantize_list import quantize_list
-
-        given = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
-        if foreign := given - {"from_file", "workers", "json_output"}:
-            flags = ", ".join(sorted(name.replace("_", "-") for name in foreign))
-            raise typer.BadParameter(f"--from-file with {flags}; each line has its own. Write them there.")
-        quantize_list(from_file, ["--workers", workers], json_output)
-        return
-    if source is None:
-        raise typer.BadParameter("SOURCE, or --from-file, is required.")
     from mxconv.arch.gguf.open_source import open_source
     from mxconv.checkpoint.object_store import Store
     from mxconv.cli.quantize_plan import plan_of, print_plan

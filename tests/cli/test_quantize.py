@@ -229,4 +229,4 @@ def test_a_package_is_named_after_its_source(
 
 def test_a_source_is_required(run: Any) -> None:
     outcome = run("quantize")
-    assert outcome.exit_code == 2 and "SOURCE, or --from-file, is required." in outcome.stderr
+    assert outcome.exit_code == 2 and "missing argument 'source'." in outcome.stderr.lower()

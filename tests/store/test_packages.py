@@ -74,15 +74,6 @@ def test_a_draft_model_goes_along(s3: S3Server, folder: str, tmp_path: Path) -> 
     assert found == files_of(tmp_path / "p")
 
 
-def test_lines_of_a_list_name_stores_too(s3: S3Server, folder: str, source: Path, tmp_path: Path) -> None:
-    line = {"source": str(source), "output": f"s3://{BUCKET}/{folder}/deep/", "codec": "bsfp", "threads": 1}
-    (tmp_path / "list.jsonl").write_text(json.dumps(line))
-    done = run_without_torch("quantize", "--from-file", str(tmp_path / "list.jsonl"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    quantize(source, tmp_path / "p", codec="bsfp")
-    assert s3.files(f"{folder}/deep") == files_of(tmp_path / "p")
-
-
 def test_what_is_no_place_for_a_package_is_refused(s3: S3Server, folder: str, source: Path) -> None:
     quantize(source, store(f"{folder}/there"))
     for force in (False, True):
