@@ -1,11 +1,11 @@
-"""`mxconv attest`: a signed statement about a package, and its bill of materials; and what `verify` asks of one."""
+"""`mxconv attest`: a signed statement about a package; and what `verify` asks of one."""
 
 import os
 import sys
 from dataclasses import dataclass
 from getpass import getpass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,52 +20,42 @@ PASSWORD = "MXCONV_KEY_PASSWORD"
 
 def attest(
     package: Annotated[Path, typer.Argument(help="The package: a folder whose certificate `verify --write` stored.")],
+    private_key: Annotated[
+        Path,
+        typer.Option(help=f"PEM, on P-256, P-384 or P-521; its password is asked for, or in {PASSWORD}."),
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="PACKAGE.attestation.json, beside it, by default.")
-    ] = None,
-    private_key: Annotated[
-        Path | None,
-        typer.Option(help=f"PEM, on P-256, P-384 or P-521; its password is asked for, or in {PASSWORD}."),
     ] = None,
     signing_certificate: Annotated[Path | None, typer.Option(help="PEM: the certificate of that key.")] = None,
     certificate_chain: Annotated[
         list[Path] | None, typer.Option(help="PEM: certificates from its issuer on. Repeatable.")
     ] = None,
-    bom: Annotated[Path | None, typer.Option(help="Write a bill of materials (CycloneDX 1.6, JSON).")] = None,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Sign a verified package, or write its bill of materials.
+    """Sign a verified package.
 
     What is signed is an in-toto statement: digests of its files, its recipe and certificate. The file is a bundle of
     sigstore that model-signing's own command verifies, too.
     """
-    if private_key is None and (bom is None or output or signing_certificate):
-        raise typer.BadParameter("--private-key to sign, --bom for a bill of materials alone, or both, are required.")
     if certificate_chain and signing_certificate is None:
         raise typer.BadParameter("--certificate-chain needs --signing-certificate.")
     place = output or package.resolve().parent / f"{package.resolve().name}.attestation.json"
-    check_outputs(force, [], [bom, place if private_key else None])
-    from mxconv.interop.attestation.bill_of_materials import bill_of_materials
+    check_outputs(force, [], [place])
     from mxconv.interop.attestation.signature import SigningKey, sign
     from mxconv.interop.attestation.statement import make_payload
-    from mxconv.interop.hub.card import read_source_card
     from mxconv.package.manifest import read_manifest
 
     with progress_bars() as progress:
         payload = make_payload(package, progress)
     out = Output(json_output)
-    members: dict[str, Any] = {"output": None, "attestation": None, "bom": str(bom) if bom else None}
-    if private_key is not None:
-        key = SigningKey(private_key, _password(private_key), signing_certificate, tuple(certificate_chain or ()))
-        made = sign(payload, key, place)
-        out.line(f"wrote {place}: {len(made.statement.digests)} files, signed by {', '.join(made.signers)}")
-        if (certificate := read_manifest(package).certificate) is not None:
-            out.line(f"stated: {certificate.proof}")
-        members |= {"output": str(place), "attestation": made.to_json()}
-    if bom is not None:
-        out.write_text(bom, bill_of_materials(package, read_source_card(read_manifest(package).source)))
-    out.json(members)
+    key = SigningKey(private_key, _password(private_key), signing_certificate, tuple(certificate_chain or ()))
+    made = sign(payload, key, place)
+    out.line(f"wrote {place}: {len(made.statement.digests)} files, signed by {', '.join(made.signers)}")
+    if (certificate := read_manifest(package).certificate) is not None:
+        out.line(f"stated: {certificate.proof}")
+    out.json({"output": str(place), "attestation": made.to_json()})
 
 
 @dataclass(frozen=True)

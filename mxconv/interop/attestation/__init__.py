@@ -1,9 +1,8 @@
-"""Attestations and bills of materials (extra `attest`): who says what about a package."""
+"""Attestations (extra `attest`): who says what about a package."""
 
 from mxconv.errors import MxconvError, install_line
 
 try:
-    import cyclonedx  # noqa: F401
     import model_signing  # noqa: F401
 except ModuleNotFoundError as error:
     raise MxconvError(
