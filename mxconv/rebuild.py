@@ -22,13 +22,13 @@ from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.conversion.preparation import relative_name
 from mxconv.conversion.recipe_check import RecipeCheck
-from mxconv.conversion.recipe_files import CarriedSource, make_recipe, write_given_codes
+from mxconv.conversion.recipe_files import make_recipe, write_given_codes
 from mxconv.convert import Place, convert, convert_into
 from mxconv.errors import PackageError
 from mxconv.package.compared_staging import ComparedStaging
 from mxconv.package.folder_target import remove
 from mxconv.package.manifest import FILE_NAME as MANIFEST
-from mxconv.package.manifest import Manifest, read_manifest
+from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import damaged_files, fetch_file
 from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, further_folder, read_recipe, recipe_of
@@ -41,14 +41,7 @@ from mxconv.workers import ByteCounter, Executor
 Executors = Callable[[], Executor]
 
 
-def write_recipe(
-    package: Path,
-    file: Path,
-    *,
-    force: bool = False,
-    progress: Progress = silent,
-    carried: CarriedSource | None = None,
-) -> Recipe:
+def write_recipe(package: Path, file: Path, *, force: bool = False, progress: Progress = silent) -> Recipe:
     """Write the recipe of a package, and its further files into a folder of the same name that ends in `.files`.
 
     Args:
@@ -56,7 +49,6 @@ def write_recipe(
         file: to write; its name ends in .json.
         force: replace an existing recipe and its folder.
         progress: told about hashing and reading.
-        carried: the package's source, if it goes along.
 
     Raises:
         MxconvError: the package is damaged, or something is in the way.
@@ -68,7 +60,7 @@ def write_recipe(
     if os.path.lexists(folder) and not force:
         raise PackageError(f"{folder}: exists; the recipe's further files go there. Choose another output, or --force.")
     with TemporaryDirectory(prefix=".mxconv-recipe-", dir=file.absolute().parent) as scratch:
-        recipe = make_recipe(package, made := Path(scratch, folder.name), progress, carried)
+        recipe = make_recipe(package, made := Path(scratch, folder.name), progress)
         remove(folder)
         if made.exists():
             made.rename(folder)
@@ -109,7 +101,14 @@ def build(
     """
     recipe, folder = read_recipe(file), further_folder(file)
     check_target(target, force)
-    if recipe.further and (damaged := damaged_files(folder, recipe.further, progress)):
+    if source is None and recipe.carries_source:
+        record = recipe.package.source
+        raise PackageError(
+            f"{file}: {shown(recipe.created_by)} wrote it with the source in compact files, which later versions do "
+            f"not read; the source itself is required, {shown(record.id)}. Take it from there, or from a copy: "
+            f"mxconv build {file} --source {'SOURCE' if record.commit is None else shown(record.id)} -o FOLDER."
+        )
+    if recipe.needed and (damaged := damaged_files(folder, recipe.needed, progress)):
         raise PackageError(
             f"{folder / damaged[0]}: its SHA-256 is not the one in {file}; the file that was written with the recipe "
             "is required. Get it again."
@@ -117,7 +116,7 @@ def build(
     has_codes = recipe.package.draft_weights is not None
     check = RecipeCheck(recipe, folder, folder / DRAFT_FILE if has_codes else None)
     beside = target.absolute().parent if isinstance(target, Path) else None
-    with _source(source, check, beside, progress, num_threads) as checkpoint:
+    with _source(source, check, beside, progress) as checkpoint:
         options = check.options(num_threads, memory_bytes, force)
         return convert(checkpoint, target, options, progress, executor, check)
 
@@ -147,9 +146,8 @@ def check_rebuild(
                 draft_file = Path(scratch, DRAFT_FILE)
                 write_given_codes(package, draft_file)
         check = RecipeCheck(recipe, path, draft_file)
-        num_threads = usable_processors()
-        with _source(source, check, Path(scratch), progress, num_threads) as checkpoint:
-            options = check.options(num_threads, None, False)
+        with _source(source, check, Path(scratch), progress) as checkpoint:
+            options = check.options(usable_processors(), None, False)
             manifest = (path / MANIFEST).read_bytes()
             staging = ComparedStaging(path, recipe.package.files, manifest)
             place = Place(lambda _: staging, lambda: None, is_store=False)
@@ -188,54 +186,19 @@ def fetch_recipe(repo_id: str, commit: str) -> Path:
             f"{repo_id}: its recipe's source is {shown(recipe.package.source.id)}; a Hub id and commit are required of "
             f"a repository. Say where the source is: mxconv build {root / FILE_NAME} --source SOURCE -o FOLDER."
         )
-    if further := [f"{FURTHER}/{record.path}" for record in recipe.further]:
+    if further := [f"{FURTHER}/{record.path}" for record in recipe.needed]:
         fetch_files(repo_id, further, commit)
     return root / FILE_NAME
 
 
 @contextmanager
-def carried_source(
-    package: Path, source: str | None, base: str | None, num_threads: int = 1
-) -> Iterator[CarriedSource]:
-    """The source of a package, opened to go with its recipe.
+def _source(given: str | None, check: RecipeCheck, beside: Path | None, progress: Progress) -> Iterator[Checkpoint]:
+    """The source of a recipe, opened: where it is given, or where the recipe says.
 
-    Args:
-        package: the package's folder.
-        source: the checkpoint, in a folder or on the Hub; None: where the manifest says.
-        base: a checkpoint on the Hub beside whose weights these are coded.
-        num_threads: of the coder.
-
-    Raises:
-        MxconvError: one of them cannot be opened.
+    One whose files become part of the package, and which is on an object store, is in a folder for a while.
     """
-    record = read_manifest(package).source
-    if source is None and record.commit is None and not Path(record.id).exists():
-        raise PackageError(f"{record.id}: no such file or folder; the package's source is required. Give --source.")
-    revision = record.commit if source is None else None
-    with open_source(source or record.id, revision=revision) as checkpoint, _opened_base(base) as opened:
-        yield CarriedSource(checkpoint, opened, num_threads)
-
-
-@contextmanager
-def _source(
-    given: str | None, check: RecipeCheck, beside: Path | None, progress: Progress, num_threads: int
-) -> Iterator[Checkpoint]:
-    """The source of a recipe, opened: where it is given, where it lies beside the recipe, or where the recipe says.
-
-    One whose files become part of the package, and which is on an object store or compact, is in a folder for a while.
-    """
-    recipe, record = check.recipe, check.recipe.package.source
+    record = check.recipe.package.source
     with TemporaryDirectory(prefix=".mxconv-source-", dir=beside) as scratch:
-        if given is None and recipe.carries_source:
-            from mxconv.conversion.compact_source import restore_source  # of an extra
-
-            base_id, commit = (None, None) if recipe.base is None else (recipe.base.id, recipe.base.commit)
-            with _opened_base(base_id, commit) as base:
-                restore_source(recipe.further, check.folder, Path(scratch), base, progress, num_threads)
-            with open_checkpoint(scratch) as checkpoint:
-                check.check_source(checkpoint)
-                yield checkpoint
-            return
         if given is None and record.commit is None and not is_store_url(record.id) and not Path(record.id).exists():
             raise PackageError(
                 f"{record.id}: no such file or folder; the recipe's source is required there, or anywhere else. "
@@ -255,13 +218,3 @@ def _source(
                 fetch_file(checkpoint.snapshot.store, each, Path(scratch, each.path), advance)
         with open_checkpoint(scratch) as checkpoint:
             yield checkpoint
-
-
-@contextmanager
-def _opened_base(base: str | None, revision: str | None = None) -> Iterator[Checkpoint | None]:
-    """The checkpoint beside which a source is coded, if there is one."""
-    if base is None:
-        yield None
-        return
-    with open_checkpoint(base, revision=revision) as checkpoint:
-        yield checkpoint

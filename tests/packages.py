@@ -81,10 +81,20 @@ def forge(package: Path, change: Callable[[dict[str, Any]], None] = lambda _: No
             content = path.read_bytes()
             record |= {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     change(members)
-    members["manifest_sha256"] = "0" * 64
-    blank = json.dumps(members, indent=1)
-    digest = hashlib.sha256(blank.encode()).hexdigest()
-    (package / MANIFEST).write_text(digest.join(blank.rsplit("0" * 64, 1)))
+    (package / MANIFEST).write_text(sealed_text(members, "manifest_sha256"))
+
+
+def sealed_text(members: dict[str, Any], digest: str = "recipe_sha256") -> str:
+    """The text of a manifest or a recipe, its digest true again."""
+    blank = json.dumps(members | {digest: "0" * 64}, indent=1)
+    return hashlib.sha256(blank.encode()).hexdigest().join(blank.rsplit("0" * 64, 1))
+
+
+def with_compact_source(members: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's members as a version before wrote them for a fine-tune that it sent along."""
+    further = {"path": "source/model.safetensors.compact", "num_bytes": 1, "sha256": "0" * 64}
+    base = {"id": "org/base", "commit": "c0ffee"}
+    return members | {"base": base, "further": [*members["further"], further], "created_by": "mxconv 0.1.0"}
 
 
 def add_files(package: Path, copy: Path, sizes: list[int]) -> Path:

@@ -1,6 +1,5 @@
 """Recipes: what they build is the package, byte for byte, wherever the source lies; anything else is refused."""
 
-import hashlib
 import json
 import signal
 import subprocess
@@ -16,7 +15,19 @@ from checkpoints import write_sharded, write_tiny_llama
 from hypothesis import given
 from hypothesis import strategies as st
 from ngram_tables import write_table
-from packages import MANIFEST, StoppedError, files_of, flip, forge, header_of, patch_array, quantize, stop_in
+from packages import (
+    MANIFEST,
+    StoppedError,
+    files_of,
+    flip,
+    forge,
+    header_of,
+    patch_array,
+    quantize,
+    sealed_text,
+    stop_in,
+    with_compact_source,
+)
 from trained_levels import TRAINED, write_mixture
 
 from mxconv.checkpoint.hashing import sha256_file
@@ -26,7 +37,7 @@ from mxconv.package.manifest import read_manifest
 from mxconv.package.recipe import read_recipe
 from mxconv.package.shard_layout import plan_layout, smallest_limit
 from mxconv.package.stored import StoredArray
-from mxconv.rebuild import build, carried_source, check_rebuild, write_recipe
+from mxconv.rebuild import build, check_rebuild, write_recipe
 from mxconv.verify import verify, write_certificate
 
 TEXT = Path(__file__).parents[1] / "mxconv" / "convert.py"
@@ -132,45 +143,16 @@ def test_a_certificate_is_part_of_what_is_built(made: Callable[[str], Path], tmp
     assert manifest.certificate is not None and files_of(tmp_path / "built") == files_of(tmp_path / "certified")
 
 
-@pytest.mark.parametrize("name", ["MXFP4", "MXFP4, rounded", "MXFP4, FP8", "BSFP", "BSFP, calibrated"])
-def test_a_source_goes_along_without_loss(
-    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    package = made(name)
-    with carried_source(package, None, None, num_threads=2) as carried:
-        recipe = write_recipe(package, tmp_path / "recipe.json", carried=carried)
-    source = sum(record.num_bytes for record in recipe.package.source.files)
-    coded = sum(r.num_bytes for r in recipe.further if r.path.endswith(".compact"))
-    assert 0 < coded < 0.95 * source
-
-    def unreachable(*_: object, **__: object) -> None:
-        raise AssertionError("the source is opened")
-
-    monkeypatch.setattr("mxconv.rebuild.open_source", unreachable)
-    build(tmp_path / "recipe.json", tmp_path / "built", num_threads=2)
+def test_a_recipe_with_a_compact_source_is_built_from_its_source(made: Callable[[str], Path], tmp_path: Path) -> None:
+    package, recipe = made("BSFP, calibrated"), tmp_path / "recipe.json"
+    write_recipe(package, recipe)
+    recipe.write_text(sealed_text(with_compact_source(json.loads(recipe.read_bytes()))))
+    message = r"recipe\.json: 'mxconv 0\.1\.0' wrote it with the source in compact files.* --source SOURCE -o FOLDER\."
+    with pytest.raises(PackageError, match=message):
+        build(recipe, tmp_path / "built")
+    assert not (tmp_path / "built").exists()
+    build(recipe, tmp_path / "built", str(TRAINED))
     assert files_of(tmp_path / "built") == files_of(package)
-    (path,) = list((tmp_path / "recipe.files" / "source").glob("*1-of-*.compact")) or list(
-        (tmp_path / "recipe.files" / "source").glob("*.compact")
-    )
-    flip(path, 4000)
-    with pytest.raises(PackageError, match=r"compact: its SHA-256 is not the one in"):
-        build(tmp_path / "recipe.json", tmp_path / "other")
-    assert {each.name for each in tmp_path.iterdir()} == {"recipe.json", "recipe.files", "built"}
-
-
-def test_only_the_packages_own_source_goes_along(made: Callable[[str], Path], folder: Path, tmp_path: Path) -> None:
-    package = made("BSFP")
-    other = write_tiny_llama(tmp_path / "other", num_shards=3, seed=1)
-    for source, message in (
-        (str(other), r"model-0000\d-of-00003.safetensors: is not what the package was made of"),
-        ("nowhere", "nowhere: no such file or folder"),
-    ):
-        with pytest.raises(MxconvError, match=message), carried_source(package, source, None) as carried:
-            write_recipe(package, tmp_path / "recipe.json", carried=carried)
-    message = "is on no Hub; a base that others find is required"
-    with pytest.raises(PackageError, match=message), carried_source(package, None, str(other)) as carried:
-        write_recipe(package, tmp_path / "recipe.json", carried=carried)
-    assert {path.name for path in tmp_path.iterdir()} == {"other"}
 
 
 @pytest.mark.parametrize("name", ["MXFP4", "BSFP"])
@@ -205,9 +187,7 @@ def test_a_changed_recipe_is_refused(made: Callable[[str], Path], tmp_path: Path
     def refused(change: Callable[[dict[str, Any]], Any], *, seal: bool = True) -> str:
         members = json.loads(original)
         change(members)
-        blank = json.dumps(members | {"recipe_sha256": "0" * 64}, indent=1)
-        digest = hashlib.sha256(blank.encode()).hexdigest() if seal else members["recipe_sha256"]
-        (tmp_path / "recipe.json").write_text(digest.join(blank.rsplit("0" * 64, 1)))
+        (tmp_path / "recipe.json").write_text(sealed_text(members) if seal else json.dumps(members, indent=1))
         with pytest.raises(PackageError) as caught:
             build(tmp_path / "recipe.json", tmp_path / "built")
         assert {path.name for path in tmp_path.iterdir()} == {"recipe.json"}

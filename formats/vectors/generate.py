@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from bsfp import bsfp
-from compact import compact
 from elements import e2m1, int8, vnni8
 from experts import experts
 from fp8 import fp8
@@ -26,7 +25,7 @@ FORMAT_VERSION = 1
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    for make in (e2m1, mxfp4, mxint8, mx2, bsfp, vnni8, int8, ngram, spire, experts, fp8, compact):
+    for make in (e2m1, mxfp4, mxint8, mx2, bsfp, vnni8, int8, ngram, spire, experts, fp8):
         text = json.dumps({"format_version": FORMAT_VERSION, **make()}, indent=1)
         (folder / f"{make.__name__}.json").write_text(text + "\n")
 

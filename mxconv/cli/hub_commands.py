@@ -7,7 +7,6 @@ import typer
 
 from mxconv.cli.common_options import Json
 from mxconv.cli.output import Output, progress_bars
-from mxconv.cli.recipe_commands import BASE, COMPACT, SOURCE, opened_source
 from mxconv.report.tables import format_bytes
 
 
@@ -23,9 +22,6 @@ def push(
     recipe: Annotated[
         bool, typer.Option("--recipe", help="Hashes alone, from which mxconv builds the package out of its source.")
     ] = False,
-    compact: COMPACT = False,
-    source: SOURCE = None,
-    base: BASE = None,
     measurements: Annotated[
         Path | None, typer.Option(help="What `mxconv bench decode --json` printed, for the card's table.")
     ] = None,
@@ -42,16 +38,15 @@ def push(
     from mxconv.interop.hub.push import attested, prepare_publication, prepare_recipe
     from mxconv.interop.hub.push import push as push_package
 
-    if (recipe or compact) and drafts_only:
+    if recipe and drafts_only:
         raise typer.BadParameter("--drafts-only with a recipe, which is of a whole package. Leave one out.")
     if attestation and drafts_only:
         raise typer.BadParameter("--attestation with --drafts-only; it is about a whole package. Leave one out.")
     measured = read_measurements(measurements) if measurements is not None else None
     with TemporaryDirectory(prefix="mxconv-push-") as scratch:
         with progress_bars() as progress:
-            if recipe or compact:
-                with opened_source(package, compact, source, base) as carried:
-                    publication = prepare_recipe(package, Path(scratch), progress, carried)
+            if recipe:
+                publication = prepare_recipe(package, Path(scratch), progress)
             else:
                 publication = prepare_publication(package, drafts_only=drafts_only, progress=progress)
         pushed = push_package(

@@ -1,8 +1,6 @@
 """`mxconv recipe` and `build`: a package without its weights, and the package again."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,24 +12,13 @@ from mxconv.cli.output import Output, progress_bars
 from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
-    from mxconv.conversion.recipe_files import CarriedSource
     from mxconv.package.manifest import Manifest
     from mxconv.package.recipe import Recipe
-
-
-COMPACT = Annotated[
-    bool, typer.Option("--compact", help="Send the 16-bit source along, coded without loss in two thirds of its bytes.")
-]
-SOURCE = Annotated[str | None, typer.Option(help="With --compact: where the source is, if not where the package says.")]
-BASE = Annotated[str | None, typer.Option(help="With --compact: a model on the Hub that the source is a fine-tune of.")]
 
 
 def recipe(
     package: Package,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.json", help="The recipe.")],
-    compact: COMPACT = False,
-    source: SOURCE = None,
-    base: BASE = None,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -41,8 +28,7 @@ def recipe(
 
     with progress_bars() as progress:
         folder = find_package(package, progress=progress)
-        with opened_source(folder, compact, source, base) as carried:
-            made = write_recipe(folder, output, force=force, progress=progress, carried=carried)
+        made = write_recipe(folder, output, force=force, progress=progress)
     out = Output(json_output)
     members = _recipe_members(made, output)
     out.line(f"{output}: {format_bytes(members['num_bytes'])}, of a package of {format_bytes(_size(made.package))}")
@@ -92,25 +78,6 @@ def build(
     out.json(
         {"package": output, "recipe": str(recipe), "manifest_sha256": manifest.manifest_sha256, "seconds": seconds}
     )
-
-
-@contextmanager
-def opened_source(
-    package: Path, compact: bool, source: str | None, base: str | None
-) -> Iterator["CarriedSource | None"]:
-    """What `--compact` sends along, if it is set; raises BadParameter for options that need it."""
-    from mxconv.rebuild import carried_source
-    from mxconv.system.processor import usable_processors
-
-    if not compact:
-        if source is not None or base is not None:
-            raise typer.BadParameter(
-                f"--{'source' if source else 'base'}: needs --compact. Give it, or leave this out."
-            )
-        yield None
-        return
-    with carried_source(package, source, base, usable_processors()) as carried:
-        yield carried
 
 
 def _recipe_members(made: "Recipe", output: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The recipe of a package with the files that no source gives: other drafts, a draft vocabulary, given codes."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -9,48 +8,28 @@ from mxconv.arch.families.registry import describe_values
 from mxconv.arrays import U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import read_json_object
-from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.errors import PackageError
 from mxconv.package.head_screen import STEM, HeadScreen, read_head_screen
 from mxconv.package.manifest import FileRecord
 from mxconv.package.package import Package
 from mxconv.package.package_folder import damaged_files
-from mxconv.package.recipe import DRAFT_FILE, BaseRecord, Recipe, is_further, recipe_of
+from mxconv.package.recipe import DRAFT_FILE, Recipe, is_further, recipe_of
 from mxconv.package.stored import stored_shape
 from mxconv.progress import Progress, silent
 
 
-@dataclass(frozen=True)
-class CarriedSource:
-    """The source of a package, to go with its recipe, and the base beside which it is coded."""
-
-    checkpoint: Checkpoint
-    base: Checkpoint | None = None
-    num_threads: int = 1
-
-
-def make_recipe(
-    package: Path, folder: Path, progress: Progress = silent, carried: CarriedSource | None = None
-) -> Recipe:
+def make_recipe(package: Path, folder: Path, progress: Progress = silent) -> Recipe:
     """The recipe of a package; its further files are copied.
 
     Args:
         package: the package's folder; every hash in it is compared.
         folder: where its further files go; nothing is written where there are none.
         progress: told about hashing and reading.
-        carried: its source, if that goes along.
 
     Raises:
-        PackageError: a file is not what the manifest says, or cannot be written, or the base is on no Hub.
+        PackageError: a file is not what the manifest says, or cannot be written.
     """
-    base = None
-    if carried is not None and carried.base is not None:
-        if carried.base.commit is None:
-            raise PackageError(
-                f"{carried.base.id}: is on no Hub; a base that others find is required. Give its Hub id."
-            )
-        base = BaseRecord(id=carried.base.id, commit=carried.base.commit)
     with Package(package) as opened:
         manifest = opened.manifest
         if damaged := damaged_files(package, manifest.files, progress):
@@ -63,16 +42,11 @@ def make_recipe(
             folder.mkdir(parents=True, exist_ok=True)
             write_given_codes(opened, path := folder / DRAFT_FILE)
             beside = [FileRecord(path=DRAFT_FILE, num_bytes=path.stat().st_size, sha256=sha256_file(path))]
-    if carried is not None:
-        from mxconv.conversion.compact_source import write_compact_source  # of an extra
-
-        checkpoint, threads = carried.checkpoint, carried.num_threads
-        beside += write_compact_source(checkpoint, manifest.source, folder, carried.base, progress, threads)
     for record in manifest.files:
         if is_further(record.path):
             (folder / record.path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(package / record.path, folder / record.path)
-    return recipe_of(package, beside, progress, base=base)
+    return recipe_of(package, beside, progress)
 
 
 def write_given_codes(package: Package, path: Path) -> None:

@@ -32,15 +32,8 @@ FILE_NAME = "mxconv-recipe.json"  # in a repository
 FURTHER = "mxconv-recipe.files"  # the folder of its further files there
 DRAFT_FILE = "draft.safetensors"
 DRAFTS = "drafts/"
-SOURCE = "source/"  # of the files of a source that is carried beside the recipe
+SOURCE = "source/"  # of the compact files of a source that versions before sent along
 CHUNK_BYTES = 1 << 22
-
-
-class BaseRecord(Record):
-    """The checkpoint on the Hub beside which a carried source is coded."""
-
-    id: str
-    commit: str
 
 
 class Recipe(Record):
@@ -54,7 +47,7 @@ class Recipe(Record):
     further: list[FileRecord] = Field(
         description="files that no source gives, beside the recipe: of drafts, and draft.safetensors, the given codes"
     )
-    base: BaseRecord | None = Field(default=None, description="beside which the source among `further` is coded")
+    base: dict[str, str] | None = Field(default=None, description="null; of a source that versions before sent along")
     checks: Annotated[str, Field(pattern="^([0-9a-f]{8})*$")] = Field(
         description="eight digits for each tensor, in the manifest's order: they tell which one differs"
     )
@@ -62,8 +55,13 @@ class Recipe(Record):
 
     @property
     def carries_source(self) -> bool:
-        """Whether the source's files are among the further files."""
-        return any(record.path.startswith(SOURCE) for record in self.further)
+        """Whether a version before sent the source along, in compact files, which this one does not read."""
+        return self.needed != self.further
+
+    @property
+    def needed(self) -> list[FileRecord]:
+        """The further files but those of a compact source."""
+        return [record for record in self.further if not record.path.startswith(SOURCE)]
 
     def members(self) -> dict[str, Any]:
         """As the file has them."""
@@ -126,16 +124,14 @@ def recipe_of(
     progress: Progress = silent,
     *,
     with_checks: bool = True,
-    base: BaseRecord | None = None,
 ) -> Recipe:
     """The recipe of a package, whose weights are read for the checks of its tensors.
 
     Args:
         path: the package's folder.
-        beside: further files that are none of the package's: its given codes, its source.
+        beside: further files that are none of the package's: its given codes.
         progress: told about the reading.
         with_checks: whether weights are read; without checks a recipe cannot tell which tensor differs.
-        base: beside which the source is coded.
 
     Raises:
         PackageError: the package is damaged, or of a version that wrote its manifest in another way.
@@ -162,7 +158,6 @@ def recipe_of(
             package=manifest_recipe(manifest),
             max_shard_bytes=smallest_limit(layouts),
             further=[*(record for record in manifest.files if is_further(record.path)), *beside],
-            base=base,
             checks="".join(checks),
         )
     return Recipe.model_validate_json(recipe.to_bytes())

@@ -23,7 +23,7 @@ from mxconv.codecs.mxfp4 import SCALE_RULES, quantize_mxfp4
 from mxconv.codecs.mxint8 import mxint8_patterns, quantize_mxint8
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
-NAMES = ("e2m1", "mxfp4", "mxint8", "mx2", "bsfp", "vnni8", "int8", "ngram", "spire", "experts", "fp8", "compact")
+NAMES = ("e2m1", "mxfp4", "mxint8", "mx2", "bsfp", "vnni8", "int8", "ngram", "spire", "experts", "fp8")
 
 
 def load(name: str) -> Any:

@@ -71,7 +71,6 @@ def model_card(
     reader: str | None = None,
     *,
     is_recipe: bool = False,
-    carries_source: bool = False,
     attestation: "Attestation | None" = None,
 ) -> str:
     """The text of the card.
@@ -83,7 +82,6 @@ def model_card(
         measurements: of decoding with the package, if there are any.
         reader: the kind of draft that the package is, where it is one that reads its target's hidden states.
         is_recipe: whether the repository holds the package's recipe, not its weights.
-        carries_source: whether its source goes with that recipe.
         attestation: what is pushed with it, if anything.
 
     Returns:
@@ -117,7 +115,6 @@ def model_card(
         measurements=measurements,
         reader=reader,
         is_recipe=is_recipe,
-        carries_source=carries_source,
         attestation=attestation,
         codec=manifest.options.codec,
         source_name=manifest.source.id.rstrip("/").rpartition("/")[2],

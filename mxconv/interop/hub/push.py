@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub import retried
 from mxconv.checkpoint.regular_file import open_file, read_json_object
-from mxconv.conversion.recipe_files import CarriedSource, make_recipe
+from mxconv.conversion.recipe_files import make_recipe
 from mxconv.drafts.readers.reader import reader_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import ATTESTATION, MARKER, Measurements, model_card, read_source_card
@@ -57,7 +57,6 @@ class Publication:
     manifest: Manifest
     files: dict[str, "UploadedFile"]  # without a card
     is_recipe: bool = False
-    carries_source: bool = False
     attestation: "Attestation | None" = None
 
 
@@ -104,30 +103,27 @@ def prepare_publication(package: Path, *, drafts_only: bool = False, progress: P
     return Publication(package, manifest, _files(package, manifest.files) | {FILE_NAME: UploadedFile.of(content)})
 
 
-def prepare_recipe(
-    package: Path, folder: Path, progress: Progress = silent, carried: CarriedSource | None = None
-) -> Publication:
+def prepare_recipe(package: Path, folder: Path, progress: Progress = silent) -> Publication:
     """The recipe of a package, in place of it.
 
     Args:
         package: the package's folder.
         folder: an empty one, for the files that no source gives; they are uploaded from there.
         progress: told about every file.
-        carried: the source, if it goes along.
 
     Raises:
-        PackageError: a file is not what the manifest says, or the source is on no Hub and does not go along.
+        PackageError: a file is not what the manifest says, or the source is on no Hub.
     """
     source = read_manifest(package).source
-    if source.commit is None and carried is None:
+    if source.commit is None:
         raise PackageError(
             f"{package}: --recipe, but it was converted from {source.id}; a source on the Hub is required for others "
-            "to find it. Convert again from the model's Hub id, or send the source along with --compact."
+            "to find it. Convert again from the model's Hub id."
         )
-    recipe = make_recipe(package, folder, progress, carried)
+    recipe = make_recipe(package, folder, progress)
     further = {f"{FURTHER}/{name}": file for name, file in _files(folder, recipe.further).items()}
     files = further | {RECIPE: UploadedFile.of(recipe.to_bytes())}
-    return Publication(package, read_manifest(package), files, is_recipe=True, carries_source=carried is not None)
+    return Publication(package, read_manifest(package), files, is_recipe=True)
 
 
 def attested(publication: Publication, path: Path) -> Publication:
@@ -191,7 +187,6 @@ def push(
                 measurements,
                 reader,
                 is_recipe=publication.is_recipe,
-                carries_source=publication.carries_source,
                 attestation=publication.attestation,
             )
             files[CARD] = UploadedFile.of(text.encode())

@@ -1,14 +1,14 @@
 """A repository that holds a recipe stands for the package: by id, pulled, and pushed over what was there."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hub_client import Client
 from hub_server import HubServer
-from packages import MANIFEST, files_of, flip, header_of
+from packages import MANIFEST, files_of, flip, sealed_text, with_compact_source
 
 RECIPE = "mxconv-recipe.json"
 TEXT = Path(__file__).parents[3] / "mxconv" / "convert.py"
@@ -46,29 +46,18 @@ def test_a_recipe_is_pushed_pulled_and_built_once(
     assert client("verify", "me/tiny")["ok"] and (built / "bsfp.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_model_that_is_on_no_hub_goes_along_beside_its_base(
-    hub: HubServer, client: Client, source: Path, tmp_path: Path
+def test_a_recipe_with_a_compact_source_takes_it_from_the_hub(
+    hub: HubServer, client: Client, package: Path, tmp_path: Path
 ) -> None:
-    """A fine-tune: a few weights of each matrix moved by one unit in the last place."""
-    tuned = shutil.copytree(source, tmp_path / "tuned")
-    for path in tuned.glob("*.safetensors"):
-        _, begin = header_of(path)
-        raw = np.frombuffer(path.read_bytes(), np.uint8).copy()
-        raw[begin + np.random.default_rng(0).integers(0, (len(raw) - begin) // 2, 400) * 2] ^= 1
-        path.write_bytes(raw.tobytes())
-    client("quantize", tuned, "-o", tmp_path / "package", "--codec", "bsfp")
-    alone = client("push", tmp_path / "package", "me/alone", "--compact")
-    beside = client("push", tmp_path / "package", "me/beside", "--compact", "--base", "org/base")
-    assert beside["num_bytes_uploaded"] < 0.6 * alone["num_bytes_uploaded"]
-    assert "the 16-bit model, entropy-coded" in files_of(hub.repositories["me/alone"]["main"])["README.md"].decode()
-    shutil.rmtree(tuned)
-    for name in ("alone", "beside"):
-        client("pull", f"me/{name}", "-o", tmp_path / name)
-        assert files_of(tmp_path / name) == files_of(tmp_path / "package")
-        assert client("verify", f"me/{name}")["lossless"]
-    del hub.repositories["org/base"]
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    assert "org/base: no such local path, and no such model" in client.error("pull", "me/beside", "-o", tmp_path / "p")
+    client("push", package, "me/tiny", "--recipe")
+    path = hub.repositories["me/tiny"]["main"] / RECIPE
+    path.write_text(sealed_text(with_compact_source(json.loads(path.read_bytes()))))
+    for command in (("verify", "me/tiny"), ("pull", "me/tiny", "-o", tmp_path / "pulled")):
+        error = client.error(*command)
+        assert "'mxconv 0.1.0' wrote it with the source in compact files, which later versions do not read" in error
+    (line,) = re.findall(r"mxconv (build \S+) --source 'org/base' -o FOLDER\.", error)
+    client(*line.split(), "--source", "org/base", "-o", tmp_path / "built")
+    assert files_of(tmp_path / "built") == files_of(package)
 
 
 def test_a_recipe_replaces_a_package_and_a_package_a_recipe(hub: HubServer, client: Client, package: Path) -> None:

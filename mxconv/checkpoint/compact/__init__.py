@@ -1,1 +1,0 @@
-"""Checkpoints without loss in two thirds of their bytes: formats/compact.md, coded by zstd."""
