@@ -104,8 +104,8 @@ def build(
     if source is None and recipe.carries_source:
         record = recipe.package.source
         raise PackageError(
-            f"{file}: {recipe.created_by} wrote it with the source in compact files, which later versions do not read; "
-            f"the source itself is required, {shown(record.id)}. Take it from its id, or wherever you have it: "
+            f"{file}: {shown(recipe.created_by)} wrote it with the source in compact files, which later versions do "
+            f"not read; the source itself is required, {shown(record.id)}. Take it from there, or from a copy: "
             f"mxconv build {file} --source {'SOURCE' if record.commit is None else shown(record.id)} -o FOLDER."
         )
     if recipe.needed and (damaged := damaged_files(folder, recipe.needed, progress)):

@@ -147,7 +147,7 @@ def test_a_recipe_with_a_compact_source_is_built_from_its_source(made: Callable[
     package, recipe = made("BSFP, calibrated"), tmp_path / "recipe.json"
     write_recipe(package, recipe)
     recipe.write_text(sealed_text(with_compact_source(json.loads(recipe.read_bytes()))))
-    message = r"recipe\.json: mxconv 0\.1\.0 wrote it with the source in compact files.* --source SOURCE -o FOLDER\."
+    message = r"recipe\.json: 'mxconv 0\.1\.0' wrote it with the source in compact files.* --source SOURCE -o FOLDER\."
     with pytest.raises(PackageError, match=message):
         build(recipe, tmp_path / "built")
     assert not (tmp_path / "built").exists()

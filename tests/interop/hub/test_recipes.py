@@ -54,7 +54,7 @@ def test_a_recipe_with_a_compact_source_takes_it_from_the_hub(
     path.write_text(sealed_text(with_compact_source(json.loads(path.read_bytes()))))
     for command in (("verify", "me/tiny"), ("pull", "me/tiny", "-o", tmp_path / "pulled")):
         error = client.error(*command)
-        assert "mxconv 0.1.0 wrote it with the source in compact files, which later versions do not read" in error
+        assert "'mxconv 0.1.0' wrote it with the source in compact files, which later versions do not read" in error
     (line,) = re.findall(r"mxconv (build \S+) --source 'org/base' -o FOLDER\.", error)
     client(*line.split(), "--source", "org/base", "-o", tmp_path / "built")
     assert files_of(tmp_path / "built") == files_of(package)
