@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv import __version__
-from mxconv.arch.whole_model import is_described
+from mxconv.arch.whole_model import DRAFT_HEAD_KEYS
 from mxconv.checkpoint.folder import companions
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
+from mxconv.drafts.readers.reader import reader_of
 from mxconv.engine.stored_weights import package_faults
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import TensorRecord
@@ -179,13 +180,15 @@ def _true_config(package: Package) -> dict[str, Any]:
     a quantizer left behind, unless packed weights are still there."""
     manifest = package.manifest
     config = read_json_object(inside(package.root, "config.json"), unique_keys=False)
-    whole = config if is_described(config) else None  # a draft head's has no such member
+    is_head = reader_of(config) is not None or bool(config.keys() & set(DRAFT_HEAD_KEYS))
     is_packed = any(record.scaled is not None or record.carried is not None for record in manifest.tensors)
     for section in _sections(config):
         for key in () if is_packed else QUANTIZATION:
             section.pop(key, None)
         if manifest.source.cast or section is config or section is config.get("text_config"):
-            for key in {"dtype", "torch_dtype"} & section.keys() or ({"dtype"} if section is whole else ()):
+            for key in {"dtype", "torch_dtype"} & section.keys() or (
+                {"dtype"} if section is config and not is_head else ()
+            ):
                 section[key] = TORCH_DTYPES[manifest.source.dtype]
     return config
 
