@@ -180,15 +180,14 @@ def _true_config(package: Package) -> dict[str, Any]:
     a quantizer left behind, unless packed weights are still there."""
     manifest = package.manifest
     config = read_json_object(inside(package.root, "config.json"), unique_keys=False)
-    is_head = reader_of(config) is not None or bool(config.keys() & set(DRAFT_HEAD_KEYS))
+    is_head = reader_of(config) is not None or any(key in config for key in DRAFT_HEAD_KEYS)
+    added = set() if is_head else {"dtype"}
     is_packed = any(record.scaled is not None or record.carried is not None for record in manifest.tensors)
     for section in _sections(config):
         for key in () if is_packed else QUANTIZATION:
             section.pop(key, None)
         if manifest.source.cast or section is config or section is config.get("text_config"):
-            for key in {"dtype", "torch_dtype"} & section.keys() or (
-                {"dtype"} if section is config and not is_head else ()
-            ):
+            for key in {"dtype", "torch_dtype"} & section.keys() or (added if section is config else ()):
                 section[key] = TORCH_DTYPES[manifest.source.dtype]
     return config
 
