@@ -70,8 +70,8 @@ def _is_packed(tensor: SourceTensor, others: Sequence[str]) -> bool:
         return True
     if tensor.name.endswith(BUFFERS) or "weight" in others or sum(size > 1 for size in tensor.shape) < 2:
         return False
-    is_table = tensor.dtype in TABLES or tensor.shape[0] == 1 or "." not in tensor.name  # a buffer of no module
-    return has_scales or not is_table
+    is_of_no_module = "." not in tensor.name and len(tensor.shape) == 2
+    return has_scales or not (tensor.dtype in TABLES or tensor.shape[0] == 1 or is_of_no_module)
 
 
 def _quantizer(checkpoint: Checkpoint) -> str:

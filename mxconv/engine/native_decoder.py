@@ -132,14 +132,18 @@ def grown(
     return GrownTree(**{field.name: getattr(made, field.name) for field in fields(GrownTree)})
 
 
+# those that a tree's guesses are chosen by: one that ends a text too early is refused by the level above
+PENALTIES = ("repetition", "presence", "frequency", "logit_bias")
+
+
 def _limits(limits: TreeLimits) -> _native.TreeLimits:
     draws = penalties = None
     if (given := limits.draws) is not None:
         draws = _native.Draws(**vars(given.sampling), seed=given.seed, position=given.position)
     if (held := limits.penalties) is not None:
-        penalties = _native.Penalties(
-            **vars(held.penalties), tokens=held.tokens, in_text=held.num_in_text, in_answer=held.num_in_answer
-        )
+        known = {name: getattr(held.penalties, name) for name in PENALTIES}
+        counts = {"tokens": held.tokens, "in_text": held.num_in_text, "in_answer": held.num_in_answer}
+        penalties = _native.Penalties(**known, **counts)
     return _native.TreeLimits(**vars(limits) | {"draws": draws, "penalties": penalties})
 
 

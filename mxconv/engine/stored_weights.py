@@ -24,7 +24,7 @@ from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.weights import DeferredMatrix, ExpertStack, ModelWeights
-from mxconv.errors import MxconvError, PackageError
+from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.head_screen import SCREEN_FILE, read_head_screen
 from mxconv.package.level_record import LevelRecord
@@ -175,9 +175,11 @@ def recorded_tensors(manifest: Manifest) -> dict[str, HeldTensor]:
 
 def described_package(package: Package) -> ModelConfig | None:
     """Return the same; None where the package holds no whole model of a family that mxconv runs."""
-    path = package.root / "config.json"
-    is_whole = path.is_file() and is_described(read_json_object(path, unique_keys=False))
-    return package_config(package) if is_whole else None
+    try:
+        values = read_json_object(package.root / "config.json", unique_keys=False)
+    except CheckpointError:  # none, or damaged, which its hash shows
+        return None
+    return package_config(package) if is_described(values) else None
 
 
 def package_faults(package: Package) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """`mxconv train` as the shell runs it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def test_an_input_that_is_not_there_leaves_nothing(
 def test_questions_are_answered_in_the_chat_template(run: Any, source: Path, tmp_path: Path) -> None:
     questions, output = tmp_path / "questions.jsonl", tmp_path / "own.jsonl"
     questions.write_text('{"prompt": "a cat"}\n{"messages": [{"role": "user", "content": "a mat"}]}\n')
+    source = Path(shutil.copytree(source, tmp_path / "instruct"))
     (source / "chat_template.jinja").write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}")
     arguments = ("train", "generate", questions, "--target", source, "-o", output, "--chat", "--temperature", 0)
     outcome = run(*arguments, "--num-texts", 3, "--new-tokens", 5, "--json")

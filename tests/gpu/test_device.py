@@ -37,7 +37,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, triton_is_there: None) -> Any:
 
 def test_without_triton_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_device, "find_spec", lambda _: None)
-    with pytest.raises(ModelError, match=r"Triton is not installed; .* Install it: pip install 'mxconv\[gpu\]'"):
+    with pytest.raises(ModelError, match=r"Triton is not installed; .* Run: pip install '.\[gpu\]'"):
         checked_device("cuda")
 
 
