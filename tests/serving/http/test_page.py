@@ -18,7 +18,7 @@ QUESTION = "Which module reads files?"
 MOST = 160  # tokens: more than a screen
 SECONDS = 60
 CERTAIN = "certain by the schema"
-LONG = "\n".join(f"Line {number} of a long question." for number in range(40))
+LONG = "\n".join("0123456789" * 4)
 CODE = "if a < b:\n\n    print('```')\n"
 BEFORE, AFTER = "So <img src=x onerror=alert(1)>:\n\n", "That is all, ``` or not."
 ANSWER = f"{BEFORE}```python\n{CODE}```\n{AFTER}"
@@ -300,9 +300,9 @@ def test_stop_ends_a_reply_and_frees_its_sequence(server: Running, browser: Live
 
 def test_an_error_of_the_server_is_shown_and_said(server: Running, browser: LiveBrowser) -> None:
     browser.open(server.url + "/")
-    ask(browser, 1, most=5000)
+    ask(browser, 1, most=0)
     problem = browser.value("document.querySelector('.problem').textContent")
-    assert problem.startswith("max_tokens: 5000")
+    assert problem.startswith("max_tokens: 0")
     assert browser.value("document.getElementById('spoken').textContent").strip() == problem
 
 
@@ -317,12 +317,12 @@ def test_the_policy_allows_nothing_from_elsewhere(server: Running) -> None:
 def answers(browser: LiveBrowser, answer: str) -> None:
     """Let the server write this answer to what the page asks from now on, and keep what it asks in `asked`."""
     browser.value(f"""{{
-      const ask = fetch;
+      window.realFetch ??= fetch;
       window.asked = [];
       window.fetch = (path, options) => {{
         asked.push(JSON.parse(options.body));
         const body = {{ ...asked.at(-1), guided_choice: [{json.dumps(answer)}] }};
-        return ask(path, {{ ...options, body: JSON.stringify(body) }});
+        return realFetch(path, {{ ...options, body: JSON.stringify(body) }});
       }};
       document.getElementById('most').value = '';
     }}""")
@@ -347,7 +347,7 @@ def test_a_reply_is_followed_until_somebody_scrolls_up(
     server: Running, browser: LiveBrowser, width: int, height: int
 ) -> None:
     browser.open(server.url + "/", width, height)
-    browser.value(f"document.getElementById('most').value = '{MOST}'")
+    browser.value(f"document.getElementById('most').value = '{MOST}'; document.getElementById('seed').value = '1'")
     browser.type(LONG)
     server.gate.clear()
     browser.press("Enter", 13)
@@ -358,8 +358,9 @@ def test_a_reply_is_followed_until_somebody_scrolls_up(
     browser.wait("document.querySelectorAll('.token').length > 60")
     server.gate.clear()
     assert browser.value(inside)
+    browser.type("the next question\n\n\n\n")
+    assert browser.value(inside)  # above the field, which grew
     browser.value("for (const one of [document.getElementById('talk'), document.scrollingElement]) one.scrollTop = 0")
-    browser.value("new Promise((done) => { requestAnimationFrame(() => { requestAnimationFrame(done) }) })")
     server.gate.set()
     browser.wait("document.querySelector('.fate') !== null")
     top = "document.getElementById('talk').scrollTop + document.scrollingElement.scrollTop"
@@ -370,7 +371,7 @@ def test_a_refused_question_stays_in_the_field_which_grows_with_it(server: Runni
     browser.open(server.url + "/")
     height = "document.getElementById('question').getBoundingClientRect().height"
     low = browser.value(height)
-    browser.value("document.getElementById('most').value = '5000'")
+    browser.value("document.getElementById('most').value = '0'")
     browser.type("a\nb\nc\nd")
     high = browser.value(height)
     assert low < high < 192
@@ -386,8 +387,6 @@ def test_a_refused_question_stays_in_the_field_which_grows_with_it(server: Runni
     assert texts(browser, ".turn .said") == [f"a\nb\nc\nd{LONG}!", "Good."] and texts(browser, ".problem") == []
     (body,) = browser.value("asked")
     assert "max_tokens" not in body and [one["role"] for one in body["messages"]] == ["user"]
-    browser.reload()
-    assert browser.value("document.getElementById('most').value") in ("", "256")
 
 
 def test_escape_stops_a_reply(server: Running, browser: LiveBrowser) -> None:
@@ -414,7 +413,6 @@ def test_code_is_a_block_and_it_and_the_answer_can_be_copied(
     assert texts(browser, ".said") == [QUESTION, ANSWER] and not browser.value("document.querySelector('.said img')")
     assert texts(browser, ".said pre") == [f"```python\n{CODE}```\n"]
     assert texts(browser, ".said code") == [CODE] and texts(browser, ".fence") == ["```python\n", "```\n"]
-    assert texts(browser, ".said > .token")[-1].endswith(".")
     for label, text in (("Copy the code", CODE), ("Copy the answer", ANSWER)):
         assert ("button", label) in browser.accessible_names()
         browser.value(f"document.querySelector('[aria-label=\"{label}\"]').focus()")
@@ -468,7 +466,7 @@ def test_the_talk_survives_a_reload_until_it_is_begun_anew(server: Running, brow
     browser.value("document.getElementById('fresh').click()")
     browser.reload()
     assert texts(browser, ".said") == [] and browser.value("localStorage.length") == 0
-    browser.value("localStorage.setItem('mxconv.talk', '{\"messages\": [null, {\"role\": \"user\"}]}')")
+    browser.value('localStorage.setItem(\'mxconv.talk\', \'{"messages": [null, {"role": "user"}]}\')')
     browser.reload()
     assert texts(browser, ".said") == [] and browser.value("document.getElementById('levels').textContent") != ""
     server.wait_until_idle()
@@ -484,10 +482,10 @@ def test_a_thought_is_grey_and_folded(tmp_path: Path, browser: LiveBrowser) -> N
         assert texts(browser, ".reply .said") == ["Hello!"]
         colour = "getComputedStyle(document.querySelector('{}')).color"
         assert browser.value(f"{colour.format('.thought div')} === {colour.format('.soft')}")
-        text = "document.querySelector('.thought div').checkVisibility({ contentVisibilityAuto: true })"
-        assert not browser.value("document.querySelector('.thought').open")
+        is_shown = "document.querySelector('.thought div').checkVisibility()"
+        assert not browser.value(is_shown)
         browser.value("document.querySelector('.thought summary').click()")
-        assert browser.value("document.querySelector('.thought').open") and browser.value(text)
+        browser.wait(is_shown)
         send(browser, "again")
         reply = browser.value("asked.at(-1).messages[1]")
         assert reply == {"role": "assistant", "content": "Hello!", "reasoning_content": "Hm, <b>so</b>."}

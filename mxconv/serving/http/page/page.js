@@ -7,7 +7,6 @@ const colour = (index) => (index ? "g" + ((index - 1) % NUM_COLOURS) : "own");
 let about, guessers, rows; // of the model that is chosen
 let messages = []; // role and content, what was thought, and the model that a reply is by
 let running = null;
-let follows = true; // whether the end of a reply is kept in sight while it grows
 
 // A level's row of counts, and its share of the bar.
 function rowOf(name, index) {
@@ -73,9 +72,11 @@ function showEnd() {
   byId("turns").lastElementChild.scrollIntoView({ block: "end" });
 }
 
-// Keeps the end of a reply in sight while it grows, unless somebody scrolled up to read.
-function grow(add) {
-  add();
+// Keeps the end of the conversation in sight while something grows, unless somebody scrolled up to read.
+function grow(change) {
+  const last = byId("turns").lastElementChild;
+  const follows = last && last.getBoundingClientRect().bottom < byId("form").getBoundingClientRect().top + 8;
+  change();
   if (follows) showEnd();
 }
 
@@ -150,7 +151,6 @@ async function ask(question) {
   const statistics = newStatistics();
   const voice = speaker();
   let text = "", thought = "", ending = "", end;
-  follows = true;
   showEnd();
   running = new AbortController();
   setBusy(true);
@@ -189,18 +189,19 @@ async function ask(question) {
     end = element("p", stopped ? "fate" : "problem", stopped ? "stopped" : error.message);
     voice.finish(stopped ? "Stopped." : error.message);
   }
-  writer.finish();
-  reply.append(end);
+  grow(() => {
+    writer.finish();
+    reply.append(end);
+    if (text || thought) addActions(reply, text);
+  });
   if (text || thought) {
     messages.push({ role: "assistant", content: text, reasoning_content: thought || undefined, by: about.model });
-    addActions(reply, text);
   } else { // what was not answered stays in the field, before what was typed since
     messages.pop();
     for (const turn of [asked, reply]) turn.classList.add("refused");
     byId("question").value = [question, byId("question").value].filter(Boolean).join("\n");
     fitQuestion();
   }
-  if (follows) showEnd();
   kept.write(about.model, messages);
   setBusy(false);
   byId("question").focus({ preventScroll: true });
@@ -208,8 +209,11 @@ async function ask(question) {
 
 // The field is as high as its text, up to the most that the style sheet allows.
 function fitQuestion() {
-  byId("question").style.height = "auto";
-  byId("question").style.height = byId("question").scrollHeight + "px";
+  grow(() => {
+    byId("question").style.height = "auto";
+    byId("question").style.height = byId("question").scrollHeight + "px";
+    byId("turns").style.setProperty("--form-height", byId("form").offsetHeight + "px");
+  });
 }
 
 function setBusy(busy) {
@@ -237,11 +241,6 @@ const stop = () => { if (running) running.abort(); };
 byId("question").addEventListener("input", fitQuestion);
 byId("stop").addEventListener("click", stop);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing) stop(); });
-// of the conversation, or on narrow screens of the whole page
-document.addEventListener("scroll", () => {
-  const last = byId("turns").lastElementChild;
-  follows = !last || last.getBoundingClientRect().bottom < byId("form").getBoundingClientRect().top + 8;
-}, { capture: true, passive: true });
 byId("fresh").addEventListener("click", () => {
   messages = [];
   kept.write(about.model, messages);
