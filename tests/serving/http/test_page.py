@@ -391,11 +391,13 @@ def test_a_refused_question_stays_in_the_field_which_grows_with_it(server: Runni
 
 def test_escape_stops_a_reply(server: Running, browser: LiveBrowser) -> None:
     browser.open(server.url + "/")
+    server.gate.clear()
     browser.type(QUESTION)
     browser.press("Enter", 13)
-    browser.wait("document.querySelectorAll('.token').length > 0")
+    browser.wait("!document.getElementById('stop').disabled")
     browser.press("Escape", 27)
     browser.wait("document.getElementById('stop').disabled")
+    server.gate.set()
     assert texts(browser, ".fate") == ["stopped"] and browser.value("document.activeElement.id") == "question"
     server.wait_until_idle()
 
