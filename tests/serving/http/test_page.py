@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 from browser import FLAGS, NAMES
-from http_servers import NAME, Running, running
+from http_servers import NAME, TEMPLATE, Running, chat_package, running
 
 QUESTION = "Which module reads files?"
 MOST = 160  # tokens: more than a screen
 SECONDS = 60
 CERTAIN = "certain by the schema"
+LONG = "\n".join("0123456789" * 4)
+CODE = "if a < b:\n\n    print('```')\n"
+BEFORE, AFTER = "So <img src=x onerror=alert(1)>:\n\n", "That is all, ``` or not."
+ANSWER = f"{BEFORE}```python\n{CODE}```\n{AFTER}"
 
 
 class LiveBrowser:
@@ -51,10 +55,16 @@ class LiveBrowser:
         return result
 
     def open(self, url: str, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
+        self.send("Storage.clearDataForOrigin", origin=url.rstrip("/"), storageTypes="local_storage")
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.send("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
+
+    def reload(self) -> None:
+        self.value("window.isOld = true")
+        self.send("Page.reload")
+        self.wait("!window.isOld && document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
         found = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -70,8 +80,8 @@ class LiveBrowser:
     def type(self, text: str) -> None:
         self.send("Input.insertText", text=text)
 
-    def press(self, key: str, code: int) -> None:
-        event = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+    def press(self, key: str, code: int, *commands: str) -> None:
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": code, "commands": commands}
         self.send("Input.dispatchKeyEvent", type="rawKeyDown", **event)
         if key == "Enter":
             self.send("Input.dispatchKeyEvent", type="char", text="\r", **event)
@@ -290,9 +300,9 @@ def test_stop_ends_a_reply_and_frees_its_sequence(server: Running, browser: Live
 
 def test_an_error_of_the_server_is_shown_and_said(server: Running, browser: LiveBrowser) -> None:
     browser.open(server.url + "/")
-    ask(browser, 1, most=5000)
+    ask(browser, 1, most=0)
     problem = browser.value("document.querySelector('.problem').textContent")
-    assert problem.startswith("max_tokens: 5000")
+    assert problem.startswith("max_tokens: 0")
     assert browser.value("document.getElementById('spoken').textContent").strip() == problem
 
 
@@ -302,3 +312,185 @@ def test_the_policy_allows_nothing_from_elsewhere(server: Running) -> None:
     assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "*" not in policy
     assert NAME in response.text
     assert not re.search(r"(src|href)=[\"'](?!#|data:)", response.text)
+
+
+def answers(browser: LiveBrowser, answer: str) -> None:
+    """Let the server write this answer to what the page asks from now on, and keep what it asks in `asked`."""
+    browser.value(f"""{{
+      window.realFetch ??= fetch;
+      window.asked = [];
+      window.fetch = (path, options) => {{
+        asked.push(JSON.parse(options.body));
+        const body = {{ ...asked.at(-1), guided_choice: [{json.dumps(answer)}] }};
+        return realFetch(path, {{ ...options, body: JSON.stringify(body) }});
+      }};
+      document.getElementById('most').value = '';
+    }}""")
+
+
+def send(browser: LiveBrowser, question: str) -> None:
+    browser.value("document.getElementById('question').focus()")
+    browser.type(question)
+    browser.press("Enter", 13)
+    browser.wait("asked.length && document.getElementById('stop').disabled")
+
+
+def texts(browser: LiveBrowser, selector: str) -> list[str]:
+    found: list[str] = browser.value(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)"
+    )
+    return found
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 420), (390, 520)])
+def test_a_reply_is_followed_until_somebody_scrolls_up(
+    server: Running, browser: LiveBrowser, width: int, height: int
+) -> None:
+    browser.open(server.url + "/", width, height)
+    browser.value(f"document.getElementById('most').value = '{MOST}'; document.getElementById('seed').value = '1'")
+    browser.type(LONG)
+    server.gate.clear()
+    browser.press("Enter", 13)
+    end = "document.querySelector('.reply').getBoundingClientRect().bottom"
+    inside = f"{end} > 0 && {end} <= document.getElementById('form').getBoundingClientRect().top"
+    browser.wait(inside)
+    server.gate.set()
+    browser.wait("document.querySelectorAll('.token').length > 60")
+    server.gate.clear()
+    assert browser.value(inside)
+    browser.type("the next question\n\n\n\n")
+    assert browser.value(inside)  # above the field, which grew
+    browser.value("for (const one of [document.getElementById('talk'), document.scrollingElement]) one.scrollTop = 0")
+    server.gate.set()
+    browser.wait("document.querySelector('.fate') !== null")
+    top = "document.getElementById('talk').scrollTop + document.scrollingElement.scrollTop"
+    assert browser.value(top) == 0 and not browser.value(inside)
+
+
+def test_a_refused_question_stays_in_the_field_which_grows_with_it(server: Running, browser: LiveBrowser) -> None:
+    browser.open(server.url + "/")
+    height = "document.getElementById('question').getBoundingClientRect().height"
+    low = browser.value(height)
+    browser.value("document.getElementById('most').value = '0'")
+    browser.type("a\nb\nc\nd")
+    high = browser.value(height)
+    assert low < high < 192
+    browser.press("Enter", 13)
+    browser.wait("document.querySelector('.problem') !== null")
+    assert browser.value("document.getElementById('question').value") == "a\nb\nc\nd"
+    assert browser.value(height) == high
+    browser.type(LONG)
+    assert browser.value(height) == 192  # 12rem
+    answers(browser, "Good.")
+    send(browser, "!")
+    assert browser.value(height) == low and browser.value("document.getElementById('question').value") == ""
+    assert texts(browser, ".turn .said") == [f"a\nb\nc\nd{LONG}!", "Good."] and texts(browser, ".problem") == []
+    (body,) = browser.value("asked")
+    assert "max_tokens" not in body and [one["role"] for one in body["messages"]] == ["user"]
+
+
+def test_escape_stops_a_reply(server: Running, browser: LiveBrowser) -> None:
+    browser.open(server.url + "/")
+    server.gate.clear()
+    browser.type(QUESTION)
+    browser.press("Enter", 13)
+    browser.wait("!document.getElementById('stop').disabled")
+    browser.press("Escape", 27)
+    browser.wait("document.getElementById('stop').disabled")
+    server.gate.set()
+    assert texts(browser, ".fate") == ["stopped"] and browser.value("document.activeElement.id") == "question"
+    server.wait_until_idle()
+
+
+@pytest.mark.parametrize("is_secure", [True, False])
+def test_code_is_a_block_and_it_and_the_answer_can_be_copied(
+    server: Running, browser: LiveBrowser, is_secure: bool
+) -> None:
+    browser.console.clear()
+    browser.open(server.url + "/")
+    if not is_secure:
+        browser.value("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    answers(browser, ANSWER)
+    send(browser, QUESTION)
+    assert texts(browser, ".said") == [QUESTION, ANSWER] and not browser.value("document.querySelector('.said img')")
+    assert texts(browser, ".said pre") == [f"```python\n{CODE}```\n"]
+    assert texts(browser, ".said code") == [CODE] and texts(browser, ".fence") == ["```python\n", "```\n"]
+    for label, text in (("Copy the code", CODE), ("Copy the answer", ANSWER)):
+        assert ("button", label) in browser.accessible_names()
+        browser.value(f"document.querySelector('[aria-label=\"{label}\"]').focus()")
+        browser.press("Enter", 13)
+        browser.wait("document.querySelector('.copy.done') !== null")
+        assert texts(browser, "#spoken") == ["Copied."]
+        browser.wait("document.querySelector('.copy.done') === null")
+        browser.value("document.getElementById('question').focus(); document.getElementById('question').value = ''")
+        browser.press("v", 86, "paste")
+        assert browser.value("document.getElementById('question').value") == text
+    assert browser.console == []
+
+
+def test_retry_asks_the_last_question_anew(server: Running, browser: LiveBrowser) -> None:
+    browser.open(server.url + "/")
+    answers(browser, "One.")
+    send(browser, "first")
+    answers(browser, "Two.")
+    send(browser, "second")
+    answers(browser, "Three.")
+    shown = "[...document.querySelectorAll('.retry')].map((one) => one.checkVisibility())"
+    assert browser.value(shown) == [False, True]
+    browser.value("[...document.querySelectorAll('.retry')].at(-1).click()")
+    browser.wait("asked.length && document.getElementById('stop').disabled")
+    assert texts(browser, ".said") == ["first", "One.", "second", "Three."]
+    (body,) = browser.value("asked.slice(0)")
+    sent = [(one["role"], one["content"]) for one in body["messages"]]
+    assert sent == [("user", "first"), ("assistant", "One."), ("user", "second")]
+
+
+def test_the_talk_survives_a_reload_until_it_is_begun_anew(server: Running, browser: LiveBrowser) -> None:
+    browser.open(server.url + "/")
+    answers(browser, ANSWER)
+    send(browser, QUESTION)
+    said = "[...document.querySelectorAll('.said')].map((one) => one.innerText)"
+    before = browser.value(said)
+    browser.reload()
+    assert browser.value(said) == before and texts(browser, ".said code") == [CODE]
+    answers(browser, "Yes.")
+    send(browser, "again")
+    (body,) = browser.value("asked")
+    assert [one["content"] for one in body["messages"]] == [QUESTION, ANSWER, "again"]
+    server.gate.clear()
+    browser.type("unanswered")
+    browser.press("Enter", 13)
+    browser.wait("!document.getElementById('stop').disabled")
+    browser.reload()
+    server.gate.set()
+    assert browser.value("document.getElementById('question').value") == "unanswered"
+    assert texts(browser, ".said") == [QUESTION, ANSWER, "again", "Yes."]
+    browser.value("document.getElementById('fresh').click()")
+    browser.reload()
+    assert texts(browser, ".said") == [] and browser.value("localStorage.length") == 0
+    browser.value('localStorage.setItem(\'mxconv.talk\', \'{"messages": [null, {"role": "user"}]}\')')
+    browser.reload()
+    assert texts(browser, ".said") == [] and browser.value("document.getElementById('levels').textContent") != ""
+    server.wait_until_idle()
+
+
+def test_a_thought_is_grey_and_folded(tmp_path: Path, browser: LiveBrowser) -> None:
+    package = chat_package(tmp_path, template=TEMPLATE + "{# <think> and </think> #}")
+    with running(package) as thinking:
+        browser.open(thinking.url + "/")
+        answers(browser, "<think>\nHm, <b>so</b>.\n</think>\n\nHello!")
+        send(browser, "Hi")
+        assert texts(browser, ".thought div") == ["Hm, <b>so</b>."]
+        assert texts(browser, ".reply .said") == ["Hello!"]
+        colour = "getComputedStyle(document.querySelector('{}')).color"
+        assert browser.value(f"{colour.format('.thought div')} === {colour.format('.soft')}")
+        is_shown = "document.querySelector('.thought div').checkVisibility()"
+        assert not browser.value(is_shown)
+        browser.value("document.querySelector('.thought summary').click()")
+        browser.wait(is_shown)
+        send(browser, "again")
+        reply = browser.value("asked.at(-1).messages[1]")
+        assert reply == {"role": "assistant", "content": "Hello!", "reasoning_content": "Hm, <b>so</b>."}
+        assert texts(browser, ".problem") == []
+        browser.reload()
+        assert texts(browser, ".thought div") == ["Hm, <b>so</b>."] * 2

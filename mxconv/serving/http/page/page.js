@@ -5,7 +5,7 @@ const shares = byId("shares");
 const NUM_COLOURS = 6;
 const colour = (index) => (index ? "g" + ((index - 1) % NUM_COLOURS) : "own");
 let about, guessers, rows; // of the model that is chosen
-let messages = [];
+let messages = []; // role and content, what was thought, and the model that a reply is by
 let running = null;
 
 // A level's row of counts, and its share of the bar.
@@ -28,45 +28,68 @@ function rowOf(name, index) {
 }
 
 function turn(kind, title) {
-  const element = document.createElement("article");
-  element.className = "turn " + kind + (about.can_chat ? "" : " code");
-  const head = document.createElement("h3");
-  head.textContent = title;
-  const said = document.createElement("div");
-  said.className = "said";
-  element.append(head, said);
-  byId("turns").append(element);
+  const made = element("article", "turn " + kind + (about.can_chat ? "" : " code"));
+  made.append(element("h3", "", title), element("div", "said"));
+  byId("turns").append(made);
   byId("hint").hidden = true;
-  return element;
+  return made;
 }
 
-function note(element, kind, text) {
-  const paragraph = document.createElement("p");
-  paragraph.className = kind;
-  paragraph.textContent = text;
-  element.append(paragraph);
+function questionTurn(question) {
+  const made = turn("user", about.can_chat ? "You" : "Text");
+  made.querySelector(".said").textContent = question;
+  return made;
 }
 
-// Keeps the end of a reply in sight while it grows, unless somebody scrolled up to read.
-function grow(element, add) {
-  const follows = element.getBoundingClientRect().bottom < innerHeight + 80;
-  add();
-  if (follows) element.scrollIntoView({ block: "end" });
-}
+const replyTurn = (by) => turn("reply", about.can_chat ? by : "How it goes on");
 
-// A round's tokens, each in the colour of the level that guessed it.
-function roundOf(tokens) {
-  const round = document.createElement("span");
-  round.className = "round";
-  for (const token of tokens) {
-    const index = guesserOf(token);
-    const piece = document.createElement("span");
-    piece.className = "token " + (index ? colour(index) : "");
-    piece.title = index === 0 ? "the target itself" : index < about.levels.length ? "guessed by " + token.guessed_by : "certain by the schema";
-    piece.textContent = token.text;
-    round.append(piece);
+// A thought is folded above what is said.
+function addThought(reply, text) {
+  if (!reply.querySelector(".thought")) {
+    const thought = element("details", "thought");
+    thought.append(element("summary", "", "Thought"), element("div", ""));
+    reply.querySelector(".said").before(thought);
   }
-  return round;
+  reply.querySelector(".thought div").append(text);
+}
+
+// What can be done with a reply that is whole; the style sheet shows Retry below the last one alone.
+function addActions(reply, text) {
+  const retry = element("button", "retry", "Retry");
+  retry.type = "button";
+  retry.addEventListener("click", () => {
+    if (running) return;
+    const [question] = messages.splice(-2);
+    for (let number = 0; number < 2; number++) byId("turns").lastElementChild.remove();
+    ask(question.content);
+  });
+  const actions = element("div", "actions");
+  actions.append(copyButton("Copy the answer", () => text), retry);
+  reply.append(actions);
+}
+
+function showEnd() {
+  byId("turns").lastElementChild.scrollIntoView({ block: "end" });
+}
+
+// Keeps the end of the conversation in sight while something grows, unless somebody scrolled up to read.
+function grow(change) {
+  const last = byId("turns").lastElementChild;
+  const follows = last && last.getBoundingClientRect().bottom < byId("form").getBoundingClientRect().top + 8;
+  change();
+  if (follows) showEnd();
+}
+
+// A round's tokens, each in the colour of the level that guessed it, without as many characters at the beginning.
+function writeRound(writer, tokens, numLeft, isFirst) {
+  tokens.forEach((token, place) => {
+    const text = token.text.slice(numLeft);
+    numLeft -= token.text.length - text.length;
+    if (!text && token.text) return;
+    const index = guesserOf(token);
+    const title = index === 0 ? "the target itself" : index < about.levels.length ? "guessed by " + token.guessed_by : "certain by the schema";
+    writer.add(text, "token" + (place || isFirst ? "" : " begins"), index ? colour(index) : "", title);
+  });
 }
 
 // Readers of screens hear whole sentences, not tokens.
@@ -103,12 +126,13 @@ function bodyOf(question) {
     stream: true,
     mxconv: { trace: true },
     ...sampling.asked(),
-    max_tokens: Number(byId("most").value),
+    ...(byId("most").value ? { max_tokens: Number(byId("most").value) } : {}),
     ...schemaAsked(),
   };
   if (!about.can_chat) return { ...body, prompt: question };
   const system = byId("system").value.trim();
-  return { ...body, messages: [...(system ? [{ role: "system", content: system }] : []), ...messages] };
+  const sent = messages.map(({ role, content, reasoning_content }) => ({ role, content, reasoning_content }));
+  return { ...body, messages: [...(system ? [{ role: "system", content: system }] : []), ...sent] };
 }
 
 // A seed has up to 64 bits, more than a number of JavaScript: it goes into the text as its digits.
@@ -118,14 +142,16 @@ function withSeed(body) {
 }
 
 async function ask(question) {
-  turn("user", about.can_chat ? "You" : "Text").querySelector(".said").textContent = question;
+  for (const refused of document.querySelectorAll(".refused")) refused.remove();
+  const asked = questionTurn(question);
   messages.push({ role: "user", content: question });
-  const reply = turn("reply", about.can_chat ? about.model : "How it goes on");
-  const said = reply.querySelector(".said");
+  kept.write(about.model, messages);
+  const reply = replyTurn(about.model);
+  const writer = writerInto(reply.querySelector(".said"), about.can_chat);
   const statistics = newStatistics();
   const voice = speaker();
-  let text = "";
-  let ending = "";
+  let text = "", thought = "", ending = "", end;
+  showEnd();
   running = new AbortController();
   setBusy(true);
   try {
@@ -136,29 +162,58 @@ async function ask(question) {
       if (chunk.mxconv.sampling) put("used-sampling", sampling.told(chunk.mxconv.sampling));
       if (!choice.mxconv) continue;
       const piece = about.can_chat ? choice.delta.content || "" : choice.text;
-      text += piece;
-      if (choice.mxconv.tokens.length) {
-        grow(reply, () => said.append(roundOf(choice.mxconv.tokens)));
+      const thinks = (about.can_chat && choice.delta.reasoning_content) || "";
+      const { tokens } = choice.mxconv;
+      if (thinks) grow(() => { addThought(reply, thinks); });
+      if (tokens.length) {
+        grow(() => {
+          // the text of a reply begins in the middle of a round where a thought ends in it
+          const before = text ? 0 : tokens.reduce((sum, token) => sum + token.text.length, 0) - piece.length;
+          if (piece || !thinks) writeRound(writer, tokens, before, !text);
+        });
         count(statistics, choice.mxconv);
         showStatistics(statistics);
       }
+      text += piece;
+      thought += thinks;
       voice.hear(piece);
       ending = choice.finish_reason || ending;
     }
     const speed = tokensASecond(statistics);
     const many = (number, noun) => number + " " + noun + (number === 1 ? "" : "s");
     const fate = many(statistics.numTokens, "token") + " in " + many(statistics.numRounds, "round") + (speed ? ", " + speed.toFixed(1) + " a second" : "");
-    grow(reply, () => note(reply, "fate", fate + (ending === "length" ? "; cut at the most tokens" : "")));
+    end = element("p", "fate", fate + (ending === "length" ? "; cut at the most tokens" : ""));
     voice.finish("The reply is complete.");
   } catch (error) {
     const stopped = error.name === "AbortError";
-    grow(reply, () => note(reply, stopped ? "fate" : "problem", stopped ? "stopped" : error.message));
+    end = element("p", stopped ? "fate" : "problem", stopped ? "stopped" : error.message);
     voice.finish(stopped ? "Stopped." : error.message);
   }
-  if (text) messages.push({ role: "assistant", content: text });
-  else messages.pop();
+  grow(() => {
+    writer.finish();
+    reply.append(end);
+    if (text || thought) addActions(reply, text);
+  });
+  if (text || thought) {
+    messages.push({ role: "assistant", content: text, reasoning_content: thought || undefined, by: about.model });
+  } else { // what was not answered stays in the field, before what was typed since
+    messages.pop();
+    for (const turn of [asked, reply]) turn.classList.add("refused");
+    byId("question").value = [question, byId("question").value].filter(Boolean).join("\n");
+    fitQuestion();
+  }
+  kept.write(about.model, messages);
   setBusy(false);
   byId("question").focus({ preventScroll: true });
+}
+
+// The field is as high as its text, up to the most that the style sheet allows.
+function fitQuestion() {
+  grow(() => {
+    byId("question").style.height = "auto";
+    byId("question").style.height = byId("question").scrollHeight + "px";
+    byId("turns").style.setProperty("--form-height", byId("form").offsetHeight + "px");
+  });
 }
 
 function setBusy(busy) {
@@ -173,6 +228,7 @@ byId("form").addEventListener("submit", (event) => {
   const question = byId("question").value;
   if (running || !question.trim()) return;
   byId("question").value = "";
+  fitQuestion();
   ask(question);
 });
 byId("settings").addEventListener("submit", (event) => { event.preventDefault(); });
@@ -181,9 +237,13 @@ byId("question").addEventListener("keydown", (event) => {
   event.preventDefault();
   byId("form").requestSubmit();
 });
-byId("stop").addEventListener("click", () => { if (running) running.abort(); });
+const stop = () => { if (running) running.abort(); };
+byId("question").addEventListener("input", fitQuestion);
+byId("stop").addEventListener("click", stop);
+document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing) stop(); });
 byId("fresh").addEventListener("click", () => {
   messages = [];
+  kept.write(about.model, messages);
   byId("turns").replaceChildren();
   byId("hint").hidden = false;
   showStatistics(newStatistics());
@@ -193,6 +253,7 @@ byId("marks").addEventListener("change", (event) => { byId("turns").classList.to
 
 byId("models").addEventListener("change", (event) => {
   choose(models[event.target.selectedIndex]);
+  kept.write(about.model, messages);
   showStatistics(newStatistics());
 });
 
@@ -216,7 +277,29 @@ function choose(model) {
   byId("system").hidden = byId("system-label").hidden = !about.can_chat;
 }
 
+// What was said before the page was loaded; a question without a reply is to be asked again.
+function showEarlier(found) {
+  if (found.length && found.at(-1).role === "user") byId("question").value = found.pop().content;
+  messages = found;
+  for (const message of messages) {
+    if (message.role === "user") questionTurn(message.content);
+    else {
+      const reply = replyTurn(message.by);
+      const writer = writerInto(reply.querySelector(".said"), about.can_chat);
+      if (message.reasoning_content) addThought(reply, message.reasoning_content);
+      writer.add(message.content);
+      writer.finish();
+      addActions(reply, message.content);
+    }
+  }
+  if (messages.length) showEnd();
+}
+
 byId("models").append(...models.map((model) => new Option(model.model)));
 byId("models").hidden = models.length < 2;
-choose(models[0]);
+const earlier = kept.read();
+choose(models.find((model) => model.model === earlier.model) || models[0]);
+byId("models").selectedIndex = models.indexOf(about);
+showEarlier(earlier.messages);
+fitQuestion();
 byId("question").focus();
