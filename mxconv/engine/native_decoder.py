@@ -132,18 +132,14 @@ def grown(
     return GrownTree(**{field.name: getattr(made, field.name) for field in fields(GrownTree)})
 
 
-# those that a tree's guesses are chosen by: one that ends a text too early is refused by the level above
-PENALTIES = ("repetition", "presence", "frequency", "logit_bias")
-
-
 def _limits(limits: TreeLimits) -> _native.TreeLimits:
     draws = penalties = None
     if (given := limits.draws) is not None:
         draws = _native.Draws(**vars(given.sampling), seed=given.seed, position=given.position)
     if (held := limits.penalties) is not None:
-        known = {name: getattr(held.penalties, name) for name in PENALTIES}
-        counts = {"tokens": held.tokens, "in_text": held.num_in_text, "in_answer": held.num_in_answer}
-        penalties = _native.Penalties(**known, **counts)
+        of = held.penalties  # but for `min_new_tokens`: an end that is guessed too early is refused by the level above
+        counts = held.tokens, held.num_in_text, held.num_in_answer
+        penalties = _native.Penalties(of.repetition, of.presence, of.frequency, of.logit_bias, *counts)
     return _native.TreeLimits(**vars(limits) | {"draws": draws, "penalties": penalties})
 
 
