@@ -30,7 +30,7 @@ from mxconv.package.folder_target import remove
 from mxconv.package.manifest import FILE_NAME as MANIFEST
 from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package
-from mxconv.package.package_folder import damaged_files, fetch_file
+from mxconv.package.package_folder import built_folder, damaged_files, fetch_file
 from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, further_folder, read_recipe, recipe_of
 from mxconv.package.target import Target, check_target
 from mxconv.progress import Progress, silent
@@ -165,12 +165,8 @@ def build_in_cache(repo_id: str, snapshot: Path, progress: Progress = silent) ->
     Raises:
         MxconvError: as of `build`.
     """
-    from huggingface_hub import cached_assets_path
-
-    manifest = read_recipe(snapshot / FILE_NAME).package
-    name = f"{repo_id.rpartition('/')[2]}-{manifest.manifest_sha256[:16]}"
-    root = cached_assets_path("mxconv", "packages", "built") / name
-    with FileLock(root.with_name(name + ".lock")):
+    root = built_folder(repo_id, snapshot)
+    with FileLock(root.with_name(root.name + ".lock")):
         if not root.exists():
             build(fetch_recipe(repo_id, snapshot.name), root, progress=progress, num_threads=usable_processors())
     return root

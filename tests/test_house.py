@@ -46,6 +46,12 @@ def test_imports_have_no_circle_even_for_types() -> None:
         raise AssertionError(" -> ".join(error.args[1])) from None
 
 
+def test_no_module_of_ours_is_imported_by_a_string() -> None:
+    """So that this file's checks and import-linter's see every import."""
+    by_name = re.compile(r"""(?:import_module|__import__)\(\s*f?["']mxconv""")
+    assert [str(path) for path in FILES if by_name.search(path.read_text())] == []
+
+
 def test_small_files_have_a_reason_in_contributing() -> None:
     """A row of the table names a file, or a folder whose files are all of one kind."""
     table = (ROOT / "CONTRIBUTING.md").read_text().split("## Small files")[1].split("\n## ")[0]

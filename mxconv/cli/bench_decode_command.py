@@ -10,6 +10,7 @@ import typer
 from mxconv.cli.bench_gpu import decode_on_gpu
 from mxconv.cli.bench_options import Device, Samples, Widths, is_gpu, print_machine, widths_of
 from mxconv.cli.common_options import Force, Json, Package, grouped, numbers_of
+from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
 from mxconv.cli.output import Output, check_outputs, progress_bars
 
@@ -111,7 +112,6 @@ def decode(
     from mxconv.drafts.kinds import parse_draft
     from mxconv.drafts.loader import LoadedPackage
     from mxconv.package.manifest import read_manifest
-    from mxconv.package.package_folder import find_package
     from mxconv.text.messages import num_chat_prompts
 
     widths = widths_of(num_tokens)
@@ -121,7 +121,8 @@ def decode(
         raise typer.BadParameter("--batch measures sequences side by side alone: no --ablation or --plot")
     if plot is not None:
         _check_folder(plot, force)
-    folder = find_package(package)
+    with progress_bars() as progress:
+        folder = find_or_build(package, None, progress)
     names = levels.names or [level.name for level in read_manifest(folder).levels]
     engine, out = native_engine(name, runtime.threads), Output(json_output)
     machine, kv_dtype = this_machine(engine.num_threads), runtime.kv_dtype

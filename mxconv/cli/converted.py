@@ -1,4 +1,4 @@
-"""A model given in the place of a package: converted once into the cache, and taken from there afterwards."""
+"""A model or a recipe given in the place of a package: converted or built once into the cache."""
 
 import hashlib
 import os
@@ -10,6 +10,7 @@ from mxconv.cli.output import progress_bars
 
 if TYPE_CHECKING:
     from mxconv.checkpoint.source import Checkpoint
+    from mxconv.progress import Progress
 
 
 def package_name(source: str, codec: str) -> str:
@@ -25,6 +26,22 @@ def package_name(source: str, codec: str) -> str:
         if place.parent.name == "snapshots":  # of a commit in the Hub cache
             name = place.parent.parent.name.rpartition("--")[2]
     return f"{name or 'model'}-{codec}"
+
+
+def find_or_build(package: str, revision: str | None, progress: "Progress") -> Path:
+    """Return a package's folder as `find_package` does, after building it once where a repository holds its recipe.
+
+    Raises:
+        MxconvError: there is no such package, or the recipe cannot be built.
+    """
+    from mxconv.package.package_folder import UnbuiltRecipeError, find_package
+
+    try:
+        return find_package(package, revision, progress)
+    except UnbuiltRecipeError as error:
+        from mxconv.rebuild import build_in_cache  # all of a conversion
+
+        return build_in_cache(error.repo_id, error.snapshot, progress)
 
 
 def package_of(given: str) -> str:
@@ -66,14 +83,18 @@ def _is_model(given: str) -> bool:
     """Whether a model lies where a package is wanted; what is neither is left to the reader of packages."""
     from mxconv.checkpoint.folder import PACKAGE_FILE, holds_weights
     from mxconv.checkpoint.hub import is_hub_id, parse_address
-    from mxconv.package.package_folder import find_package_or_none
+    from mxconv.package.package_folder import UnbuiltRecipeError, find_package_or_none
 
     if os.path.lexists(given):
         return not os.path.lexists(Path(given, PACKAGE_FILE)) and holds_weights(Path(given))
     if not is_hub_id(parse_address(given, None)[0]):
         return False
     with progress_bars() as progress:
-        return find_package_or_none(given, progress=progress) is None
+        try:
+            return find_package_or_none(given, progress=progress) is None
+        except UnbuiltRecipeError:
+            find_or_build(given, None, progress)
+            return False
 
 
 def _digest(checkpoint: "Checkpoint") -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mxconv.cli.common_options import Force, Json, MaxNewTokens, Package, grouped
+from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import Chat, Runtime, System, check_system
 from mxconv.cli.output import Output, check_outputs, progress_bars
 from mxconv.report.tables import NOTHING, Columns
@@ -58,7 +59,7 @@ def evaluate(
     whole output head.
     """
     from mxconv.package.manifest import read_manifest, replace_manifest
-    from mxconv.package.package_folder import check_writable, find_package
+    from mxconv.package.package_folder import check_writable
     from mxconv.verification.evaluation import evaluate as evaluate_package
 
     path = texts or prompts
@@ -73,7 +74,7 @@ def evaluate(
     if write:
         check_writable(package, "the evaluation")
     with progress_bars() as progress:
-        folder = find_package(package, revision, progress)
+        folder = find_or_build(package, revision, progress)
     with progress_bars("texts") as progress:
 
         def read(loaded: "LoadedPackage") -> "list[ScoredText]":

@@ -1,21 +1,16 @@
 """`mxconv export`: a package in the formats of other programs."""
 
+from collections.abc import Callable
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from mxconv.cli.common_options import Force, Json, Package
+from mxconv.cli.converted import find_or_build
 from mxconv.cli.output import Output, progress_bars
 from mxconv.report.tables import format_bytes
-
-EXPORTERS = {
-    "gguf": ("mxconv.interop.gguf_export", "export_gguf"),
-    "compressed-tensors": ("mxconv.interop.compressed_tensors", "export_compressed_tensors"),
-    "safetensors": ("mxconv.interop.plain_safetensors", "export_safetensors"),
-}
 
 
 def export(
@@ -37,13 +32,16 @@ def export(
     """Write what llama.cpp, vLLM or transformers load."""
     if level is not None and to == "compressed-tensors":
         raise typer.BadParameter("--level: compressed-tensors holds the 4-bit draft alone. Leave it out.")
-    from mxconv.package.package_folder import find_package
-
-    module, function = EXPORTERS[to]
+    run: Callable[..., Any]
+    if to == "gguf":
+        from mxconv.interop.gguf_export import export_gguf as run
+    elif to == "compressed-tensors":
+        from mxconv.interop.compressed_tensors import export_compressed_tensors as run
+    else:
+        from mxconv.interop.plain_safetensors import export_safetensors as run
     options: dict[str, Any] = {} if level is None else {"level": level}
     with progress_bars() as progress:
-        run = getattr(import_module(module), function)
-        result = run(find_package(package, progress=progress), output, force=force, progress=progress, **options)
+        result = run(find_or_build(package, None, progress), output, force=force, progress=progress, **options)
     out = Output(json_output)
     out.line(
         f"{output}: {result.format}, {result.num_tensors} tensors, {format_bytes(result.num_bytes)} in "

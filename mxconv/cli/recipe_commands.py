@@ -8,6 +8,7 @@ import typer
 
 from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
 from mxconv.cli.common_options import Force, Json, Package
+from mxconv.cli.converted import find_or_build
 from mxconv.cli.output import Output, progress_bars
 from mxconv.report.tables import format_bytes
 
@@ -23,11 +24,10 @@ def recipe(
     json_output: Json = False,
 ) -> None:
     """Write what rebuilds a package: hashes, no weights."""
-    from mxconv.package.package_folder import find_package
     from mxconv.rebuild import write_recipe
 
     with progress_bars() as progress:
-        folder = find_package(package, progress=progress)
+        folder = find_or_build(package, None, progress)
         made = write_recipe(folder, output, force=force, progress=progress)
     out = Output(json_output)
     members = _recipe_members(made, output)

@@ -11,6 +11,7 @@ import typer
 from mxconv.cli.attest_command import AttestationOptions
 from mxconv.cli.cluster_options import WORKERS, executors
 from mxconv.cli.common_options import Json, MaxNewTokens, Package, grouped
+from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
 from mxconv.cli.output import Output, progress_bars
 
@@ -54,7 +55,7 @@ def verify(
     from mxconv.arch.gguf.open_source import open_source
     from mxconv.drafts.kinds import parse_draft
     from mxconv.kernels.engine import usable_processors
-    from mxconv.package.package_folder import check_writable, find_package
+    from mxconv.package.package_folder import check_writable
     from mxconv.speculation.prompts import read_prompts
     from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, SamplingInUse
     from mxconv.text.generation_config import GenerationConfig
@@ -73,7 +74,7 @@ def verify(
     if write:
         check_writable(package, "the certificate")
     with progress_bars() as progress:
-        folder = find_package(package, None if source else revision, progress)
+        folder = find_or_build(package, None if source else revision, progress)
     attestation = attested.check(folder)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_source(source, revision=revision)) if source else None

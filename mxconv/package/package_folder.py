@@ -7,9 +7,7 @@ of the Hub are in its client's cache, those of stores in a folder beside it (`HF
 import hashlib
 import os
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -30,10 +28,25 @@ from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 from mxconv.package.package import inside
 from mxconv.package.recipe import FILE_NAME as RECIPE
+from mxconv.package.recipe import read_recipe
 from mxconv.progress import Progress, silent
 from mxconv.workers import Advance, ByteCounter
 
 CHUNK_BYTES = 32 << 20
+
+
+class UnbuiltRecipeError(PackageError):
+    """A repository holds a recipe whose package was not built here yet: `snapshot` is its folder in the Hub cache."""
+
+    def __init__(self, repo_id: str, snapshot: Path) -> None:
+        super().__init__(
+            f"{repo_id}: holds the recipe of a package that was not built here yet; a built one is required. "
+            f"Build it: mxconv pull {repo_id} -o FOLDER"
+        )
+        self.repo_id, self.snapshot = repo_id, snapshot
+
+    def __reduce__(self) -> tuple[type["UnbuiltRecipeError"], tuple[str, Path]]:
+        return type(self), (self.repo_id, self.snapshot)
 
 
 def find_package(package: str | Path, revision: str | None = None, progress: Progress = silent) -> Path:
@@ -41,6 +54,7 @@ def find_package(package: str | Path, revision: str | None = None, progress: Pro
 
     Raises:
         PackageError: the repository is no package, or does not hold what its manifest says.
+        UnbuiltRecipeError: it holds a recipe whose package was not built here yet.
         CheckpointError: no such repository, no access, or no connection and no copy; a revision of a local folder.
     """
     found = find_package_or_none(package, revision, progress)
@@ -165,7 +179,7 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
         if FILE_NAME not in listing.names:
             if RECIPE not in listing.names:
                 return None
-            return _build(repo_id, fetch_files(repo_id, [RECIPE], revision), progress)
+            return _built(repo_id, fetch_files(repo_id, [RECIPE], revision))
         # by branch or tag, so that the cache remembers what it pointed to for the day the Hub is out of reach
         root = fetch_files(repo_id, [FILE_NAME], revision)
         if root.name != listing.commit:  # somebody pushed since the listing
@@ -183,7 +197,7 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
     except HubUnreachableError:
         cached = cached_snapshot(repo_id, revision)
         if cached is not None and (cached / RECIPE).exists():
-            return _build(repo_id, cached, progress)
+            return _built(repo_id, cached)
         if cached is not None and not (cached / FILE_NAME).exists():  # a manifest is the first file to be downloaded
             return None
         if cached is None or not _is_complete(cached):
@@ -191,12 +205,19 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
         return cached
 
 
-def _build(repo_id: str, snapshot: Path, progress: Progress) -> Path:
-    """The package of a recipe, built into the cache."""
-    builder: Any = import_module(
-        "mxconv.rebuild"
-    )  # far above: a package is a conversion's result, here it is its reader
-    root: Path = builder.build_in_cache(repo_id, snapshot, progress)
+def built_folder(repo_id: str, snapshot: Path) -> Path:
+    """Return the folder of the cache for the package of a repository's recipe, whether it was built yet or not."""
+    from huggingface_hub import cached_assets_path
+
+    manifest = read_recipe(snapshot / RECIPE).package
+    name = f"{repo_id.rpartition('/')[2]}-{manifest.manifest_sha256[:16]}"
+    return cached_assets_path("mxconv", "packages", "built") / name
+
+
+def _built(repo_id: str, snapshot: Path) -> Path:
+    root = built_folder(repo_id, snapshot)
+    if not root.exists():
+        raise UnbuiltRecipeError(repo_id, snapshot)
     return root
 
 

@@ -37,6 +37,9 @@ def test_a_recipe_is_pushed_pulled_and_built_once(
     client("recipe", tmp_path / "pulled", "-o", tmp_path / "mine.json")
     assert client("pull", tmp_path / "mine.json")["commit"] is None
 
+    error = client.error("inspect", "me/tiny")  # which builds nothing
+    assert "me/tiny: holds the recipe of a package that was not built here yet" in error
+    assert "mxconv pull me/tiny -o FOLDER" in error
     assert client("verify", "me/tiny", "--rebuild")["rebuilt"]
     (built,) = (path.parent for path in tmp_path.rglob(f"built/*/{MANIFEST}"))
     assert files_of(built) == files_of(package)
