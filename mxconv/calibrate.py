@@ -26,6 +26,7 @@ from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING
 from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_scales, pad
+from mxconv.conversion.calibration_texts import read_texts
 from mxconv.conversion.compensation import Draft, MatrixInputs, bsfp_anew, mx2_anew, mxfp4_anew
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.fit_screen import fit_screen
@@ -49,7 +50,6 @@ from mxconv.package.stored import stored_shape
 from mxconv.package.stored_matrix import StoredMx2, StoredMxfp4
 from mxconv.package.tensor_record import TensorRecord
 from mxconv.progress import Progress, silent
-from mxconv.speculation.calibration_texts import read_texts
 
 MIN_ROWS = 64  # of inputs; a matrix that multiplied fewer is cast
 

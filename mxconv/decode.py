@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.kv_pages import KvDtype
@@ -23,6 +22,7 @@ from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.chat import encode_prompts

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from tiny_levels import Decoded, by_hand, decoder_of
 
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.engine.kv_pages import PAGE
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 
 Cancels = Callable[[int, int], bool]  # of the number of a request and that of its tokens so far
 

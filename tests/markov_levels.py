@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from tiny_levels import record, tiny_config
 
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.engine.cache import KVCache
 from mxconv.engine.tree import Tree
+from mxconv.speculation.loaded_level import LoadedLevel
 
 
 @dataclass

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mxconv.drafts.passes import JointPass, Load
 from mxconv.speculation.pace import Choice, Outcome, Pace
+from mxconv.speculation.passes import JointPass, Load
 
 
 @dataclass(frozen=True)

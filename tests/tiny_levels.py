@@ -14,9 +14,8 @@ from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
-from mxconv.drafts.kind import DraftSpec, LoadedLevel
+from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS
-from mxconv.drafts.proposal import Proposal
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.weights import ModelWeights
@@ -25,6 +24,8 @@ from mxconv.kernels.matrix import DenseMatrix, Matrix
 from mxconv.package.level_record import LevelRecord, ModelRecord, PlainRecord
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import distribution
 
@@ -109,6 +110,7 @@ def look_up(kind: str, **members: Any) -> LoadedLevel:
             name=kind, kind=kind, codec=None, location="package", files=[], shares=["tokenizer"], **members
         ),
         None,
+        kind=KINDS[kind],
     )
 
 

@@ -24,10 +24,10 @@ from typing import Annotated
 import typer
 
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.session import Session
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.speculation.prompts import read_prompts
+from mxconv.speculation.session import Session
 from mxconv.text.chat import encode_prompts
 from mxconv.text.distribution import greedy
 

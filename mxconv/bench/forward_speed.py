@@ -14,10 +14,10 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.bench.rates import ReadBandwidth, ReadTiming, read_timing, seconds_of, spread
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.session import borrowed
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
+from mxconv.speculation.session import borrowed
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native

@@ -5,7 +5,7 @@ from pathlib import Path
 from mxconv.conversion.drafts import level_of
 from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
 from mxconv.conversion.survey import Survey
-from mxconv.drafts.kind import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.drafts.kind import DEFAULT_BSFP_CONFIDENCE
 from mxconv.package.draft_vocabulary import VOCABULARY_FILE
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.level_record import LevelRecord, PlainRecord
@@ -18,6 +18,7 @@ from mxconv.package.manifest import (
 from mxconv.package.staging import EncodedTensor, Staging
 from mxconv.package.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
 from mxconv.progress import Progress
+from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 
 
 def describe(

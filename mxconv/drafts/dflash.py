@@ -24,8 +24,7 @@ from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.dflash_config import DflashConfig
 from mxconv.drafts.readers.dflash_heads import ConfidenceHead, MarkovHead
 from mxconv.drafts.readers.feature_draft import num_shared
-from mxconv.drafts.readers.reader import Reader
-from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
+from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder, among_all
@@ -42,6 +41,8 @@ from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.kernels.rowwise import rms_norm
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.reader import Reader
 
 
 class Dflash(Reader):

@@ -21,8 +21,6 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
-from mxconv.drafts.readers.reader import ReaderSizes
-from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.decoder import Decoder, among_all
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
@@ -33,6 +31,8 @@ from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.rowwise import rms_norm
 from mxconv.package.level_record import LevelRecord
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.reader import ReaderSizes
 
 
 def target_tokens(tensors: Mapping[str, SourceTensor], draft_size: int, target_size: int, name: str) -> I64:

@@ -24,8 +24,8 @@ from mxconv.arrays import F32, I64
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
-from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
+from mxconv.drafts.readers.reader_config import ReaderConfig
+from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
@@ -39,6 +39,8 @@ from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.reader import Reader, ReaderSizes
 
 ORDERING = "masked_embedding.token_ordering"
 

@@ -6,7 +6,7 @@ Every kind is an object in a file of this room, and a line of `mxconv/drafts/kin
 which can use drafts itself), a `ReaderKind` (it reads hidden states of the level above) or a `LookUpKind` (no model).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,28 +16,20 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_values
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
-from mxconv.drafts.acceptance import Acceptance
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.proposal import Draft
-from mxconv.drafts.readers.reader import Reader
-from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.variant_draft import Variants
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import OwnWeights
 from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord, PlainRecord, Shared
-from mxconv.package.ngram_table import NgramTable
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LevelKind, LoadedLevel
 from mxconv.text.tokenizer import Tokenizer
 
-DEFAULT_NUM_DRAFT_TOKENS = 8  # of BSFP too, where SPEQ has 16: docs/drafts.md says why
-DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer
 LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "mx2", "package"]
 Value = int | float | str
-Proposer = Callable[[LevelStatistics, Acceptance], Draft]
 
 
 @dataclass(frozen=True)
@@ -120,26 +112,6 @@ class OpenTarget:
         return None if self.checkpoint.config is None else describe_values(self.checkpoint.config)
 
 
-@dataclass(frozen=True)
-class LoadedLevel:
-    """A level that can decode or draft."""
-
-    record: LevelRecord
-    decoder: Decoder | None  # None for look-ups and readers
-    tokenizer: Tokenizer | None = None  # the very object of another level, or one of its own
-    table: NgramTable | None = None
-    folder: Path | None = None  # of a model that is not the package's own; the file of a 2-bit draft
-    reader: Reader | None = None
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def shares_cache(self) -> bool:
-        return "kv_cache" in self.record.shares
-
-
 class Run(Protocol):
     """The levels that are loaded already, the target first, and what a further one is loaded with."""
 
@@ -160,7 +132,7 @@ class Run(Protocol):
         ...
 
 
-class DraftKind:
+class DraftKind(LevelKind):
     """A kind of draft, which overrides what differs from these defaults."""
 
     name: str = ""  # in a SPEC
@@ -168,7 +140,6 @@ class DraftKind:
     subject: str = ""  # what must follow the colon, in capitals as messages name it
     parameters: tuple[Parameter, ...] = ()  # beside the common ones
     record_type: type[LevelRecord] = PlainRecord
-    drafts_at_once = False  # one pass makes a whole proposal
     speaks_as_target = True  # its tokens are the target's, whatever model is above it
 
     def check(self, spec: DraftSpec) -> None:
@@ -255,28 +226,18 @@ class DraftKind:
 class ModelKind(DraftKind):
     """A kind with a decoder."""
 
-    def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants | None:
-        """The variants of a draft whose parts change while it decodes, kept from text to text; None of others."""
-        return None
-
 
 class LookUpKind(DraftKind):
     """A kind without a model."""
 
+    is_look_up = True
     speaks_as_target = False
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
-        return LoadedLevel(record, None, speaker(run))
+        return LoadedLevel(record, None, speaker(run), kind=self)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         return PassCost("bf16" if target is None else target.codec)
-
-    def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
-        """Makes the draft of each text; tables that it fills while decoding are shared by all texts.
-
-        `vocab_size` is that of the model above; below `confidence` a chain stops.
-        """
-        raise NotImplementedError
 
 
 def speaker(run: Run) -> Tokenizer | None:

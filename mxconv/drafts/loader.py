@@ -7,7 +7,7 @@ from types import TracebackType
 
 from mxconv.arch.config import ModelConfig
 from mxconv.checkpoint.vocabulary import Vocabulary
-from mxconv.drafts.kind import DraftSpec, LoadedLevel
+from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind
@@ -22,6 +22,7 @@ from mxconv.kernels.weight_pages import WeightPages, WeightPlace
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.text.tokenizer import Tokenizer
 
 SELF_DRAFTED = ("target", "layer-skip", "streaming", "fewer-experts")  # kinds that the target's 4-bit copy drafts for

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, Self
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import State, grow_best_first
+from mxconv.speculation.acceptance import Acceptance
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.trees import State, grow_best_first
 
 
 class LookUp(ABC, Generic[State]):

@@ -18,8 +18,6 @@ from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.feature_draft import num_shared
 from mxconv.drafts.readers.medusa_heads import HeadsConfig, MedusaHeads, PrefixLayer, Shapes
-from mxconv.drafts.readers.reader import ReaderSizes
-from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.drafts.readers.staged_draft import StagedDraft
 from mxconv.drafts.speculator import stage_cost
 from mxconv.engine.cache import KVCache
@@ -28,6 +26,8 @@ from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.reader import ReaderSizes
 
 
 class PrefixedDraft(StagedDraft):

@@ -18,7 +18,6 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.kind import (
     DraftSpec,
     LevelCodec,
-    LoadedLevel,
     ModelKind,
     OpenedDraft,
     OpenTarget,
@@ -28,7 +27,7 @@ from mxconv.drafts.kind import (
     speaker,
 )
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.readers.reader import reader_of
+from mxconv.drafts.readers.reader_config import reader_of
 from mxconv.drafts.sparse_views import STREAMING
 from mxconv.drafts.target_views import FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, TARGET
 from mxconv.engine.stored_weights import dense_weights
@@ -37,6 +36,7 @@ from mxconv.package.level_record import LevelRecord, ModelRecord
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import find_package
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.text.tokenizer import Tokenizer
 
 # kinds with its weights, none searched
@@ -97,11 +97,11 @@ class CheckpointDraft(ModelKind):
             config = checkpoint_config(checkpoint)
             decoder = run.matrices.decoder(config, dense_weights(checkpoint.tensors, config, run.matrices), record.name)
         if not run.levels:
-            return LoadedLevel(record, decoder, run.tokenizer, folder=folder)
+            return LoadedLevel(record, decoder, run.tokenizer, folder=folder, kind=self)
         ours, theirs = run.vocabulary, Vocabulary.of_folder(folder)
         run.vocabulary = theirs
         if "tokenizer" not in record.shares:
-            return LoadedLevel(record, decoder, Tokenizer.from_folder(folder), folder=folder)
+            return LoadedLevel(record, decoder, Tokenizer.from_folder(folder), folder=folder, kind=self)
         if theirs.tokenizer is not None and not theirs.equals(ours):
             raise ModelError(
                 f"{folder}/tokenizer.json: differs from that of the level above {record.name}, which the manifest says "
@@ -114,7 +114,7 @@ class CheckpointDraft(ModelKind):
                 f"{theirs.num_tokens} tokens need {theirs.num_tokens} rows in both, {min(rows)} are there. "
                 "Choose a draft of the same family."
             )
-        return LoadedLevel(record, decoder, speaker(run), folder=folder)
+        return LoadedLevel(record, decoder, speaker(run), folder=folder, kind=self)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         assert place is not None, "a model has a folder"

@@ -17,12 +17,10 @@ from mxconv.arch.elements import Linear
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arch.whole_model import checkpoint_config
 from mxconv.arrays import F32
-from mxconv.drafts.kind import DraftSpec, LevelCodec, LoadedLevel, OpenedDraft, OpenTarget, Parameter, Run
+from mxconv.drafts.kind import DraftSpec, LevelCodec, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
-from mxconv.drafts.readers.reader import ReaderSizes
-from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
@@ -33,6 +31,8 @@ from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError, MxconvError
 from mxconv.package.level_record import LevelRecord, Shared
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import Listener, LoadedLevel
+from mxconv.speculation.reader import ReaderSizes
 
 
 class MtpModule(FeatureReader):
@@ -128,7 +128,7 @@ class MtpKind(ReaderKind):
         weights = own.sixteen_bits if record.codec is None else own.four_bits(record.name, with_target=True)
         reader = MtpModule(own.config, weights, record.name)
         reader.sizes.check_target(run.target.config, run.target_vocabulary.num_tokens, root)
-        return LoadedLevel(record, None, run.tokenizer, reader=reader)
+        return LoadedLevel(record, None, run.tokenizer, reader=reader, kind=self)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """A layer over the whole context, and the head."""

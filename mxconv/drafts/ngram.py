@@ -4,21 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.drafts.kind import (
-    DraftSpec,
-    LoadedLevel,
-    LookUpKind,
-    OpenedDraft,
-    OpenTarget,
-    Proposer,
-    Run,
-    placed,
-    speaker,
-)
+from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget, Run, placed, speaker
 from mxconv.drafts.look_up import LookUp
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.ngram_table import NgramTable, read_ngram_table
+from mxconv.speculation.loaded_level import LoadedLevel, Proposer
+from mxconv.speculation.statistics import LevelStatistics
 
 
 class NgramDraft(LookUp[tuple[int, ...]]):
@@ -64,7 +55,7 @@ class Ngram(LookUpKind):
         table = read_ngram_table(file)
         if above is not None:
             table.check_tokenizer(sha256_file(Path(above.name)), str(file))
-        return LoadedLevel(record, None, above, table)
+        return LoadedLevel(record, None, above, table, kind=self)
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         table = loaded.table

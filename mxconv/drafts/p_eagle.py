@@ -19,12 +19,12 @@ from mxconv.arrays import F32, I64
 from mxconv.drafts.eagle3 import Eagle3, Eagle3Kind
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.drafts.readers.feature_draft import MOST_TOKENS, FeatureDraft
-from mxconv.drafts.readers.reader import ReaderSizes
-from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.package.level_record import LevelRecord
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.reader import ReaderSizes
 
 MASK = "mask_hidden"
 

@@ -5,12 +5,13 @@ It costs microseconds and is right where text repeats itself: code being edited,
 
 from collections.abc import Iterator, Sequence
 
-from mxconv.drafts.kind import DraftSpec, LoadedLevel, LookUpKind, Parameter, Proposer
+from mxconv.drafts.kind import DraftSpec, LookUpKind, Parameter
 from mxconv.drafts.look_up import LookUp
-from mxconv.drafts.session import common_length
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.package.level_record import PromptLookupRecord
+from mxconv.speculation.loaded_level import LoadedLevel, Proposer
+from mxconv.speculation.session import common_length
+from mxconv.speculation.statistics import LevelStatistics
 
 Places = tuple[tuple[int, int, int], ...]  # in the text, tokens before it that agree, where the text continues from
 # chance of a token after an n-gram of 1, 2, ... tokens; the pace learns by how much this is wrong

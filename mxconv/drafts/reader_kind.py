@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.drafts.kind import DraftKind, DraftSpec, LoadedLevel, OpenedDraft, OpenTarget, Run, placed
+from mxconv.drafts.kind import DraftKind, DraftSpec, OpenedDraft, OpenTarget, Run, placed
 from mxconv.drafts.model import locate_16_bits, open_16_bits, open_package
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
-from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
+from mxconv.drafts.readers.reader_config import ReaderConfig
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import (
@@ -28,6 +26,8 @@ from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.package.package_folder import find_package_or_none
+from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.reader import Reader, ReaderSizes
 
 
 class ReaderKind(DraftKind):
@@ -52,10 +52,6 @@ class ReaderKind(DraftKind):
         Raises:
             MxconvError: the files are missing or damaged, or are of another kind of model.
         """
-        raise NotImplementedError
-
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> ReadingDraft:
-        """The draft for one text of a level that the network, one of this kind, can read."""
         raise NotImplementedError
 
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
@@ -92,7 +88,7 @@ class ReaderKind(DraftKind):
         sizes = self.sizes(folder, record.codec == "package", run.target.config.vocab_size)
         sizes.check_target(run.target.config, run.target_vocabulary.num_tokens, str(folder))
         reader = self.reader(folder, record, run.matrices, run.stack, run.target)
-        return LoadedLevel(record, None, run.tokenizer, folder=folder, reader=reader)
+        return LoadedLevel(record, None, run.tokenizer, folder=folder, reader=reader, kind=self)
 
 
 def reader_weights(

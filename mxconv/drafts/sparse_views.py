@@ -15,15 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mxconv.arch.model_sizes import ModelSizes
-from mxconv.drafts.kind import (
-    CACHE,
-    DraftSpec,
-    LevelCodec,
-    LoadedLevel,
-    OpenedDraft,
-    Parameter,
-    Run,
-)
+from mxconv.drafts.kind import CACHE, DraftSpec, LevelCodec, OpenedDraft, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.target_views import MOST_POSITIONS, SELF_DRAFT, TargetView
 from mxconv.engine.kv_pages import PAGE
@@ -31,6 +23,7 @@ from mxconv.engine.sight import LEAST_RETRIEVING, SinkWindow
 from mxconv.errors import ModelError, PackageError
 from mxconv.package.level_record import LevelRecord, PlainRecord, RetrievalRecord, StreamingRecord
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import LoadedLevel
 
 
 class Streaming(TargetView):
@@ -66,7 +59,7 @@ class Streaming(TargetView):
         assert copy.decoder is not None, "a model"
         if "kv_cache" not in copy.record.shares:
             record = record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})
-        return LoadedLevel(record, self.of_decoder(copy.decoder, record), run.tokenizer)
+        return LoadedLevel(record, self.of_decoder(copy.decoder, record), run.tokenizer, kind=self)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         if record.codec is None:

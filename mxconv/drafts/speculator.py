@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance, RejectionAcceptance
-from mxconv.drafts.guesses import SHARPNESS
 from mxconv.drafts.kind import Parameter
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
-from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.drafts.readers.staged_draft import StagedDraft
-from mxconv.drafts.trees import Evaluate, GoesOn, GrowingTree
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import MOST_ROWS
 from mxconv.package.level_record import LevelRecord, SpeculatorRecord
 from mxconv.package.package import Package
+from mxconv.speculation.acceptance import Acceptance, RejectionAcceptance
+from mxconv.speculation.guesses import SHARPNESS
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.trees import Evaluate, GoesOn, GrowingTree
 
 
 def grow_candidates(

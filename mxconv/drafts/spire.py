@@ -10,9 +10,8 @@ import numpy as np
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.passes import AT_ONCE, Passes
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
+from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
@@ -23,6 +22,8 @@ from mxconv.engine.stored_weights import tied
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.passes import AT_ONCE, Passes
 
 
 class PastKeys:

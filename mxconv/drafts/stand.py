@@ -8,14 +8,15 @@ from typing import Self
 import numpy as np
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.acceptance import Acceptance, GreedyAcceptance
-from mxconv.drafts.guesses import likeliest
-from mxconv.drafts.kind import NUM_CANDIDATES, LoadedLevel, LookUpKind, Parameter, Proposer
+from mxconv.drafts.kind import NUM_CANDIDATES, LookUpKind, Parameter
 from mxconv.drafts.look_up import LookUp
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.package.level_record import StandRecord
+from mxconv.speculation.acceptance import Acceptance, GreedyAcceptance
+from mxconv.speculation.guesses import likeliest
+from mxconv.speculation.loaded_level import LoadedLevel, Proposer
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.statistics import LevelStatistics
 
 MOST_NGRAMS = 2**17  # under 100 MB; those that were seen longest ago make room
 

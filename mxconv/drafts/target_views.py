@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mxconv.arch.model_sizes import ModelSizes
-from mxconv.drafts.kind import CACHE, DraftSpec, LoadedLevel, ModelKind, OpenedDraft, OpenTarget, Parameter, Run
+from mxconv.drafts.kind import CACHE, DraftSpec, ModelKind, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost, skipped_parts
 from mxconv.drafts.variant_draft import Variants
 from mxconv.engine.decoder import Decoder
@@ -26,6 +26,7 @@ from mxconv.package.level_record import (
     SwiftRecord,
 )
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import LoadedLevel
 
 MOST_POSITIONS = 2**31
 
@@ -37,7 +38,7 @@ class Target(ModelKind):
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         decoder = run.matrices.decoder(run.own.config, run.own.sixteen_bits, record.name)
-        return LoadedLevel(record, decoder, run.tokenizer)
+        return LoadedLevel(record, decoder, run.tokenizer, kind=self)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         return PassCost.of_package(package, record)
@@ -60,7 +61,7 @@ class SelfDraft(ModelKind):
         decoder = limited(made, record, run)
         if run.levels and any(layer.skips_attention for layer in run.target.layers):  # keys that nobody writes
             record = record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})
-        return LoadedLevel(record, decoder, run.tokenizer)
+        return LoadedLevel(record, decoder, run.tokenizer, kind=self)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         cost = PassCost.of_package(package, record)
@@ -121,7 +122,7 @@ class TargetView(ModelKind):
             whole = run.target
         else:
             whole = run.matrices.decoder(run.own.config, run.own.sixteen_bits, "target")
-        return LoadedLevel(record, limited(self.of_decoder(whole, record), record, run), run.tokenizer)
+        return LoadedLevel(record, limited(self.of_decoder(whole, record), record, run), run.tokenizer, kind=self)
 
     def of_decoder(self, whole: Decoder, record: LevelRecord) -> Decoder:
         """The view of a decoder; where that is a view itself, what it lacks is left out too.

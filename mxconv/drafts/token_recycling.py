@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mxconv.arrays import F32, I32
-from mxconv.drafts.guesses import likeliest
-from mxconv.drafts.kind import NUM_CANDIDATES, LoadedLevel, LookUpKind, Proposer
+from mxconv.drafts.kind import NUM_CANDIDATES, LookUpKind
 from mxconv.drafts.look_up import LookUp
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.package.level_record import TokenRecyclingRecord
+from mxconv.speculation.guesses import likeliest
+from mxconv.speculation.loaded_level import LoadedLevel, Proposer
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.statistics import LevelStatistics
 
 
 class TokenRecycling(LookUp[int]):

@@ -7,7 +7,7 @@ target's keys and values.
 from dataclasses import replace
 from pathlib import Path
 
-from mxconv.drafts.kind import DraftSpec, LoadedLevel, OpenedDraft, OpenTarget, Run, placed
+from mxconv.drafts.kind import DraftSpec, OpenedDraft, OpenTarget, Run, placed
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.target_views import SelfDraft
 from mxconv.engine.weights import ModelWeights
@@ -16,6 +16,7 @@ from mxconv.package.level_record import LevelRecord, Shared
 from mxconv.package.mx2_file import read_mx2_file
 from mxconv.package.package import Package
 from mxconv.package.stored import mx2_arrays, stored_shape, tensor_arrays
+from mxconv.speculation.loaded_level import LoadedLevel
 
 OWN = ("target", "self-draft", "layer-skip", "streaming", "fewer-experts")  # kinds with the package's own weights
 

@@ -20,17 +20,17 @@ from typing import Protocol
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance
-from mxconv.drafts.guesses import Sharpness
 from mxconv.drafts.pass_cost import PartBytes
-from mxconv.drafts.proposal import Proposal, TreeDraft
-from mxconv.drafts.session import Session, borrowed
-from mxconv.drafts.statistics import Chance
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
+from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance
+from mxconv.speculation.guesses import Sharpness
+from mxconv.speculation.proposal import Proposal, TreeDraft
+from mxconv.speculation.session import Session, borrowed
+from mxconv.speculation.statistics import Chance
 from mxconv.text.distribution import greedy
 
 LENGTH = 8  # tokens of a proposal, for which sets are compared

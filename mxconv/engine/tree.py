@@ -117,7 +117,7 @@ class TreePenalties:
 
 @dataclass(frozen=True)
 class TreeLimits:
-    """What a decoder that grows a tree of its likeliest tokens stops at; `mxconv/drafts/trees.py` says why."""
+    """What a decoder that grows a tree of its likeliest tokens stops at; `mxconv/speculation/trees.py` says why."""
 
     most_depth: int  # tokens of a path
     floors: Sequence[float]  # the chance that a node must have, the likeliest one's first; at least one

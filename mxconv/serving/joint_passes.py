@@ -8,13 +8,13 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from mxconv.arrays import F32
-from mxconv.drafts.passes import ALONE, JointPass, Load, Meter, Passes
-from mxconv.drafts.readers.stages import StageRows
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.states import States
 from mxconv.serving.kv_budget import KvBudget
+from mxconv.speculation.passes import ALONE, JointPass, Load, Meter, Passes
+from mxconv.speculation.stages import StageRows
 
 PROMPT_ROWS = 128  # of a sequence in a pass that others wait for, or may come to
 

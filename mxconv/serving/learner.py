@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
 
 Weights = Literal["loaded", "learned"]  # before the first step of this process, and after it
 Outcome = Literal["proposed", "accepted"]

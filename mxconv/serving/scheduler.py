@@ -6,12 +6,12 @@ from collections.abc import Sequence as Listed
 from itertools import count
 from typing import Any
 
-from mxconv.drafts.passes import JointPass, Load
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError, MxconvError, PoolFull
 from mxconv.serving.joint_passes import PROMPT_ROWS, Answer, Piece
 from mxconv.serving.sequence import Sequence
 from mxconv.speculation.generation import Step
+from mxconv.speculation.passes import JointPass, Load
 
 MOST_ROWS = 512  # of long chains in a pass
 

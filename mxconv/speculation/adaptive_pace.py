@@ -23,10 +23,10 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import Self
 
-from mxconv.drafts.passes import ALONE, Load
-from mxconv.drafts.statistics import MOST_UNUSUAL, Chance, RunningMean
 from mxconv.speculation.pace import PLAIN, Choice, Outcome
+from mxconv.speculation.passes import ALONE, Load
 from mxconv.speculation.prices import ROW_SHARE, RowPrices
+from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
 MOST_TOKENS, MOST_NODES = 16, 48  # of a proposal
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds

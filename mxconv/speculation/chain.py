@@ -6,23 +6,20 @@ from itertools import pairwise
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.guesses import Sharpness
-from mxconv.drafts.kind import LoadedLevel, LookUpKind, ModelKind, Proposer
-from mxconv.drafts.kinds import is_look_up, kind_of
-from mxconv.drafts.passes import AT_ONCE, Passes
-from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
-from mxconv.drafts.reader_kind import ReaderKind
-from mxconv.drafts.readers.reader import Reader
-from mxconv.drafts.readers.reading_draft import Listener
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
+from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.adaptive_pace import USUAL_SHARE, AdaptivePace
+from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.level import Level
+from mxconv.speculation.loaded_level import Listener, LoadedLevel, Proposer
 from mxconv.speculation.merged import Merged
 from mxconv.speculation.pace import FixedPace, Pace
+from mxconv.speculation.passes import AT_ONCE, Passes
+from mxconv.speculation.proposal import Draft, Proposal, TreeDraft
+from mxconv.speculation.reader import Reader
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.through_text import ThroughText
 
 
@@ -46,7 +43,7 @@ class Silent:
 
 def num_models(levels: Sequence[LoadedLevel]) -> int:
     """The target and what drafts by a pass of its own; the others are look-ups."""
-    return sum(not is_look_up(level.record) for level in levels)
+    return sum(not level.kind.is_look_up for level in levels)
 
 
 def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
@@ -55,13 +52,13 @@ def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
     Look-ups at the end are one draft.
     """
     drafts = enumerate(levels[consumer + 1 : num_models(levels) + 1])
-    return {number: not is_look_up(draft.record) for number, draft in drafts if _speak_alike(levels[consumer], draft)}
+    return {number: not draft.kind.is_look_up for number, draft in drafts if _speak_alike(levels[consumer], draft)}
 
 
 def at_once(levels: Sequence[LoadedLevel], consumer: int) -> set[int]:
     """The drafts for a level, the next one being 0, that make a whole proposal in one pass."""
     drafts = enumerate(levels[consumer + 1 : num_models(levels)])
-    return {number for number, draft in drafts if kind_of(draft.record).drafts_at_once}
+    return {number for number, draft in drafts if draft.kind.drafts_at_once}
 
 
 def reads(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, float]:
@@ -119,7 +116,7 @@ class Chain:
         if target is None:
             raise ModelError(f"hierarchy: {levels[0].name} is no model; the first level must be one. Name the target.")
         self._levels, self._paces, self._confidence = levels, paces, confidence
-        self._proposers = {index: self._proposer(index) for index, each in enumerate(levels) if is_look_up(each.record)}
+        self._proposers = {index: self._proposer(index) for index, each in enumerate(levels) if each.kind.is_look_up}
         for index, level in enumerate(levels):
             is_asked_alone = index > 0 and not (index <= len(paces) and isinstance(paces[index - 1], AdaptivePace))
             if level.reader is not None and is_asked_alone and not self._can_read(index - 1, level.reader, index):
@@ -131,7 +128,7 @@ class Chain:
         self._variants = {
             index: variants
             for index, each in enumerate(levels)
-            if isinstance(kind := kind_of(each.record), ModelKind) and (variants := kind.varied(each, target))
+            if each.decoder is not None and (variants := each.kind.varied(each, target))
         }
         self._sharpness = [Sharpness() for _ in levels]
 
@@ -187,9 +184,7 @@ class Chain:
     def _proposer(self, index: int) -> Proposer:
         """What makes the drafts of a look-up, one a text."""
         loaded = self._levels[index]
-        kind = kind_of(loaded.record)
-        assert isinstance(kind, LookUpKind)
-        return kind.proposer(loaded, self._speaker(index).vocab_size, self._confidence[index - 1])
+        return loaded.kind.proposer(loaded, self._speaker(index).vocab_size, self._confidence[index - 1])
 
     def _usable(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
         """A draft as a level with perhaps another tokenizer asks it, or as it reads that level."""
@@ -198,9 +193,7 @@ class Chain:
             vocab_size = min(self._common_vocab_size(consumer), loaded.reader.sizes.vocab_size)
             confidence, sharpness = self._confidence[index - 1], self._sharpness[index]
             listener = Listener(session, acceptance, draft.statistics, vocab_size, confidence, sharpness)
-            kind = kind_of(loaded.record)
-            assert isinstance(kind, ReaderKind)
-            return kind.draft(loaded.reader, loaded.record, listener)
+            return loaded.kind.draft(loaded.reader, loaded.record, listener)
         ours, theirs = self._levels[consumer].tokenizer, loaded.tokenizer
         if ours is None or theirs is None or _speak_alike(self._levels[consumer], loaded):
             return draft

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.statistics import Trace
+from mxconv.speculation.statistics import Trace
 
 
 class Step(NamedTuple):

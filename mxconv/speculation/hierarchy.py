@@ -12,20 +12,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.kind import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LoadedLevel
-from mxconv.drafts.passes import AT_ONCE, Passes
-from mxconv.drafts.readers.feature_draft import FeatureReader
-from mxconv.drafts.statistics import LevelStatistics, Trace
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
+from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace
 from mxconv.speculation.chain import Chain, at_once, growers, num_models, reads
 from mxconv.speculation.generation import Ending, Generation, Step
 from mxconv.speculation.level import Level
+from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LoadedLevel
 from mxconv.speculation.pace import FixedPace, Pace
+from mxconv.speculation.passes import AT_ONCE, Passes
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.statistics import LevelStatistics, Trace
 
 Number = TypeVar("Number", int, float)
 
@@ -203,7 +202,11 @@ class Hierarchy:
 
     def reader_caches(self) -> list[KVCache]:
         """Empty caches as every text has them of drafts that read hidden states, but for those of a constant size."""
-        return [level.reader.new_cache() for level in self.levels if isinstance(level.reader, FeatureReader)]
+        return [
+            cache
+            for level in self.levels
+            if level.reader is not None and (cache := level.reader.text_cache()) is not None
+        ]
 
     def check(self, num_tokens: int, max_new_tokens: int) -> None:
         """Raises ModelError for a prompt of no tokens, or of more than the target's positions, or for no new ones."""

@@ -10,16 +10,16 @@ from itertools import takewhile
 from math import prod
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.acceptance import Acceptance, RejectionAcceptance, limits_at_once
-from mxconv.drafts.guesses import Sharpened, Sharpness
-from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics, RoundTree
-from mxconv.drafts.trees import Evaluate, GoesOn, grow_by_passes, least_chances, of_grown, with_runners_up
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS, Tree, TreeLimits
+from mxconv.speculation.acceptance import Acceptance, RejectionAcceptance, limits_at_once
 from mxconv.speculation.generation import Step
+from mxconv.speculation.guesses import Sharpened, Sharpness
 from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
+from mxconv.speculation.proposal import Draft, Proposal, TreeDraft
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics, RoundTree
+from mxconv.speculation.trees import Evaluate, GoesOn, grow_by_passes, least_chances, of_grown, with_runners_up
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
 MOST_FORCED = 15  # of these, at most, what a constraint makes certain

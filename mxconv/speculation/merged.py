@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mxconv.arrays import F32
-from mxconv.drafts.proposal import Proposal, TreeDraft
-from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import grow_best_first
+from mxconv.speculation.proposal import Proposal, TreeDraft
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.trees import grow_best_first
 
 Path = tuple[int, ...]
 

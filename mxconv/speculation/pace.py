@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from mxconv.drafts.passes import ALONE, JointPass, Load
+from mxconv.speculation.passes import ALONE, JointPass, Load
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from mxconv.drafts.statistics import RunningMean
+from mxconv.speculation.statistics import RunningMean
 
 ROW_SHARE = 0.04  # the price of a further row in passes of the narrowest width, until wider passes were measured
 # widths up to which passes are averaged together

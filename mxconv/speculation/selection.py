@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
-from mxconv.drafts.block_verification import BlockAcceptance
-from mxconv.drafts.path_mask import PathMask
-from mxconv.drafts.path_penalties import PathPenalties
-from mxconv.drafts.path_rules import PathRules
 from mxconv.errors import ModelError
+from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
+from mxconv.speculation.block_verification import BlockAcceptance
+from mxconv.speculation.path_mask import PathMask
+from mxconv.speculation.path_penalties import PathPenalties
+from mxconv.speculation.path_rules import PathRules
 from mxconv.text.constraint import Grammar
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

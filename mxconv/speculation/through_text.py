@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from mxconv.arrays import F32
-from mxconv.drafts.proposal import Draft, Proposal
-from mxconv.drafts.statistics import LevelStatistics
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.text_stream import REPLACEMENT, Transcript
 from mxconv.text.tokenizer import Tokenizer
 

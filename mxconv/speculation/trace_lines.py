@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
-from mxconv.drafts.statistics import RoundTree
 from mxconv.speculation.generation import Generation
+from mxconv.speculation.statistics import RoundTree
 from mxconv.text.text_stream import TextStream, token_label
 from mxconv.text.tokenizer import Tokenizer
 

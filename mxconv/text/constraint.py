@@ -233,7 +233,7 @@ class Grammar:
 
 
 class GrammarMatcher:
-    """How far an answer has come; implements `Matcher` of `drafts/path_mask.py`."""
+    """How far an answer has come; implements `Matcher` of `speculation/path_mask.py`."""
 
     def __init__(self, matcher: "LLMatcher", grammar: Grammar) -> None:
         self._matcher = matcher

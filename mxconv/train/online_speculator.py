@@ -23,17 +23,18 @@ from torch import Tensor
 from mxconv.arrays import F32, I64
 from mxconv.codecs.float16 import FORMATS
 from mxconv.decode import TextModel
-from mxconv.drafts.kind import DraftSpec, LoadedLevel
+from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
-from mxconv.drafts.session import Session, common_length
 from mxconv.drafts.speculator import SPECULATOR
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.serving.learner import Outcome, Weights
 from mxconv.speculation.chain import num_models
+from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.session import Session, common_length
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.train.speculator_training import SpeculatorModel, stage_losses
 from mxconv.train.training_task import num_parameters, write_draft
 

@@ -19,11 +19,11 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
-from mxconv.drafts.block_verification import BlockAcceptance
-from mxconv.drafts.proposal import Proposal
 from mxconv.errors import ModelError
+from mxconv.speculation.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
+from mxconv.speculation.block_verification import BlockAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.text.distribution import Sampling, distribution
 

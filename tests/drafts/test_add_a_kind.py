@@ -9,14 +9,15 @@ from checkpoints import write_tiny_llama
 from loaded_packages import pack
 from pydantic import Field
 
-from mxconv.drafts.kind import LoadedLevel, LookUpKind, Parameter, Proposer
+from mxconv.drafts.kind import LookUpKind, Parameter
 from mxconv.drafts.kinds import KINDS, LEVEL_KINDS, parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.look_up import LookUp
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelBase
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel, Proposer
+from mxconv.speculation.statistics import LevelStatistics
 
 PROMPT = [5, 3, 5, 3, 5]
 

@@ -18,13 +18,13 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.kind import LoadedLevel
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.statistics import LevelStatistics
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 TOKENS = st.integers(0, VOCAB_SIZE - 1)

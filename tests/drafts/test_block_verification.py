@@ -17,13 +17,13 @@ from packages import quantize
 from tiny_levels import decoder_of
 from trained_levels import PROMPTS, write_noisy
 
-from mxconv.drafts import acceptance, block_verification
-from mxconv.drafts.acceptance import RejectionAcceptance, Verdict, excess
-from mxconv.drafts.block_verification import BlockAcceptance
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.proposal import Proposal
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.speculation import acceptance, block_verification
+from mxconv.speculation.acceptance import RejectionAcceptance, Verdict, excess
+from mxconv.speculation.block_verification import BlockAcceptance
+from mxconv.speculation.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution
 
 VOCAB = range(3)

@@ -17,7 +17,6 @@ from trained_levels import PROMPTS, TRAINED, write_noisy
 
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.proposal import Proposal
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
@@ -25,6 +24,7 @@ from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import CONSTRAINT
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.constraint import JSON_STYLE, MOST_BYTES, Constraint, ConstraintVocabulary
 from mxconv.text.distribution import Sampling, distribution

@@ -15,10 +15,10 @@ from trained_levels import write_noisy
 from mxconv.arrays import F32
 from mxconv.drafts.dflash import Dflash, DflashDraft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.proposal import Proposal
 from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY
 
 CONFIGS = {

@@ -20,7 +20,6 @@ from mxconv.arrays import F32
 from mxconv.drafts.eagle3 import Eagle3
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.feature_draft import FeatureDraft
-from mxconv.drafts.session import Session
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
 from mxconv.engine.tree import GrownTree, Tree
@@ -29,6 +28,7 @@ from mxconv.kernels.rowwise import rms_norm
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.session import Session
 from mxconv.text.distribution import Sampling
 
 CONFIG = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, {"eagle_aux_hidden_state_layer_ids": [0, 2, 3]})

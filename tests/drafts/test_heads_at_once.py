@@ -11,18 +11,18 @@ pytest.importorskip("torch", reason="the heads' reference is written in it")
 
 from eagle3_heads import eagle3_config, open_eagle3, write_eagle3
 
-from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.guesses import Sharpness
-from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.feature_draft import FeatureDraft
-from mxconv.drafts.readers.reading_draft import Listener
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.states import States
 from mxconv.engine.tree import TreeLimits
 from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.speculation.acceptance import GreedyAcceptance
+from mxconv.speculation.guesses import Sharpness
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import Selection
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
 

@@ -22,21 +22,21 @@ from tiny_levels import (
 )
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
-from mxconv.drafts.block_verification import BlockAcceptance
-from mxconv.drafts.guesses import SHARPNESS, Guesses
-from mxconv.drafts.kind import LoadedLevel
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import grow_best_first
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
+from mxconv.speculation.block_verification import BlockAcceptance
 from mxconv.speculation.chain import Chain
+from mxconv.speculation.guesses import SHARPNESS, Guesses
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.trees import grow_best_first
 from mxconv.text.distribution import Sampling, distribution
 
 CONTEXT = [3, 1, 4, 1, 5, 9]

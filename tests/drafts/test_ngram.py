@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.drafts.ngram import NgramDraft
-from mxconv.drafts.proposal import Draft, Proposal
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.package.ngram_table import NgramEntries, NgramTable
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.statistics import LevelStatistics
 
 VOCAB_SIZE = 4
 Best = tuple[int, float]

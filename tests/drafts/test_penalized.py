@@ -8,17 +8,17 @@ from chi_square import FALSE_ALARM, tail_of_counts
 from markov_levels import markov, tables
 from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, levels_of, look_up, noisy_copy, speculate, target_level
 
-from mxconv.drafts.kind import LoadedLevel
-from mxconv.drafts.path_penalties import PathPenalties
-from mxconv.drafts.path_rules import PathRules
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.path_penalties import PathPenalties
+from mxconv.speculation.path_rules import PathRules
 from mxconv.speculation.selection import Accept, Selection
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tiny_levels import paths_of
 
 from mxconv.drafts.prompt_lookup import PromptLookup
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
+from mxconv.speculation.statistics import LevelStatistics
 
 
 def lookup(max_ngram: int = 3, min_ngram: int = 1) -> PromptLookup:

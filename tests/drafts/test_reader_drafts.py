@@ -21,15 +21,15 @@ from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
 
 from mxconv.arrays import F32
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.reading_draft import ReadingDraft
-from mxconv.drafts.session import KeptStates
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
 from mxconv.errors import ModelError, MxconvError
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.prompts import read_prompts
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import Selection
+from mxconv.speculation.session import KeptStates
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
 

@@ -14,15 +14,15 @@ from chi_square import FALSE_ALARM, tail_of_counts
 from markov_levels import markov, tables
 from tiny_levels import noisy_copy, target_level
 
-from mxconv.drafts.acceptance import RejectionAcceptance, Verdict
-from mxconv.drafts.block_verification import BlockAcceptance
-from mxconv.drafts.proposal import Draft, Proposal
-from mxconv.drafts.statistics import LevelStatistics
+from mxconv.speculation.acceptance import RejectionAcceptance, Verdict
+from mxconv.speculation.block_verification import BlockAcceptance
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
 from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.selection import Accept, Selection
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling, distribution
 
 PROMPT = [3, 1, 4, 1, 5, 9]

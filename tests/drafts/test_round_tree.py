@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import pytest
 from tiny_levels import assert_consistent, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
-from mxconv.drafts.kind import LoadedLevel
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.statistics import RoundTree, TraceEntry
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.statistics import RoundTree, TraceEntry
 from mxconv.text.distribution import Sampling
 
 SELECTIONS = (

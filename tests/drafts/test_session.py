@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_levels import VOCAB_SIZE, target_level
 
-from mxconv.drafts.session import Session
 from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError
+from mxconv.speculation.session import Session
 
 DECODER = target_level().decoder
 

@@ -15,8 +15,6 @@ from speculators import speculator_config, speculator_tensors, torch_logits, wri
 from tiny_levels import paths_of, record_of
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.guesses import SHARPNESS
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
 from mxconv.drafts.speculator import SPECULATOR, grow_candidates
@@ -25,6 +23,8 @@ from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.speculation.acceptance import GreedyAcceptance
+from mxconv.speculation.guesses import SHARPNESS
 
 EMB_DIM, VOCAB_SIZE = 32, 60
 RECORD = record_of(parse_draft("speculator:anywhere"), "speculator", "f16")

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mxconv.drafts.stand
-from mxconv.drafts.acceptance import CoupledAcceptance, RejectionAcceptance
-from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.stand import Stand
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
+from mxconv.speculation.acceptance import CoupledAcceptance, RejectionAcceptance
+from mxconv.speculation.proposal import Draft, Proposal, TreeDraft
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling
 
 ALL = [0.0] * 12

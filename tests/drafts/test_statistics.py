@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.drafts.statistics import LevelStatistics, Trace, TraceEntry
+from mxconv.speculation.statistics import LevelStatistics, Trace, TraceEntry
 
 
 def test_the_acceptance_rate_is_accepted_over_proposed_and_none_where_nothing_was() -> None:

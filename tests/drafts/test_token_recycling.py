@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mxconv.drafts.guesses import NEGLIGIBLE
-from mxconv.drafts.proposal import Draft, Proposal
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.errors import ModelError
+from mxconv.speculation.guesses import NEGLIGIBLE
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.statistics import LevelStatistics
 
 
 def recycling(vocab_size: int, num_candidates: int = 3, confidence: float = 0.0) -> TokenRecycling:

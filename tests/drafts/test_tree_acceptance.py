@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tiny_levels import paths_of
 
 from mxconv.arrays import F64
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
-from mxconv.drafts.block_verification import BlockAcceptance
-from mxconv.drafts.proposal import Proposal
+from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
+from mxconv.speculation.block_verification import BlockAcceptance
+from mxconv.speculation.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution
 
 VOCAB_SIZE = 5

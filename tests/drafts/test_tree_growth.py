@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -23,16 +24,16 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.ngram import NgramDraft
 from mxconv.drafts.prompt_lookup import PromptLookup
-from mxconv.drafts.proposal import Proposal, TreeDraft
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.token_recycling import TokenRecycling
-from mxconv.drafts.trees import grow_best_first
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.proposal import Proposal, TreeDraft
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.trees import grow_best_first
 from mxconv.text.distribution import Sampling
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))
@@ -109,7 +110,7 @@ def looks_up(kind: str, tmp_path: Path) -> LoadedLevel:
         return look_up(kind)  # type: ignore[arg-type]
     level = look_up("ngram")
     table = read_ngram_table(write_table(tmp_path / "table", "0" * 64, vocab_size=VOCAB_SIZE))
-    return LoadedLevel(level.record, level.decoder, table=table)
+    return replace(level, table=table)
 
 
 @pytest.mark.parametrize(

@@ -27,24 +27,25 @@ from tiny_levels import (
 )
 
 from mxconv.codecs.float16 import BF16
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
-from mxconv.drafts.kind import LoadedLevel, ModelKind
+from mxconv.drafts.kind import ModelKind
 from mxconv.drafts.kinds import KINDS, kind_of, parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.pass_cost import PartBytes
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.variant_draft import PartChoice, Rehearsal, StudyBudget, VariantDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError, MxconvError
+from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
 
@@ -55,14 +56,14 @@ SIZES = {"num_layers": 6, "max_position_embeddings": 400}
 
 def level_of(spec: str, target: LoadedLevel, name: str = "draft") -> LoadedLevel:
     found = record_of(parse_draft(spec), name)
-    return LoadedLevel(found, kind_of(found).of_decoder(decoder_of(target), found))
+    return LoadedLevel(found, kind_of(found).of_decoder(decoder_of(target), found), kind=kind_of(found))
 
 
 @pytest.fixture
 def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a nanosecond whenever it is read, so that what is studied depends on no machine."""
     clock = SimpleNamespace(perf_counter=(number * 1e-9 for number in count()).__next__)
-    monkeypatch.setattr("mxconv.drafts.passes.time", clock)
+    monkeypatch.setattr("mxconv.speculation.passes.time", clock)
 
 
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m"  # three layers
@@ -84,7 +85,11 @@ def test_tokens_and_logits_are_the_targets_own(kind: str, selection: Selection, 
     for spec in below:
         found = parse_draft(spec)
         is_model = found.kind not in ("prompt-lookup", "token-recycling")
-        levels.append(level_of(spec, target, spec) if is_model else LoadedLevel(record_of(found, spec), None))
+        levels.append(
+            level_of(spec, target, spec)
+            if is_model
+            else LoadedLevel(record_of(found, spec), None, kind=KINDS[found.kind])
+        )
     hierarchy = Hierarchy(levels, [4], [0.0])
     assert_lossless(hierarchy, PROMPT, 40, (), selection)
     assert hierarchy._chain._variants[1].choice.num_studies > 0
@@ -162,7 +167,7 @@ def test_a_cache_of_its_own_is_refused() -> None:
     with pytest.raises(
         ModelError, match=r"^level draft: swift with a cache of its own; its layers change, so it must read"
     ):
-        Hierarchy([target, LoadedLevel(own, draft.decoder)])
+        Hierarchy([target, LoadedLevel(own, draft.decoder, kind=draft.kind)])
     pytest.importorskip("torch")
     from mxconv.interop.transformers.generate_drafts import DraftLevels
 

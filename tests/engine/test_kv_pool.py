@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from mxconv.arch.families.registry import describe_values
-from mxconv.drafts.session import borrowed
 from mxconv.engine import kv_pages
 from mxconv.engine.cache import KVCache
 from mxconv.engine.kv_pages import FORMATS, PAGE
 from mxconv.engine.kv_pool import KVPool
 from mxconv.errors import ModelError, PoolFull
+from mxconv.speculation.session import borrowed
 
 LLAMA = {
     "model_type": "llama",

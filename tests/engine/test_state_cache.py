@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_values
-from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
 from mxconv.engine.state_cache import LayerState, most_bytes
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
+from mxconv.speculation.session import borrowed
 
 NUM_LAYERS = 2
 LAYERS = range(NUM_LAYERS)

@@ -27,11 +27,11 @@ from mxconv.bench.gpu_decode_speed import (
     bytes_per_pass,
     summarize,
 )
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.gpu.gpu_linear import GpuLinear
 from mxconv.interop.transformers import load_package
 from mxconv.interop.transformers.custom_generate import GenerateRun, GreedyChoice
+from mxconv.speculation.statistics import LevelStatistics
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 16}  # fmt: skip

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_levels import FORMATS, VOCAB_SIZE, Decoded, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import PAGE
@@ -20,6 +19,7 @@ from mxconv.serving import scheduler as scheduler_module
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.selection import GREEDY, Accept, Selection
 from mxconv.text.distribution import Sampling
 

@@ -30,13 +30,13 @@ from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.medusa_heads import MedusaHeads
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
-from mxconv.drafts.readers.stages import StagedReader
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.native_decoder import NativeDecoder
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.stages import StagedReader
 from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

@@ -1,6 +1,7 @@
 """Drafts of every kind at every place where they make sense: tokens and logits are those of the target alone."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 
@@ -12,23 +13,23 @@ from trained_levels import PROMPTS, write_noisy, write_padded, write_renumbered
 
 import mxconv
 from mxconv.decode import Options
-from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.prompt_lookup import PromptLookup
 from mxconv.drafts.stand import Stand
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import write_ngram_table
+from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.adaptive_pace import AdaptivePace
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.merged import Merged
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Accept, Selection
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
@@ -78,7 +79,7 @@ def chosen(loaded: dict[str, LoadedLevel], names: list[str]) -> list[LoadedLevel
         level = loaded[name]
         if "tokenizer" in level.record.shares:
             above = loaded["target"] if level.record.kind == "model" else levels[-1]
-            level = LoadedLevel(level.record, level.decoder, above.tokenizer, level.table, level.folder)
+            level = replace(level, tokenizer=above.tokenizer)
         levels.append(level)
     return levels
 
@@ -150,7 +151,7 @@ def test_levels_that_choose_for_themselves_change_nothing(
     loaded: dict[str, LoadedLevel], names: list[str], selection: Selection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a pass and a proposal take a tick each, so that what is chosen depends on no machine
-    monkeypatch.setattr("mxconv.drafts.passes.time", SimpleNamespace(perf_counter=count().__next__))
+    monkeypatch.setattr("mxconv.speculation.passes.time", SimpleNamespace(perf_counter=count().__next__))
     levels = chosen(loaded, names)
     hierarchy = Hierarchy(levels, "auto")
     assert levels[0].tokenizer is not None

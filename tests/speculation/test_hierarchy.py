@@ -28,10 +28,10 @@ from tiny_levels import (
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 
 SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
 

@@ -16,16 +16,16 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.kind import LoadedLevel
-from mxconv.drafts.proposal import Draft, Proposal
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.speculation import chain as chain_module
+from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
+from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from tiny_levels import MAX_POSITIONS, VOCAB_SIZE, decoder_of, greedy_by_hand, noisy_copy, target_level
 
-from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.guesses import top_probability
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.speculation.acceptance import GreedyAcceptance
+from mxconv.speculation.guesses import top_probability
 from mxconv.speculation.level import Level
 from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
 
 CONTEXT = [3, 1, 4, 1, 5, 9]
 DECODER = decoder_of(target_level())

@@ -1,6 +1,7 @@
 """Trees laid over each other against sets of paths, and several look-ups as one draft."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,15 +22,15 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.kind import LoadedLevel
-from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
-from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import grow_best_first
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.merged import Merged, merge
+from mxconv.speculation.proposal import Draft, Proposal, TreeDraft
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.trees import grow_best_first
 from mxconv.text.distribution import Sampling
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))
@@ -138,7 +139,7 @@ def looks_up(kinds: Sequence[str], folder: Path) -> list[LoadedLevel]:
     if "ngram" in kinds:
         table = read_ngram_table(write_table(folder / "table", "0" * 64, vocab_size=VOCAB_SIZE))
         place = kinds.index("ngram")
-        levels[place] = LoadedLevel(levels[place].record, None, table=table)
+        levels[place] = replace(levels[place], table=table)
     return levels
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_machine import SimulatedBatch, SimulatedDraft, SimulatedMachine, roofline, texts
 
-from mxconv.drafts.passes import JointPass, Load
 from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace
 from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome
+from mxconv.speculation.passes import JointPass, Load
 from mxconv.speculation.prices import ROW_SHARE, RowPrices
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy

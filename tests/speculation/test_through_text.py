@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import KINDS, SENTENCES, texts, token_lists, tokenizer
 
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.statistics import LevelStatistics
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.through_text import LONGEST_TAIL, MAX_DRAFT_TOKENS, Reencoding, ThroughText
 from mxconv.text.text_stream import REPLACEMENT
 from mxconv.text.tokenizer import Tokenizer

@@ -8,7 +8,8 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe
 from mxconv.arch.fields import Fields
 from mxconv.drafts.readers.eagle3_config import LAYER_TYPES, checked_layers, layer_values, read_layers, shared_values
-from mxconv.drafts.readers.reader import ReaderConfig, ReaderSizes
+from mxconv.drafts.readers.reader_config import ReaderConfig
+from mxconv.speculation.reader import ReaderSizes
 
 MOST_IN_BLOCK = 64
 MOST_RANK = 65536

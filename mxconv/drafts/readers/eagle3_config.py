@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Self
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe, describe_values
 from mxconv.arch.fields import Fields
-from mxconv.drafts.readers.reader import ReaderConfig, ReaderSizes
+from mxconv.drafts.readers.reader_config import ReaderConfig
 from mxconv.errors import ModelError
+from mxconv.speculation.reader import ReaderSizes
 
 LAYER_TYPES = ("llama", "qwen3")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"

@@ -8,14 +8,15 @@ import numpy as np
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I64
-from mxconv.drafts.readers.reader import Reader
-from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
+from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.paired_layers import PairGrower
 from mxconv.engine.rope import Positions
 from mxconv.engine.tree import MOST_ROWS, GrownTree, Tree, TreeLimits
 from mxconv.kernels.matrix import Matrix
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.reader import Reader
 
 MOST_TOKENS = MOST_ROWS  # of a proposal
 
@@ -32,6 +33,9 @@ class FeatureReader(Reader, ABC):
     layers: ModelConfig  # of its own layers
     embedding: Matrix
     grower: PairGrower | None = None  # of trees in one call
+
+    def text_cache(self) -> KVCache:
+        return self.new_cache()
 
     def new_cache(self) -> KVCache:
         """An empty cache for the pairs of one text: that of token i + 1 is at place i."""

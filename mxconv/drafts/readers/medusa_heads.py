@@ -16,8 +16,6 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.elements import Linear
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reader import ReaderSizes
-from mxconv.drafts.readers.stages import MOST_STAGES, StagedReader
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
@@ -26,6 +24,8 @@ from mxconv.engine.rope import Positions
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights, Projection
 from mxconv.kernels.rowwise import silu
+from mxconv.speculation.reader import ReaderSizes
+from mxconv.speculation.stages import MOST_STAGES, StagedReader
 
 MOST_BLOCKS = 64
 PREFIX = "prefix_embeding_layer."  # as the files spell it

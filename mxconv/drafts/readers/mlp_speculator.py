@@ -14,13 +14,14 @@ import numpy as np
 
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reader import ReaderConfig, ReaderSizes
-from mxconv.drafts.readers.stages import MOST_STAGES, StagedReader
+from mxconv.drafts.readers.reader_config import ReaderConfig
 from mxconv.engine.activations import exact_gelu
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import rms_norm
+from mxconv.speculation.reader import ReaderSizes
+from mxconv.speculation.stages import MOST_STAGES, StagedReader
 
 MOST_CANDIDATES = 64
 

@@ -2,39 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance, limits_at_once
-from mxconv.drafts.guesses import SHARPNESS, Sharpness
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import Evaluate, GoesOn, grow_by_passes, least_chances, of_grown
 from mxconv.engine.states import Reads
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
-
-
-@dataclass(frozen=True)
-class Listener:
-    """The level that a draft reads and drafts for, and the rules of the run.
-
-    Args:
-        session: of the level, which keeps its states.
-        acceptance: the rule of the run.
-        statistics: of the draft; every pass counts.
-        vocab_size: ids that both levels have.
-        confidence: where no floor is given, a chain stops after the first token that is less probable, a tree before a
-            pass none of whose nodes is as probable.
-        sharpness: of the draft's guesses.
-    """
-
-    session: Session
-    acceptance: Acceptance
-    statistics: LevelStatistics
-    vocab_size: int
-    confidence: float
-    sharpness: Sharpness
+from mxconv.speculation.acceptance import limits_at_once
+from mxconv.speculation.guesses import SHARPNESS
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.trees import Evaluate, GoesOn, grow_by_passes, least_chances, of_grown
 
 
 class ReadingDraft(ABC):

@@ -10,7 +10,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
+from mxconv.drafts.readers.reader_config import ReaderConfig
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -19,6 +19,7 @@ from mxconv.engine.sight import SinkWindow
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
+from mxconv.speculation.reader import Reader, ReaderSizes
 
 LAYER_TYPES = ("llama", "mistral", "qwen2", "qwen3")  # whose layers are plain: formats/spire.md
 MOST_SEEN = 65536  # positions of a window, and of sinks: room is made for them

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
-from mxconv.drafts.readers.stages import StagedReader, StageRows
+from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.tree import Tree
+from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.stages import StagedReader, StageRows
 
 
 class StagedDraft(ReadingDraft):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.interop.transformers.torch_target import TorchTarget, cache_name
+from mxconv.speculation.statistics import LevelStatistics
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig

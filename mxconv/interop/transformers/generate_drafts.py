@@ -22,20 +22,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
 from mxconv.interop.transformers.custom_generate import GenerateLoop, GenerateRun, Proposer, first_difference
 from mxconv.interop.transformers.torch_target import TorchTarget
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package_folder import find_package
+from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.pace import Choice, Outcome
+from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.statistics import LevelStatistics
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel

@@ -1,5 +1,5 @@
 // The tree of a draft that takes the likeliest tokens, or those that coupled draws take: a depth a pass, all in one call.
-// mxconv/drafts/trees.py grows the same tree pass by pass.
+// mxconv/speculation/trees.py grows the same tree pass by pass.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace mxconv {
 
-// Draws at random with the noise of a seed and a position: mxconv/drafts/acceptance.py, CoupledAcceptance.
+// Draws at random with the noise of a seed and a position: mxconv/speculation/acceptance.py, CoupledAcceptance.
 struct Draws {
     double temperature;
     int64_t top_k;

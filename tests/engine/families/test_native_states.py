@@ -12,7 +12,6 @@ from native_models import dense, native_copy, with_format
 from row_invariance import assert_same_bits, logits_in_steps
 
 from mxconv.codecs.float16 import BF16, FP16
-from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
@@ -21,6 +20,7 @@ from mxconv.engine.skipped import Skipped
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.speculation.session import borrowed
 
 pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 IMPLEMENTATIONS = native_names()

@@ -15,12 +15,6 @@ from native_models import DRAFTS, TARGETS, native_copy, with_format
 from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16, FP16
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, limits_at_once
-from mxconv.drafts.passes import Load
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.session import Session
-from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import grow_by_passes, of_grown
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.states import Reads
@@ -30,9 +24,15 @@ from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.serving.joint_passes import PROMPT_ROWS, JointPasses
 from mxconv.serving.kv_budget import KvBudget
+from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, limits_at_once
 from mxconv.speculation.level import Level
 from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.passes import Load
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import MAX_SEED, Selection
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.trees import grow_by_passes, of_grown
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties
 

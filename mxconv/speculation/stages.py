@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reader import Reader
+from mxconv.speculation.reader import Reader
 
 MOST_STAGES = 64  # tokens that a proposal may have
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mxconv.arrays import F32, I32, I64
-from mxconv.drafts.path_walk import PathWalk
 from mxconv.engine.tree import TreePenalties
+from mxconv.speculation.path_walk import PathWalk
 from mxconv.text.penalties import Penalties, penalized
 
 FIRST_PLACES = 64

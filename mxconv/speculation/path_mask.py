@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from mxconv.arrays import F32, Bool
-from mxconv.drafts.path_walk import PathWalk
+from mxconv.speculation.path_walk import PathWalk
 
 MOST_MASKS = 64  # that are kept: those of a tree
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.statistics import LevelStatistics
 from mxconv.engine.tree import Tree
+from mxconv.speculation.statistics import LevelStatistics
 
 
 @dataclass(frozen=True)

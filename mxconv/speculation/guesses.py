@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from mxconv.arrays import F32, F64, I32
-from mxconv.drafts.proposal import Proposal
+from mxconv.speculation.proposal import Proposal
 from mxconv.text.distribution import least_of_largest
 
 SHARPNESS = 1.5

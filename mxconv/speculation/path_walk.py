@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from mxconv.drafts.session import common_length
+from mxconv.speculation.session import common_length
 
 
 class PathWalk(ABC):

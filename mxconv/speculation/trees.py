@@ -12,10 +12,10 @@ from math import inf
 from typing import TypeVar
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.guesses import Guesses
-from mxconv.drafts.proposal import Proposal
 from mxconv.engine.tree import MOST_IN_FRONTIER, MOST_ROWS, MOST_SIBLINGS, GrownTree, Tree
+from mxconv.speculation.acceptance import Acceptance
+from mxconv.speculation.guesses import Guesses
+from mxconv.speculation.proposal import Proposal
 
 Evaluate = Callable[[Sequence[int], Tree], F32]
 """The logits (num_rows, vocab_size) of a tree's new rows, whose tokens are given."""

@@ -10,10 +10,10 @@ from typing import Protocol
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.drafts.path_mask import PathMask
-from mxconv.drafts.path_penalties import PathPenalties
-from mxconv.drafts.proposal import Proposal
 from mxconv.engine.tree import Tree
+from mxconv.speculation.path_mask import PathMask
+from mxconv.speculation.path_penalties import PathPenalties
+from mxconv.speculation.proposal import Proposal
 
 
 class Rows(Protocol):

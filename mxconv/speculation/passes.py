@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mxconv.arrays import F32
-from mxconv.drafts.readers.stages import StageRows
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
+from mxconv.speculation.stages import StageRows
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mxconv.arrays import F32, F64, I64
-from mxconv.drafts.guesses import Guesses, at_least, most_likely, top_probability
-from mxconv.drafts.path_rules import PathRules, Rows
-from mxconv.drafts.proposal import Proposal
 from mxconv.engine.tree import TreeDraws, TreeLimits
+from mxconv.speculation.guesses import Guesses, at_least, most_likely, top_probability
+from mxconv.speculation.path_rules import PathRules, Rows
+from mxconv.speculation.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution, greedy, largest_of, likely_tokens
 
 MOST_POSITIONS = 32  # of which the noise is kept: a round's

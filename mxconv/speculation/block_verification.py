@@ -17,9 +17,9 @@ Source:
 from dataclasses import dataclass, field
 
 from mxconv.arrays import F64
-from mxconv.drafts.acceptance import RejectionAcceptance, Verdict, drawn_from, excess
-from mxconv.drafts.path_rules import Rows
-from mxconv.drafts.proposal import Proposal
+from mxconv.speculation.acceptance import RejectionAcceptance, Verdict, drawn_from, excess
+from mxconv.speculation.path_rules import Rows
+from mxconv.speculation.proposal import Proposal
 from mxconv.text.distribution import distribution
 
 
