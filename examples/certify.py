@@ -139,15 +139,18 @@ own, skip, stream = ["own"], "layer-skip:a2+m3", "streaming:sink=4,window=28"
 two, pages = f"mx2:{folder}/two.safetensors", "retrieval,pages=1,window=64"
 readers = [f"{kind}:{folder}/{kind},confidence=0" for kind in ("speculator", "spire", "eagle3", *heads)]
 readers = [text.replace("dspark:", "dflash:") for text in readers]
-LOOK_UPS = [["prompt-lookup"], [table], ["token-recycling"], ["stand"]]
+papers = Path(__file__).parent / "papers"
+recycling, stand = f"{papers}/token_recycling.py:TokenRecyclingKind", f"{papers}/stand.py:StandKind"
+merged = f"{papers}/rasd.py:MergedKind"
+LOOK_UPS = [["prompt-lookup"], [table], [recycling], [stand], [merged]]
 ALONE = [own, [small], [foreign], *LOOK_UPS, [skip], [stream], ["swift"], ["early-exit"], *([each] for each in readers)]
 ALONE += [[two], [pages], [f"{pages},bits=16"], [f"{stream},bits=4"], ["int8-kv"]]
-MIXED = [[*own, small], [*own, foreign], [skip, small, "token-recycling"], [*own, small, table]]
+MIXED = [[*own, small], [*own, foreign], [skip, small, recycling], [*own, small, table]]
 MIXED += [[*own, stream, foreign, "prompt-lookup"], [*own, two], [*own, pages, two]]
-TREES = [["prompt-lookup"], [table], ["token-recycling"], [*own, small, "token-recycling"], ["stand", "prompt-lookup"]]
+TREES = [["prompt-lookup"], [table], [recycling], [*own, small, recycling], [merged]]
 TREES += [[two], [*own, pages], ["int8-kv"], *([*own, reader] for reader in readers)]
-AUTO = [[*own, small, table], [*own, "token-recycling"], [*own, two, pages], [*own, readers[-1]]]
-OF_OWN = [[small], ["token-recycling"], [skip, stream], [small, "prompt-lookup"], *([reader] for reader in readers)]
+AUTO = [[*own, small, table], [*own, recycling], [*own, two, pages], [*own, readers[-1]]]
+OF_OWN = [[small], [recycling], [skip, stream], [small, "prompt-lookup"], *([reader] for reader in readers)]
 DRAWN = [own, [*own, small, "prompt-lookup"], [two], [pages], readers[:1], [*own, readers[-1]]]
 Lengths, Trees = Literal["auto"] | None, int | Literal["auto", "chain"]
 HIERARCHIES: list[tuple[str, list[str], Lengths, Trees]] = []
@@ -155,7 +158,7 @@ HIERARCHIES += [("target", drafts, None, "chain") for drafts in (*ALONE, *MIXED)
 HIERARCHIES += [("target", drafts, None, 16) for drafts in TREES]
 HIERARCHIES += [("target", drafts, "auto", "auto") for drafts in AUTO]
 HIERARCHIES += [("own", drafts, None, "chain") for drafts in OF_OWN]
-HIERARCHIES += [("own", ["token-recycling"], None, 16), ("own", [small, "token-recycling"], "auto", "auto")]
+HIERARCHIES += [("own", [recycling], None, 16), ("own", [small, recycling], "auto", "auto")]
 RULES: list[tuple[Accept, Trees]] = [("rejection", "chain"), ("block", "chain"), ("block", 8)]
 num_runs = num_all = num_different = 0
 for codec in ("bsfp", "mxfp4"):

@@ -32,12 +32,12 @@ LAST_SECONDS = 30.0
 
 
 def chat_package(folder: Path, generation_config: dict[str, Any] | None = None, template: str = TEMPLATE) -> Path:
-    """target <- mxfp4 <- stand; tests only read it."""
+    """target <- mxfp4 <- prompt-lookup; tests only read it."""
     shutil.copytree(TRAINED, folder / "source")
     if generation_config is not None:
         (folder / "source" / "generation_config.json").write_text(json.dumps(generation_config))
     (folder / "source" / "chat_template.jinja").write_text(template)
-    quantize(folder / "source", folder / NAME, drafts=("stand",))
+    quantize(folder / "source", folder / NAME, drafts=("prompt-lookup",))
     return folder / NAME
 
 

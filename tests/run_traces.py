@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from plug_ins import RECYCLING
 from tiny_levels import VOCAB_SIZE, look_up, self_draft, target_level
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import Fuse
@@ -44,7 +45,7 @@ def tokenizer() -> Tokenizer:
 def run_lines(tree: int = 16) -> list[dict[str, Any]]:
     """Three prompts by a target with a 4-bit draft and a look-up below it, and the same with the look-up alone."""
     lines: list[dict[str, Any]] = []
-    drafts = [[self_draft(), look_up("prompt-lookup")], [look_up("token-recycling")], [look_up("token-recycling")]]
+    drafts = [[self_draft(), look_up("prompt-lookup")], [look_up(RECYCLING)], [look_up(RECYCLING)]]
     for number, (prompt, own) in enumerate(zip(PROMPTS, drafts, strict=True)):
         hierarchy = Hierarchy([target_level(), *own], [6], [0.0], tree)
         generation = hierarchy.begin()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
+from plug_ins import RECYCLING
 
 import mxconv
 from mxconv.decode import TextModel
@@ -70,9 +71,9 @@ def test_what_adaptive_levels_learn_stays_with_the_model(model: TextModel) -> No
 def test_lengths_that_nobody_gives_are_what_pays(package: Path, model: TextModel) -> None:
     assert model.hierarchy({}).adaptive
     assert not model.hierarchy({"num_draft_tokens": [3]}).adaptive
-    with mxconv.load(package, drafts=["token-recycling"], levels=["target"]) as other:
+    with mxconv.load(package, drafts=[RECYCLING], levels=["target"]) as other:
         assert other.hierarchy({}).adaptive
-    with mxconv.load(package, drafts=["token-recycling,num_draft_tokens=3"], levels=["target"]) as other:
+    with mxconv.load(package, drafts=[f"{RECYCLING},num_draft_tokens=3"], levels=["target"]) as other:
         assert not other.hierarchy({}).adaptive
 
 

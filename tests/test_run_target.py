@@ -13,6 +13,7 @@ import torch
 from checkpoints import write_safetensors, write_tiny_llama
 from dequantized import dequantized
 from packages import forge, quantize
+from plug_ins import RECYCLING
 from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
@@ -39,13 +40,13 @@ Lengths, Trees = Literal["auto"] | None, int | Literal["auto", "chain"]
 # after the 4-bit level: further levels of the package, drafts beside it, lengths, trees
 HIERARCHIES: dict[str, tuple[list[str], list[str], Lengths, Trees]] = {
     "a small model": (["small"], [], None, "chain"),
-    "a look-up, chains": ([], ["token-recycling,confidence=0"], None, "chain"),
-    "a look-up, trees": ([], ["token-recycling,confidence=0"], None, 16),
+    "a look-up, chains": ([], [f"{RECYCLING},confidence=0"], None, "chain"),
+    "a look-up, trees": ([], [f"{RECYCLING},confidence=0"], None, 16),
     "a part of itself": ([], ["layer-skip:a1,confidence=0.1"], None, "chain"),
     "a part of itself with its own cache": ([], ["layer-skip:m1,cache=own"], None, "chain"),
     "itself over a window": ([], ["streaming,sink=1,window=6"], None, "chain"),
     "four levels": (["small"], ["layer-skip:a1", "prompt-lookup"], None, 8),
-    "what pays": (["small"], ["token-recycling"], "auto", "auto"),
+    "what pays": (["small"], [RECYCLING], "auto", "auto"),
 }
 
 
@@ -177,7 +178,7 @@ def test_a_part_of_the_model_is_decoded_with_the_4_bit_copy_below_it(tmp_path: P
             ids = other.tokenizer.encode(TEXT)
             expected = by_hand(decoder_of(other.levels[1]), ids, 24, selection=selection)
             assert expected != by_hand(decoder_of(other.levels[0]), ids, 24, selection=selection)
-        specs = [parse_draft("layer-skip:m1"), parse_draft("token-recycling,confidence=0")]
+        specs = [parse_draft("layer-skip:m1"), parse_draft(f"{RECYCLING},confidence=0")]
         with LoadedPackage(tmp_path / "p", [first, codec], drafts=specs) as loaded:
             for tree in ("chain", 12):
                 hierarchy = Hierarchy(loaded.levels, tree=tree)  # type: ignore[arg-type]
@@ -206,7 +207,7 @@ def test_a_small_model_of_the_package_is_decoded_in_its_own_tokens(tmp_path: Pat
         expected = by_hand(decoder_of(alone.levels[0]), alone.tokenizer.encode(PROMPTS[0]), 24, selection=selection)
     with LoadedPackage(tmp_path / "package", ["target"]) as other:
         assert other.tokenizer.encode(PROMPTS[0]) != alone.tokenizer.encode(PROMPTS[0])
-    recycling = parse_draft("token-recycling,confidence=0")
+    recycling = parse_draft(f"{RECYCLING},confidence=0")
     for names, specs in ((["nested", "prompt-lookup"], []), (["nested"], [parse_draft("layer-skip:a1"), recycling])):
         with LoadedPackage(tmp_path / "package", names, drafts=specs) as loaded:
             assert loaded.folder == tmp_path / "package/drafts/1-nested"
@@ -312,7 +313,7 @@ def test_vocabularies_are_compared_with_the_runs_target(tmp_path: Path) -> None:
     same = write_tiny_llama(tmp_path / "same", vocab_size=90, seed=2, with_tokenizer=False)
     quantize(source, tmp_path / "package", drafts=(f"checkpoint:{few}",))
     (same / "tokenizer.json").write_bytes((few / "tokenizer.json").read_bytes())
-    specs = [parse_draft(f"checkpoint:{same}"), parse_draft("token-recycling")]
+    specs = [parse_draft(f"checkpoint:{same}"), parse_draft(RECYCLING)]
     with LoadedPackage(tmp_path / "package", ["few"], drafts=specs) as loaded:
         assert [level.tokenizer is loaded.tokenizer for level in loaded.levels] == [True] * 3
     with LoadedPackage(tmp_path / "package", ["mxfp4"], drafts=specs) as loaded:

@@ -105,13 +105,9 @@ def record_of(spec: DraftSpec, name: str, *rest: Any, **more: Any) -> LevelRecor
 
 def look_up(kind: str, **members: Any) -> LoadedLevel:
     """A level that is no model."""
-    return LoadedLevel(
-        KINDS[kind].record_type(
-            name=kind, kind=kind, codec=None, location="package", files=[], shares=["tokenizer"], **members
-        ),
-        None,
-        kind=KINDS[kind],
-    )
+    made = KINDS[kind]
+    record = made.record(DraftSpec(kind, parameters=members), made.name)
+    return LoadedLevel(record.model_copy(update={"num_draft_tokens": None, "confidence": None}), None, kind=made)
 
 
 def target_level(seed: int = 0, float_format: FloatFormat = BF16, **config: Any) -> LoadedLevel:

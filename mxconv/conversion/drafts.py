@@ -8,7 +8,7 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
 from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget
-from mxconv.drafts.kinds import KINDS
+from mxconv.drafts.kinds import ALL, KINDS
 from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.target_views import TargetView
 from mxconv.errors import MxconvError
@@ -49,6 +49,11 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[OpenedDr
     above = OpenTarget(target, vocabulary, tokenizer_sha256)
     drafts = []
     for number, spec in enumerate(specs, 1):
+        if KINDS[spec.kind] not in ALL:
+            raise MxconvError(
+                f"--draft {spec.kind}: a plug-in; packages hold kinds of mxconv alone, so that anybody can read them. "
+                "Name it where the package is used: mxconv generate PACKAGE --draft ..."
+            )
         drafts.append(KINDS[spec.kind].open(spec, above))
         if number < len(specs):
             _check_order(spec, specs[number])

@@ -184,7 +184,7 @@ class DraftKind(LevelKind):
         Raises:
             MxconvError: its files are missing or unfit, or it was not made for this target.
         """
-        return OpenedDraft(spec, spec.kind)
+        return OpenedDraft(spec, self.name)
 
     def codec_in(self, draft: OpenedDraft, own_codec: LevelCodec) -> LevelCodec | None:
         """The codec of a record in a package whose 4-bit level has `own_codec`."""
@@ -196,7 +196,7 @@ class DraftKind(LevelKind):
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
         """The draft of a SPEC that is no part of the run's package."""
-        return OpenedDraft(spec, spec.kind)
+        return OpenedDraft(spec, self.name)
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         """Load a level below those of a run.

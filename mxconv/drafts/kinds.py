@@ -9,7 +9,6 @@ fewer-experts:NUMBER    the target, every token sent to so many experts
 mx2:FILE                the target in 2 bits, below its 4 bits or alone
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
-token-recycling         the target's last candidates    stand          the same after several tokens
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
 medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state; hydra:PATH_OR_ID: Hydra's
 spire:PATH_OR_ID        a SPIRe draft, which reads the target's hidden states of some layers
@@ -18,7 +17,10 @@ p-eagle:PATH_OR_ID      the same head, trained to propose all tokens in one pass
 dflash:PATH_OR_ID       a DFlash or DSpark head, which makes a block of tokens of such states in one pass
 gemma4-assistant:PATH_OR_ID  the assistant of a Gemma 4, which reads its target's keys and values
 mtp                     the checkpoint's own MTP layer, which reads the target's last hidden state
+FILE.py:CLASS           a kind of somebody else's, see `plug_in.py`
 """
+
+import re
 
 from mxconv.drafts.dflash import DFLASH
 from mxconv.drafts.eagle3 import EAGLE3
@@ -29,13 +31,12 @@ from mxconv.drafts.model import CHECKPOINT, PACKAGE
 from mxconv.drafts.mtp import MTP
 from mxconv.drafts.ngram import NGRAM
 from mxconv.drafts.p_eagle import P_EAGLE
+from mxconv.drafts.plug_in import load_plug_in, plug_in_names
 from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
 from mxconv.drafts.sparse_views import INT8_KV, RETRIEVAL, STREAMING
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.drafts.spire import SPIRE
-from mxconv.drafts.stand import STAND
 from mxconv.drafts.target_views import EARLY_EXIT, FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, SWIFT, TARGET
-from mxconv.drafts.token_recycling import TOKEN_RECYCLING
 from mxconv.drafts.two_bit_draft import MX2
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
@@ -53,8 +54,6 @@ ALL: tuple[DraftKind, ...] = (
     FEWER_EXPERTS,
     PROMPT_LOOKUP,
     NGRAM,
-    TOKEN_RECYCLING,
-    STAND,
     SPECULATOR,
     MEDUSA,
     HYDRA,
@@ -65,7 +64,31 @@ ALL: tuple[DraftKind, ...] = (
     GEMMA4_ASSISTANT,
     MTP,
 )
-KINDS = {kind.name: kind for kind in ALL}  # by the word of a SPEC
+
+
+class KindTable(dict[str, DraftKind]):
+    """Kinds by the word of a SPEC; plug-ins are loaded when they are named."""
+
+    def __missing__(self, word: str) -> DraftKind:
+        """Load a plug-in.
+
+        Raises:
+            KeyError: the word names none.
+            MxconvError: it cannot be loaded, or its level has the name of another kind's.
+        """
+        kind = load_plug_in(word)
+        if kind is None:
+            raise KeyError(word)
+        name = kind.level_kind or kind.name
+        known = LEVEL_KINDS.setdefault(name, kind)
+        if type(known) is not type(kind):
+            raise MxconvError(f"--draft {word}: its name is {name!r}, which another kind has. Give it another name.")
+        self[word] = known
+        return known
+
+
+KINDS = KindTable({kind.name: kind for kind in ALL})
+SPEC = re.compile(r"(?P<kind>[^:,]*\.py:[^,:]*|[^:,]*)(?P<rest>.*)", re.DOTALL)
 LEVEL_KINDS: dict[str, DraftKind] = {kind.level_kind or kind.name: kind for kind in (TARGET, SELF_DRAFT, *ALL)}
 
 
@@ -85,16 +108,19 @@ def parse_draft(text: str) -> DraftSpec:
     Raises:
         MxconvError: an unknown kind or parameter, or a value out of range.
     """
-    name, _, rest = text.partition(":")
-    name, *without_subject = name.split(",") if name.partition(",")[0] in KINDS else [name]
-    if name not in KINDS:
-        known = ", ".join(each.name + (f":{each.subject}" if each.subject else "") for each in KINDS.values())
-        raise MxconvError(f"--draft {text}: kind {name!r}; one of {known} is required.")
-    kind = KINDS[name]
-    parts = [*without_subject, *(rest.split(",") if rest else [])]
+    match = SPEC.fullmatch(text)
+    assert match is not None, "any text fits"
+    name, rest = match["kind"], match["rest"]
+    try:
+        kind = KINDS[name]
+    except KeyError:
+        known = [each.name + (f":{each.subject}" if each.subject else "") for each in ALL]
+        listed = ", ".join([*known, *plug_in_names(), "FILE.py:CLASS"])
+        raise MxconvError(f"--draft {text}: kind {name!r}; one of {listed} is required.") from None
+    parts = rest[1:].split(",") if rest[1:] else []
     subject = ""
     if kind.subject:
-        subject = parts.pop(0) if parts and not without_subject else ""
+        subject = parts.pop(0) if parts and rest[0] == ":" else ""
         if not subject:
             raise MxconvError(f"--draft {text}: names no {kind.subject}; {name}:{kind.subject} is required.")
     allowed = {each.name: each for each in (*COMMON, *kind.parameters)}

@@ -155,17 +155,6 @@ class PromptLookupRecord(LevelBase):
     min_ngram: UpTo64 | None = Field(default=None, description="and of the shortest; null: 1")
 
 
-class TokenRecyclingRecord(LevelBase):
-    kind: Literal["token-recycling"]
-    num_candidates: UpTo64 | None = Field(default=None, description="tokens remembered after each; null: 8")
-
-
-class StandRecord(LevelBase):
-    kind: Literal["stand"]
-    max_ngram: UpTo64 | None = Field(default=None, description="tokens of the longest n-gram; null: 4")
-    num_candidates: UpTo64 | None = Field(default=None, description="tokens remembered after each; null: 8")
-
-
 class SpeculatorRecord(LevelBase):
     kind: Literal["speculator"]
     num_candidates: UpTo64 | None = Field(
@@ -182,8 +171,6 @@ LevelRecord = Annotated[
     | RetrievalRecord
     | FewerExpertsRecord
     | PromptLookupRecord
-    | TokenRecyclingRecord
-    | StandRecord
     | SpeculatorRecord,
     Field(discriminator="kind"),
 ]

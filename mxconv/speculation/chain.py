@@ -13,10 +13,9 @@ from mxconv.speculation.adaptive_pace import USUAL_SHARE, AdaptivePace
 from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import Listener, LoadedLevel, Proposer
-from mxconv.speculation.merged import Merged
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.passes import AT_ONCE, Passes
-from mxconv.speculation.proposal import Draft, Proposal, TreeDraft
+from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.reader import Reader
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
@@ -47,11 +46,8 @@ def num_models(levels: Sequence[LoadedLevel]) -> int:
 
 
 def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
-    """The drafts that grow trees for a level, the next one being 0, and whether each is a model.
-
-    Look-ups at the end are one draft.
-    """
-    drafts = enumerate(levels[consumer + 1 : num_models(levels) + 1])
+    """The drafts that grow trees for a level, the next one being 0, and whether each is a model."""
+    drafts = enumerate(levels[consumer + 1 :])
     return {number: not draft.kind.is_look_up for number, draft in drafts if _speak_alike(levels[consumer], draft)}
 
 
@@ -92,7 +88,7 @@ class Chain:
     """The levels of a hierarchy, and what of them outlives a run.
 
     Args:
-        levels: the target first. Look-ups at the end are one draft to the models above them.
+        levels: the target first.
         paces: of each level that has a draft. One that chooses between drafts is given all cheaper levels.
         confidence: of each level below the target.
 
@@ -111,6 +107,11 @@ class Chain:
                 raise ModelError(
                     f"hierarchy: level {level.name} is {what}, and {below.name} is below it; "
                     f"only a model can use a draft. Put {order}."
+                )
+            if level.kind.is_look_up and not (paces and isinstance(paces[-1], AdaptivePace)):
+                raise ModelError(
+                    f"hierarchy: level {below.name} is below the look-up {level.name}, and with lengths that are given "
+                    "nobody asks it. Leave it out, or use --num-draft-tokens auto."
                 )
         target = levels[0].decoder
         if target is None:
@@ -147,8 +148,6 @@ class Chain:
             else:
                 made = self._level(index, session, statistics[index], acceptance, drafts)
             drafts.insert(0, made)
-            if index == num_models(self._levels) and len(drafts) > 1:  # look-ups, one draft to the models
-                drafts = [Merged([draft for draft in drafts if isinstance(draft, TreeDraft)])]
         target = drafts[0]
         assert isinstance(target, Level)
         return target

@@ -65,7 +65,7 @@ class Decoding:
 class Hierarchy:
     """Levels chained by recursion: each is the draft of the one before it.
 
-    Look-ups, which nothing can draft for, come last; several of them are one draft, see `Merged`.
+    Look-ups, which nothing can draft for, come last; of several, those that pay are asked.
 
     What adaptive levels learn, and tables that drafts fill while decoding, stay from one prompt to the next.
 
@@ -99,10 +99,10 @@ class Hierarchy:
         self.num_draft_tokens = _one_each("--num-draft-tokens", given, lengths)
         self.confidence = _one_each("--confidence", confidence, thresholds)
         num_nodes = {"auto": None, "chain": 0}[tree] if isinstance(tree, str) else tree
-        num_choices = min(num_models(self.levels), len(records))  # look-ups at the end are one: the first one's length
+        num_consumers = min(num_models(self.levels), len(records))
         self.paces: list[Pace] = [
             AdaptivePace(
-                num_choices - index,
+                len(records) - index,
                 sets_floors=confidence is None,
                 growers=growers(self.levels, index),
                 reads=reads(self.levels, index),
@@ -111,7 +111,7 @@ class Hierarchy:
             )
             if self.adaptive
             else FixedPace(self.num_draft_tokens[index], num_nodes or 0)
-            for index in range(num_choices)
+            for index in range(num_consumers)
         ]
         self._chain = Chain(self.levels, self.paces, self.confidence)
 

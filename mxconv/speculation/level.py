@@ -71,11 +71,7 @@ class Level:
         num_accepted = len(judged) - 1
         name: str | None = None
         guessers: list[str | None] = []  # of each accepted token that was not certain
-        if choice.num_tokens and judged and proposal.joint is not None:
-            proposal.joint.count(choice.num_tokens, proposal, judged)
-            name = proposal.joint.name
-            guessers = proposal.joint.guessers(judged)
-        elif choice.num_tokens and judged:
+        if choice.num_tokens and judged:
             draft = self.drafts[choice.draft]
             draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
             name = draft.statistics.name

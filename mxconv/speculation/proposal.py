@@ -22,14 +22,12 @@ class Proposal:
             Empty where the draft is no model of the same tokens.
         parents: of a tree, each node's parent among the nodes, or -1 after the context; None for a chain. Siblings
             carry different tokens, the likelier first.
-        joint: the drafts that made a tree together, and count for themselves what became of it.
     """
 
     tokens: list[int]
     distributions: list[F64] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     parents: Sequence[int] | None = None
-    joint: "JointDraft | None" = field(default=None, compare=False, repr=False)
 
     @property
     def links(self) -> Sequence[int]:
@@ -79,7 +77,6 @@ class Proposal:
             [self.distributions[node] for node in nodes] if self.distributions else [],
             [self.probabilities[node] for node in nodes] if self.probabilities else [],
             None if self.parents is None else [places[self.links[node]] for node in nodes],
-            self.joint,
         )
 
     def after(self, tokens: list[int]) -> "Proposal":
@@ -89,7 +86,6 @@ class Proposal:
             [*tokens, *self.tokens],
             probabilities=[*[1.0] * count, *self.probabilities] if self.probabilities or not self.tokens else [],
             parents=None if self.parents is None else [*range(-1, count - 1), *(count + link for link in self.links)],
-            joint=self.joint,
         )
 
     def children(self, node: int) -> list[int]:
@@ -124,21 +120,6 @@ class Draft(Protocol):
             proposal: what was judged, rejected tokens included; another draft may have made it.
             logits: (len(proposal.tokens) + 1, vocab_size): the first row follows the context, row i + 1 node i.
         """
-        ...
-
-
-class JointDraft(Protocol):
-    """Several drafts whose trees are one proposal. `tokens` are those of the accepted path, and one more."""
-
-    @property
-    def name(self) -> str: ...
-
-    def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """Count for each draft what became of the last tree, for which a depth of `num_asked` was requested."""
-        ...
-
-    def guessers(self, tokens: Sequence[int]) -> list[str | None]:
-        """The name of the draft that proposed each accepted token of the last tree, the first of several."""
         ...
 
 

@@ -87,7 +87,7 @@ def test_lines_from_a_pipe_are_turns_and_commands(
     saved = json.loads((tmp_path / "saved.json").read_text())["messages"]
     assert [message["role"] for message in saved] == ["system", "user", "assistant"]
     assert saved[2]["content"] in done.stdout
-    for said in ("target <- mxfp4 <- stand", "/nothing: no command", "tokens in", "saved.json: exists"):
+    for said in ("target <- mxfp4 <- prompt-lookup", "/nothing: no command", "tokens in", "saved.json: exists"):
         assert said in done.stdout, said
 
 

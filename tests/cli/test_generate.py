@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from packages import quantize
+from plug_ins import RECYCLING
 
 RATES = {"tokens_per_second", "decoding_tokens_per_second"}
 RESULT_KEYS = {"prompt", "text", "token_ids", "ending", "seconds", *RATES, "rounds", "levels"}
@@ -67,7 +68,7 @@ def test_lengths_that_are_given_hold(run: Any, package: Path, tmp_path: Path) ->
         return {entry["num_asked"] for entry in entries if entry["level"] != "target" and entry["num_asked"]}
 
     assert asked("given", "--num-draft-tokens", "3") <= {1, 2, 3}
-    assert asked("spec", "--levels", "target", "--draft", "token-recycling,num_draft_tokens=2,confidence=0") <= {1, 2}
+    assert asked("spec", "--levels", "target", "--draft", f"{RECYCLING},num_draft_tokens=2,confidence=0") <= {1, 2}
 
 
 def test_the_rule_that_draws_is_told_and_greedy_text_is_the_same_with_each(run: Any, package: Path) -> None:

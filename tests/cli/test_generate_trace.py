@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plug_ins import RECYCLING
 
 from mxconv.cli import generate_command as generate_module
 
@@ -35,7 +36,7 @@ def test_the_trees_of_a_trace_tell_the_texts(run: Any, package: Path, prompts: P
     trace = tmp_path / "trace.jsonl"
     outcome = run(
         "generate", package, "--prompts", prompts, "--max-new-tokens", 30, "--levels", "target",
-        "--draft", "token-recycling,num_draft_tokens=8,confidence=0", "--tree", 12, "--trace", trace, "--json",
+        "--draft", f"{RECYCLING},num_draft_tokens=8,confidence=0", "--tree", 12, "--trace", trace, "--json",
     )  # fmt: skip
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     for number, result in enumerate(outcome.json["results"]):
@@ -53,7 +54,7 @@ def test_the_trees_of_a_trace_tell_the_texts(run: Any, package: Path, prompts: P
 
 def test_a_trace_ends_with_the_text_where_a_stop_string_cuts_a_round(run: Any, package: Path, tmp_path: Path) -> None:
     arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 40, "--levels", "target", "--json"]
-    arguments += ["--draft", "token-recycling,confidence=0", "--tree", 12]
+    arguments += ["--draft", f"{RECYCLING},confidence=0", "--tree", 12]
     whole = run(*arguments).json["results"][0]
     for place in (8, 13, 21):
         trace = tmp_path / f"{place}.jsonl"

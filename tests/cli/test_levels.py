@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plug_ins import RECYCLING
 
 from mxconv.kernels.engine import native_names
 from mxconv.package.manifest import read_manifest
@@ -15,7 +16,7 @@ needs_native = pytest.mark.skipif(not native_names(), reason="the extension is n
 
 def test_generate_decodes_the_4_bit_level_and_says_so(run: Any, package: Path, prompts: Path) -> None:
     arguments = ["generate", package, "--prompts", prompts, "--max-new-tokens", 12, "--json"]
-    outcome = run(*arguments, *FOUR_BITS, "--draft", "token-recycling", "--check")
+    outcome = run(*arguments, *FOUR_BITS, "--draft", RECYCLING, "--check")
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.json["target"] == "mxfp4"
     assert "3 of 3 texts identical to plain decoding of mxfp4 (" in outcome.stderr

@@ -94,10 +94,8 @@ def test_drafts_of_every_kind_become_levels(tmp_path: Path, table: Path) -> None
     assert levels[3].path == "drafts/4-stories/stories.safetensors"
     assert (tmp_path / "p" / levels[3].path).read_bytes() == table.read_bytes()
     assert verify(tmp_path / "p").ok
-    for kind in ("prompt-lookup:max_ngram=4", "token-recycling:num_candidates=3", "stand:max_ngram=3"):
-        level = quantize(target, tmp_path / kind, drafts=(kind,)).levels[2]
-        assert f"{level.kind}:{'max_ngram' if level.max_ngram else 'num_candidates'}=" in kind
-        assert (level.max_ngram or level.num_candidates) in (3, 4)
+    level = quantize(target, tmp_path / "p", drafts=("prompt-lookup:max_ngram=4",)).levels[2]
+    assert (level.kind, level.max_ngram) == ("prompt-lookup", 4)
 
 
 def test_a_table_in_other_tokens_is_refused(tmp_path: Path, table: Path) -> None:
@@ -113,19 +111,19 @@ def test_a_table_below_a_model_is_in_the_tokens_of_that_model(tmp_path: Path, ta
 
 def test_several_look_ups_may_come_last(tmp_path: Path, table: Path) -> None:
     target = write_tiny_llama(tmp_path / "m")
-    specs = ("layer-skip:a1", "stand", f"ngram:{table}", "prompt-lookup:min_ngram=2")
+    specs = ("layer-skip:a1", f"ngram:{table}", "prompt-lookup:min_ngram=2")
     levels = quantize(target, tmp_path / "p", drafts=specs).levels[2:]
-    assert [level.kind for level in levels] == ["layer-skip", "stand", "ngram", "prompt-lookup"]
-    assert (levels[3].min_ngram, levels[3].max_ngram) == (2, 3)
+    assert [level.kind for level in levels] == ["layer-skip", "ngram", "prompt-lookup"]
+    assert (levels[2].min_ngram, levels[2].max_ngram) == (2, 3)
     assert verify(tmp_path / "p").ok
 
 
 def test_nothing_can_draft_for_a_look_up(tmp_path: Path) -> None:
     target = write_tiny_llama(tmp_path / "m")
     with pytest.raises(MxconvError) as caught:
-        quantize(target, tmp_path / "p", drafts=("token-recycling", "streaming"))
+        quantize(target, tmp_path / "p", drafts=("prompt-lookup", "streaming"))
     assert str(caught.value) == (
-        "--draft token-recycling: a look-up, with streaming below it; only a model can use a draft. Give look-ups last."
+        "--draft prompt-lookup: a look-up, with streaming below it; only a model can use a draft. Give look-ups last."
     )
 
 

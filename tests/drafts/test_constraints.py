@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 from packages import quantize
+from plug_ins import RECYCLING, STAND
 from tiny_levels import decoder_of, gumbel_max, penalized_by_hand
 from trained_levels import PROMPTS, TRAINED, write_noisy
 
@@ -58,7 +59,7 @@ NUM_TOKENS = 40
 @pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
 def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("constrained")
-    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", "prompt-lookup", "token-recycling")
+    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", "prompt-lookup", RECYCLING)
     quantize(TRAINED, folder / "package", codec=request.param, drafts=drafts, lm_head="quantize")
     return folder / "package"
 
@@ -207,7 +208,7 @@ def test_what_was_certain_is_named(loaded: LoadedPackage) -> None:
 
 def test_a_draft_with_other_tokens_guesses_freely(package: Path) -> None:
     """`ngram` and the like go by their own tables: what the constraint rules out is left out of what they propose."""
-    with LoadedPackage(package, ["target"], drafts=[parse_draft("stand")]) as loaded:
+    with LoadedPackage(package, ["target"], drafts=[parse_draft(STAND)]) as loaded:
         constraint, ids = CONSTRAINTS["schema"], loaded.tokenizer.encode(PROMPTS[2])
         selection = with_constraint(Selection(), loaded, constraint)
         found = Hierarchy(loaded.levels, [4], [0.0], 8).generate(

@@ -45,9 +45,7 @@ def spec(
             "prompt-lookup:min_ngram=5,max_ngram=5",
             spec("prompt-lookup", max_ngram=5, min_ngram=5),
         ),
-        ("stand:max_ngram=2,num_candidates=4", spec("stand", max_ngram=2, num_candidates=4)),
         ("ngram:some/table.safetensors,confidence=0", spec("ngram", "some/table.safetensors", confidence=0.0)),
-        ("token-recycling,num_candidates=4", spec("token-recycling", num_candidates=4)),
         ("eagle3:a/b,num_draft_tokens=5", spec("eagle3", "a/b", 5)),
         ("p-eagle:a/b", spec("p-eagle", "a/b")),
         ("gemma4-assistant:a/b", spec("gemma4-assistant", "a/b")),
@@ -63,10 +61,10 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, expected: 
 
 KNOWN = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, mx2:FILE, layer-skip:LAYERS, swift, early-exit, streaming, "
-    "retrieval, int8-kv, fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, "
+    "retrieval, int8-kv, fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, "
     "speculator:PATH_OR_ID, medusa:PATH_OR_ID, hydra:PATH_OR_ID, "
     "spire:PATH_OR_ID, eagle3:PATH_OR_ID, p-eagle:PATH_OR_ID, dflash:PATH_OR_ID, "
-    "gemma4-assistant:PATH_OR_ID, mtp is required."
+    "gemma4-assistant:PATH_OR_ID, mtp, FILE.py:CLASS is required."
 )
 COMMON = "num_draft_tokens, confidence"
 
@@ -89,7 +87,6 @@ COMMON = "num_draft_tokens, confidence"
         ("package:x,", f"parameter ''; one of {COMMON}, level is required."),
         ("package:x,level=", "level has no name; that of a level of the package is required."),
         ("prompt-lookup:5", f"parameter '5'; one of {COMMON}, max_ngram, min_ngram is required."),
-        ("stand:min_ngram=2", f"parameter 'min_ngram'; one of {COMMON}, max_ngram, num_candidates is required."),
         ("streaming:cache=mine", "cache is 'mine'; shared or own is required."),
         ("package:x,num_draft_tokens=many", "num_draft_tokens is 'many'; a number is required."),
         ("package:x,confidence=", "confidence is ''; a number is required."),
@@ -104,7 +101,6 @@ COMMON = "num_draft_tokens, confidence"
             "prompt-lookup:min_ngram=5",
             "min_ngram is 5 and max_ngram 3; min_ngram may be max_ngram at most. Give both.",
         ),
-        ("token-recycling:num_candidates=65", "num_candidates is 65; 1 to 64 is required."),
         ("streaming:window=0", "window is 0; 1 to 2147483648 is required."),
         ("retrieval:window=63", "window is 63; 64 to 2147483648 is required."),
         ("retrieval:pages=0", "pages is 0; 1 to 33554432 is required."),
@@ -148,13 +144,9 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
         ("fewer-experts:0", {"experts": 0}, ["weights", "kv_cache", "tokenizer"]),
         ("prompt-lookup", {"max_ngram": 3, "min_ngram": 1}, ["tokenizer"]),
         ("prompt-lookup:max_ngram=7,min_ngram=7", {"max_ngram": 7, "min_ngram": 7}, ["tokenizer"]),
-        ("stand", {"max_ngram": 4, "num_candidates": 8}, ["tokenizer"]),
-        ("stand:max_ngram=2,num_candidates=3", {"max_ngram": 2, "num_candidates": 3}, ["tokenizer"]),
         ("ngram:t", {}, ["tokenizer"]),
-        ("token-recycling", {"num_candidates": 8}, ["tokenizer"]),
         ("eagle3:p", {}, ["tokenizer"]),
         ("mtp", {}, ["weights", "tokenizer"]),
-        ("token-recycling:num_candidates=2", {"num_candidates": 2}, ["tokenizer"]),
         ("speculator:s", {}, ["tokenizer"]),
         ("speculator:s,num_candidates=5", {"num_candidates": 5}, ["tokenizer"]),
         ("spire:s", {}, ["tokenizer"]),

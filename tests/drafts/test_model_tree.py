@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from chi_square import FALSE_ALARM, tail_of_counts
 from markov_levels import markov, tables
+from plug_ins import RECYCLING
 from tiny_levels import (
     MAX_POSITIONS,
     VOCAB_SIZE,
@@ -168,7 +169,7 @@ MIXED: list[list[LoadedLevel]] = [
     [self_draft()],
     [self_draft(shares_cache=False)],
     [self_draft(), noisy_copy()],
-    [noisy_copy(), look_up("token-recycling")],
+    [noisy_copy(), look_up(RECYCLING)],
     [self_draft(), noisy_copy(name="small"), look_up("prompt-lookup")],
 ]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
+from plug_ins import RECYCLING
 
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
@@ -84,7 +85,7 @@ def test_a_referenced_target_reads_as_much_as_an_included_one(tmp_path: Path, ki
 @pytest.mark.parametrize("first", ["mxfp4", "target"])
 def test_a_part_of_the_runs_target_reads_that_targets_bytes_of_the_layers_left(tmp_path: Path, first: str) -> None:
     quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package")
-    specs = [parse_draft(text) for text in ("layer-skip:1", "streaming", "retrieval", "token-recycling")]
+    specs = [parse_draft(text) for text in ("layer-skip:1", "streaming", "retrieval", RECYCLING)]
     with LoadedPackage(tmp_path / "package", [first], kernel="numpy", drafts=specs) as loaded:
         whole, part, streaming, retrieval, look_up = (loaded.bytes_per_pass(level) for level in loaded.levels)
     with Package(tmp_path / "package") as package:

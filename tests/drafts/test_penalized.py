@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from chi_square import FALSE_ALARM, tail_of_counts
 from markov_levels import markov, tables
+from plug_ins import RECYCLING, STAND
 from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, levels_of, look_up, noisy_copy, speculate, target_level
 
 from mxconv.errors import ModelError
@@ -28,7 +29,7 @@ SELECTIONS = [Selection(penalties=PENALTIES), Selection(Sampling(0.8, min_p=0.02
 
 
 def every_hierarchy() -> list[tuple[str, Sequence[LoadedLevel], int | str]]:
-    three, up = levels_of(3), [look_up("prompt-lookup"), look_up("token-recycling"), look_up("stand")]
+    three, up = levels_of(3), [look_up("prompt-lookup"), look_up(RECYCLING), look_up(STAND)]
     return [
         ("chain", three[:2], "chain"),
         ("tree", three[:2], 12),

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import pytest
+from plug_ins import RECYCLING
 from tiny_levels import assert_consistent, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
 from mxconv.speculation.generation import Generation
@@ -21,7 +22,7 @@ SELECTIONS = (
     Selection(Sampling(0.8, top_p=0.95), "block", 7),
 )
 HIERARCHIES: dict[str, list[LoadedLevel]] = {
-    "look-up": [target_level(), look_up("token-recycling")],
+    "look-up": [target_level(), look_up(RECYCLING)],
     "model": [target_level(), noisy_copy()],
     "model with a look-up": [target_level(), self_draft(), look_up("prompt-lookup")],
 }

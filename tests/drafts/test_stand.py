@@ -1,25 +1,23 @@
 """N-grams of probabilities against lists of everything that was ever seen after them."""
 
-import math
+from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plug_ins import STAND, plug_in_module
 
-import mxconv.drafts.stand
-from mxconv.drafts.stand import Stand
-from mxconv.errors import ModelError
-from mxconv.speculation.acceptance import CoupledAcceptance, RejectionAcceptance
-from mxconv.speculation.proposal import Draft, Proposal, TreeDraft
+from mxconv.speculation.acceptance import CoupledAcceptance
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling
 
+Stand = plug_in_module(STAND).Stand
 ALL = [0.0] * 12
 TOKENS = st.integers(0, 3)
 
 
-def stand(vocab_size: int = 4, max_ngram: int = 3, num_candidates: int | None = None, confidence: float = 0.0) -> Stand:
+def stand(vocab_size: int = 4, max_ngram: int = 3, num_candidates: int | None = None, confidence: float = 0.0) -> Any:
     return Stand(LevelStatistics("stand"), vocab_size, max_ngram, num_candidates or vocab_size, confidence)
 
 
@@ -97,41 +95,6 @@ def test_rows_of_siblings_are_remembered_behind_their_own_paths() -> None:
     assert [draft.propose([0, *path], 1).tokens for path in ([], [1], [2], [2, 3])] == [[1], [0], [3], [2]]
 
 
-def test_a_token_that_fell_out_of_the_candidates_has_no_probability_where_it_was_missing() -> None:
-    draft = stand(num_candidates=2)
-    draft.observe([0], Proposal([]), logits_of([0.5, 0.3, 0.2, 0.0]))
-    draft.observe([0], Proposal([]), logits_of([0.1, 0.0, 0.3, 0.6]))
-    tree = draft.grow([0], 1, ALL)
-    assert tree.tokens == [3, 0]  # 0.6 and 0.5 in one place of two; 1 and 2 had 0.3
-    assert tree.probabilities == pytest.approx([0.3, 0.25])
-
-
-def test_what_one_prompt_left_serves_the_next_and_nothing_is_said_behind_the_unseen() -> None:
-    draft: Draft = stand()
-    assert isinstance(draft, TreeDraft)
-    assert draft.propose([1], 4).tokens == []
-    draft.observe([9, 1], Proposal([2]), logits_of([0.1, 0.1, 0.7, 0.1], [0.1, 0.1, 0.1, 0.7]))
-    assert draft.propose([5, 1], 4).tokens == [2, 3]  # after 3 nothing was seen
-    statistics = draft.statistics
-    assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (2, 0, 0)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_logits_that_are_no_numbers_are_not_remembered(value: float) -> None:
-    draft = stand()
-    draft.observe([1], Proposal([]), np.full((1, 4), value, np.float32))
-    assert draft.propose([1], 2).tokens == []
-    assert draft.grow([1], 2, ALL).tokens == []
-
-
-def test_n_grams_that_were_seen_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mxconv.drafts.stand, "MOST_NGRAMS", 2)
-    draft = stand(max_ngram=1)
-    for token in (1, 2, 1, 3):  # 2 is the one that was not seen again
-        draft.observe([token], Proposal([]), logits_of([0.1, 0.1, 0.7, 0.1]))
-    assert [draft.propose([token], 1).tokens for token in (1, 2, 3)] == [[2], [], [2]]
-
-
 # drawn tokens
 
 
@@ -152,33 +115,3 @@ def test_candidates_come_in_the_order_in_which_the_noise_draws_them(seed: int, l
     scores = CoupledAcceptance(sampling, seed).ranking(rows[context[-1]], length)
     np.testing.assert_array_equal(tree.tokens, np.argsort(-scores))
     np.testing.assert_allclose(tree.probabilities, np.sort(np.exp(scores) / np.exp(scores).sum())[::-1], rtol=1e-3)
-
-
-def test_a_chance_is_how_often_the_target_agrees_if_it_errs_by_as_much_as_the_noise() -> None:
-    random, draft = np.random.default_rng(2), stand()
-    draft.acceptance = CoupledAcceptance(Sampling(), 5)
-    remembered = np.array([0.4, 0.3, 0.2, 0.1])
-    draft.observe([0], Proposal([]), logits_of(remembered.tolist()))
-    tree = draft.grow([0], 1, ALL)
-    counts = np.zeros(4)
-    for _ in range(4000):
-        counts[draft.acceptance.draw((np.log(remembered) + random.gumbel(size=4)).astype(np.float32), 1)] += 1
-    assert tree.probabilities == pytest.approx(counts[tree.tokens] / 4000, abs=4 * math.sqrt(0.25 / 4000))
-
-
-def test_under_rejection_chances_are_tempered_and_tokens_certain() -> None:
-    draft = stand()
-    draft.acceptance = RejectionAcceptance(Sampling(0.5), 1)
-    draft.observe([0], Proposal([]), logits_of([0.4, 0.3, 0.2, 0.1]))
-    tree = draft.grow([0], 1, ALL)
-    assert tree.tokens == [0, 1, 2, 3]
-    assert tree.probabilities == pytest.approx(np.array([16, 9, 4, 1]) / 30, rel=1e-5)
-    assert tree.distributions == draft.propose([0], 2).distributions == []
-
-
-@pytest.mark.parametrize(
-    ("numbers", "complaint"), [((3, 0), "0 candidates"), ((3, 5), "5 candidates"), ((0, 4), "0 tok")]
-)
-def test_numbers_that_make_no_table_are_refused(numbers: tuple[int, int], complaint: str) -> None:
-    with pytest.raises(ModelError, match=complaint):
-        Stand(LevelStatistics("stand"), 4, *numbers)

@@ -1,19 +1,23 @@
 """Token recycling against a dictionary filled one row at a time."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from plug_ins import RECYCLING, plug_in_module
 
-from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.errors import ModelError
 from mxconv.speculation.guesses import NEGLIGIBLE
-from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.statistics import LevelStatistics
 
+TokenRecycling = plug_in_module(RECYCLING).TokenRecycling
 
-def recycling(vocab_size: int, num_candidates: int = 3, confidence: float = 0.0) -> TokenRecycling:
+
+def recycling(vocab_size: int, num_candidates: int = 3, confidence: float = 0.0) -> Any:
     return TokenRecycling(LevelStatistics("token-recycling"), vocab_size, num_candidates, confidence)
 
 
@@ -74,40 +78,6 @@ def test_the_chain_is_that_of_a_dictionary(data: st.DataObject) -> None:
             token = best[token][0]
             expected.append(token)
         assert draft.propose([3, last], num_tokens).tokens == expected
-
-
-def test_what_one_prompt_left_serves_the_next() -> None:
-    draft: Draft = recycling(8)
-    assert draft.propose([1], 4).tokens == []
-    logits = np.zeros((2, 8), np.float32)
-    logits[0, 5] = logits[1, 2] = 9
-    draft.observe([1], Proposal([5]), logits)
-    assert draft.propose([7, 7, 1], 4).tokens == [5, 2]  # nothing was seen after 2
-    assert draft.propose([1], 1).tokens == [5]
-    assert draft.propose([0, 1, 2], 4).tokens == []
-    statistics = draft.statistics
-    assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (4, 0, 0)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_logits_that_are_no_numbers_are_never_proposed_from(value: float) -> None:
-    draft = recycling(100)
-    draft.observe([1], Proposal([]), np.full((1, 100), value, np.float32))
-    assert draft.propose([1], 2).tokens == []
-
-
-def test_minus_infinity_is_a_token_that_cannot_come() -> None:
-    logits = np.full((1, 100), -np.inf, np.float32)
-    logits[0, 70] = 1
-    draft = recycling(100)
-    draft.observe([1], Proposal([]), logits)
-    assert draft.candidates[1].tolist() == [70, 0, 0]
-    assert draft.probabilities[1].tolist() == [1, 0, 0]
-
-
-def test_a_token_outside_the_vocabulary_has_no_row() -> None:
-    assert recycling(4).propose([4], 2).tokens == []
-    assert recycling(4).propose([-1], 2).tokens == []
 
 
 @pytest.mark.parametrize("num_candidates", [0, 5])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ngram_tables import write_table
+from plug_ins import RECYCLING, STAND, plug_in_module
 from tiny_levels import (
     VOCAB_SIZE,
     assert_lossless,
@@ -26,7 +27,6 @@ from tiny_levels import (
 
 from mxconv.drafts.ngram import NgramDraft
 from mxconv.drafts.prompt_lookup import PromptLookup
-from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
@@ -70,7 +70,7 @@ def test_floors_that_rise_end_the_tree_at_the_first_node_that_is_not_worth_its_p
 
 
 def test_recycled_candidates_of_every_token_make_the_tree() -> None:
-    draft = TokenRecycling(LevelStatistics("token-recycling"), 4, 2, confidence=0.9)
+    draft = plug_in_module(RECYCLING).TokenRecycling(LevelStatistics("draft"), 4, 2, confidence=0.9)
     draft.observe([0], Proposal([1]), np.log(np.array([[0.1, 0.6, 0.3, 0.001], [0.7, 0.1, 0.1, 0.1]], np.float32)))
     found = draft.grow([3, 0], 3, ALL)
     assert paths_of(found)[:6] == [(1,), (1, 0), (2,), (1, 0, 1), (1, 0, 2), (1, 1)]
@@ -116,15 +116,15 @@ def looks_up(kind: str, tmp_path: Path) -> LoadedLevel:
 @pytest.mark.parametrize(
     ("kind", "tree"),
     [
-        ("token-recycling", 63),
-        ("token-recycling", "auto"),
+        (RECYCLING, 63),
+        (RECYCLING, "auto"),
         ("prompt-lookup", 3),
         ("prompt-lookup", "chain"),
         ("ngram", 16),
         ("ngram", "auto"),
-        ("stand", 16),
-        ("stand", "chain"),
-        ("stand", "auto"),
+        (STAND, 16),
+        (STAND, "chain"),
+        (STAND, "auto"),
     ],
 )
 def test_any_tree_gives_the_targets_tokens_and_logits(kind: str, tree: int | str, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_any_tree_gives_the_targets_tokens_and_logits(kind: str, tree: int | str
             selection = SELECTIONS[(turn + len(prompt)) % 2]
             found, generation = speculate(hierarchy, prompt, 30, (), selection)
             assert found == by_hand(decoder_of(levels[0]), prompt, 30, (), selection)
-        if isinstance(tree, int) and kind in ("token-recycling", "stand") and tree > 3:
+        if isinstance(tree, int) and kind in (RECYCLING, STAND) and tree > 3:
             statistics = generation.trace.statistics[-1]
             assert statistics.num_nodes > statistics.num_proposed  # trees, not chains
 
@@ -145,5 +145,5 @@ def test_any_tree_gives_the_targets_tokens_and_logits(kind: str, tree: int | str
 def test_a_tree_behind_a_prompt_that_is_new_fits_into_a_pass(tmp_path: Path) -> None:
     """A draft may be asked first where its model has not read the prompt: 64 rows are all there are."""
     levels = [target_level(max_position_embeddings=120), noisy_copy(max_position_embeddings=120)]
-    hierarchy = Hierarchy([*levels, look_up("token-recycling")], [8], [0.0], 60)
+    hierarchy = Hierarchy([*levels, look_up(RECYCLING)], [8], [0.0], 60)
     assert_lossless(hierarchy, [index % VOCAB_SIZE for index in range(90)], 20)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from packages import quantize
+from plug_ins import RECYCLING
 from tiny_levels import (
     VOCAB_SIZE,
     assert_lossless,
@@ -73,7 +74,7 @@ MODEL = Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m"  # thre
 @pytest.mark.parametrize(
     ("kind", "selection", "below"),
     [
-        ("swift", GREEDY, ["early-exit", "token-recycling"]),
+        ("swift", GREEDY, ["early-exit", RECYCLING]),
         ("swift", COUPLED, []),
         ("early-exit", GREEDY, []),
         ("early-exit", COUPLED, ["layer-skip:1-4"]),
@@ -84,7 +85,7 @@ def test_tokens_and_logits_are_the_targets_own(kind: str, selection: Selection, 
     levels = [target, level_of(kind, target, "first")]
     for spec in below:
         found = parse_draft(spec)
-        is_model = found.kind not in ("prompt-lookup", "token-recycling")
+        is_model = found.kind not in ("prompt-lookup", RECYCLING)
         levels.append(
             level_of(spec, target, spec)
             if is_model

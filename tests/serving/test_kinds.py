@@ -18,6 +18,7 @@ from gemma4_assistants import CLUSTERS, make_assistant, write_assistant
 from mtp_packages import write_mimo
 from ngram_tables import write_table
 from packages import quantize
+from plug_ins import RECYCLING, STAND
 from random_heads import write_heads
 from speculators import speculator_config, write_speculator
 from spires import spire_config, spire_tensors, write_spire
@@ -46,8 +47,8 @@ TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")
 KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     # package, levels, further drafts, lengths, tree
     "BSFP and its 4 bits": ("bsfp", ["target", "bsfp"], ["prompt-lookup"], "auto", "auto"),
-    "BSFP, fixed trees": ("bsfp", ["target", "bsfp"], ["token-recycling"], [4], 12),
-    "4 bits as the target": ("mxfp4", ["mxfp4"], ["stand,confidence=0"], [4], 12),
+    "BSFP, fixed trees": ("bsfp", ["target", "bsfp"], [RECYCLING], [4], 12),
+    "4 bits as the target": ("mxfp4", ["mxfp4"], [f"{STAND},confidence=0"], [4], 12),
     "swift": ("mxfp4", ["target"], ["swift,confidence=0"], [3], "chain"),
     "early exit": ("mxfp4", ["target"], ["early-exit", "prompt-lookup"], "auto", "auto"),
     "a window": ("mxfp4", ["target", "mxfp4"], ["streaming,sink=1,window=6"], [3], 8),

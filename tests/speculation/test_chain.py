@@ -8,16 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from packages import quantize
+from plug_ins import RECYCLING, STAND
 from tiny_levels import assert_lossless, by_hand, decoder_of, look_up, noisy_copy, self_draft, speculate, target_level
 from trained_levels import PROMPTS, write_noisy, write_padded, write_renumbered
 
 import mxconv
 from mxconv.decode import Options
-from mxconv.drafts.kinds import parse_draft
+from mxconv.drafts.kinds import KINDS, parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.prompt_lookup import PromptLookup
-from mxconv.drafts.stand import Stand
-from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import write_ngram_table
 from mxconv.speculation.acceptance import GreedyAcceptance
@@ -26,7 +25,6 @@ from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.merged import Merged
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Accept, Selection
 from mxconv.speculation.statistics import LevelStatistics
@@ -37,7 +35,7 @@ from mxconv.train.ngram_trainer import train_ngram
 
 SELECTIONS = [GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 2**63 + 5)]
 MODELS = ("mxfp4", "layer-skip", "streaming", "noisy", "padded", "renumbered")
-LOOK_UPS = ("prompt-lookup", "token-recycling", "ngram", "stand")
+LOOK_UPS = ("prompt-lookup", RECYCLING, "ngram", STAND)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +58,13 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Loade
     for source, name in ((target, "ngram"), (other, "renumbered-ngram")):
         write_ngram_table(train_ngram([text], source), folder / f"{name}.safetensors")
     quantize(other, folder / "renumbered-package", drafts=(f"ngram:{folder / 'renumbered-ngram.safetensors'}",))
-    specs = ["streaming:sink=2,window=12", "prompt-lookup", "token-recycling,confidence=0.2", "stand,confidence=0.2"]
+    specs = ["streaming:sink=2,window=12", "prompt-lookup", f"{RECYCLING},confidence=0.2", f"{STAND},confidence=0.2"]
     specs.append(f"ngram:{folder / 'ngram.safetensors'},confidence=0.1")
     with LoadedPackage(folder / "package", drafts=[]) as package:
         levels = {level.name: level for level in package.levels}
         for spec in specs:
             with_draft = LoadedPackage(folder / "package", ["target"], drafts=[parse_draft(spec)])
-            levels[with_draft.levels[1].record.kind] = with_draft.levels[1]
+            levels[parse_draft(spec).kind] = with_draft.levels[1]
         with LoadedPackage(folder / "renumbered-package", ["target", "renumbered-ngram"]) as renumbered:
             levels["renumbered ngram"] = renumbered.levels[1]
             yield levels
@@ -101,13 +99,13 @@ def test_each_kind_alone(loaded: dict[str, LoadedLevel], name: str) -> None:
     """Greedy and coupled in turns."""
     selection = SELECTIONS[[*MODELS, *LOOK_UPS].index(name) % 2]
     ((proposed, accepted),) = assert_same_texts(chosen(loaded, [name]), selection, [4])
-    is_rare = name == "stand" and selection is not GREEDY  # little comes again in 60 drawn tokens
+    is_rare = name == STAND and selection is not GREEDY  # little comes again in 60 drawn tokens
     assert (accepted > 0 or is_rare) and proposed > 0 and accepted <= proposed
     is_disguised = name in ("noisy", "padded") or (name == "renumbered" and selection is GREEDY)  # noise goes by number
     assert accepted > 0.4 * proposed or not is_disguised
 
 
-@pytest.mark.parametrize("names", [["padded", "stand"], ["mxfp4", "renumbered", "layer-skip"]], ids=" <- ".join)
+@pytest.mark.parametrize("names", [["padded", STAND], ["mxfp4", "renumbered", "layer-skip"]], ids=" <- ".join)
 def test_penalties_with_drafts_of_other_vocabularies(loaded: dict[str, LoadedLevel], names: list[str]) -> None:
     """Those of a draft with another tokenizer would be of other tokens: it proposes as it is."""
     penalties = Penalties(1.3, 0.5, 0.25, ((1000, 1.0),))
@@ -118,13 +116,13 @@ def test_penalties_with_drafts_of_other_vocabularies(loaded: dict[str, LoadedLev
 
 MIXED = [
     *([model, look_up] for model, look_up in zip(MODELS, (*LOOK_UPS, *LOOK_UPS), strict=False)),
-    ["padded", "stand", "prompt-lookup"],
-    ["mxfp4", "renumbered", "stand", "prompt-lookup"],
+    ["padded", STAND],
+    ["mxfp4", "renumbered", STAND],
     ["mxfp4", "layer-skip", "streaming"],
-    ["noisy", "padded", "token-recycling"],
+    ["noisy", "padded", RECYCLING],
     ["renumbered", "renumbered ngram"],
-    ["streaming", "mxfp4", "padded", "token-recycling"],
-    ["layer-skip", "mxfp4", "renumbered", "token-recycling"],
+    ["streaming", "mxfp4", "padded", RECYCLING],
+    ["layer-skip", "mxfp4", "renumbered", RECYCLING],
     ["renumbered", "layer-skip"],  # reads other tokens than those of the cache that it shares
 ]
 
@@ -143,7 +141,7 @@ def test_mixed_hierarchies_of_every_depth(loaded: dict[str, LoadedLevel], number
     ("names", "selection"),
     [
         (["mxfp4", "noisy", "prompt-lookup"], SELECTIONS[0]),
-        (["renumbered", "stand", "prompt-lookup"], SELECTIONS[1]),
+        (["renumbered", STAND, "prompt-lookup"], SELECTIONS[1]),
         (["ngram"], SELECTIONS[0]),
     ],
 )
@@ -170,7 +168,7 @@ def test_rejection_sampling_runs_through_every_kind(loaded: dict[str, LoadedLeve
     selection = Selection(Sampling(0.8), accept, 4)
     for names in (
         ["mxfp4", "renumbered", "prompt-lookup"],
-        ["padded", "noisy", "token-recycling"],
+        ["padded", "noisy", RECYCLING],
         ["streaming", "ngram"],
     ):
         levels = chosen(loaded, names)
@@ -215,22 +213,23 @@ def test_a_fixed_pace_has_one_draft_and_an_adaptive_one_all_cheaper_levels() -> 
     assert isinstance(adaptive.drafts[2], PromptLookup)
 
 
-def test_look_ups_at_the_end_are_one_draft_of_all_levels_above() -> None:
-    levels = [target_level(), self_draft(), look_up("stand"), look_up("prompt-lookup", max_ngram=5, min_ngram=4)]
+def test_of_several_look_ups_each_is_a_draft_to_choose_from() -> None:
+    levels = [target_level(), self_draft(), look_up(STAND), look_up("prompt-lookup", max_ngram=5, min_ngram=4)]
     hierarchy = Hierarchy(levels, "auto")
     assert len(hierarchy.paces) == 2  # of the target and of the 4-bit draft
     target = hierarchy._chain.link(hierarchy.begin().trace.statistics, SELECTIONS[1].acceptance())
-    below, merged = target.drafts
-    assert isinstance(below, Level)
-    assert list(below.drafts) == [merged]
-    assert isinstance(merged, Merged)
-    stand, lookup = merged.drafts
-    assert isinstance(stand, Stand)
-    assert isinstance(lookup, PromptLookup)
-    assert stand.acceptance is target.acceptance
+    below, stand, lookup = target.drafts
+    assert isinstance(below, Level) and isinstance(lookup, PromptLookup)
+    assert list(below.drafts) == [stand, lookup]
+    assert stand.acceptance is target.acceptance  # type: ignore[attr-defined]
     assert (lookup.max_ngram, lookup.min_ngram) == (5, 4)
-    fixed = Hierarchy(levels, [3, 5, 7])
-    assert fixed.paces == [FixedPace(3), FixedPace(5)]
+    message = (
+        "hierarchy: level prompt-lookup is below the look-up stand, and with lengths that are given nobody asks it. "
+        "Leave it out, or use --num-draft-tokens auto."
+    )
+    with pytest.raises(ModelError) as caught:
+        Hierarchy(levels, [3, 5, 7])
+    assert str(caught.value) == message
 
 
 def test_a_lookup_whose_lengths_a_manifest_has_the_wrong_way_round_is_refused() -> None:
@@ -249,14 +248,13 @@ def test_caches_are_shared_where_the_record_says_so() -> None:
 
 
 def test_every_run_has_fresh_caches_and_the_same_table_of_recycled_tokens() -> None:
-    levels = [target_level(), noisy_copy(), look_up("token-recycling", num_candidates=3)]
+    levels = [target_level(), noisy_copy(), look_up(RECYCLING, num_candidates=3)]
     chain = Chain(levels, [FixedPace(4), FixedPace(4)], [0.5, 0.25])
     first, second = (
         chain.link([LevelStatistics(level.name) for level in levels], GreedyAcceptance()) for _ in range(2)
     )
     assert first.session is not second.session
     tables = [run.drafts[0].drafts[0] for run in (first, second)]  # type: ignore[attr-defined]
-    assert isinstance(tables[0], TokenRecycling)
     assert tables[0].candidates is tables[1].candidates
     assert tables[0].statistics is not tables[1].statistics
     assert tables[0].candidates.shape == (24, 3)
@@ -272,12 +270,13 @@ def test_a_level_with_another_tokenizer_is_heard_through_text(loaded: dict[str, 
     assert isinstance(heard.inner.drafts[0], PromptLookup)  # it speaks the tokens of the level above it
 
 
-@pytest.mark.parametrize("kind", ["prompt-lookup", "token-recycling"])
+@pytest.mark.parametrize("kind", ["prompt-lookup", RECYCLING])
 def test_a_look_up_has_nothing_below_it(kind: str) -> None:
     with pytest.raises(ModelError) as caught:
         Hierarchy([target_level(), look_up(kind), noisy_copy()])  # type: ignore[arg-type]
     assert str(caught.value) == (
-        f"hierarchy: level {kind} is a look-up, and noisy is below it; only a model can use a draft. Put look-ups last."
+        f"hierarchy: level {KINDS[kind].name} is a look-up, and noisy is below it; only a model can use a draft. "
+        "Put look-ups last."
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from checkpoints import write_tiny_tokenizer
 from packages import quantize
+from plug_ins import STAND
 
 from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
@@ -139,7 +140,7 @@ def recurrent(family_of: Callable[[str], Any], tmp_path_factory: pytest.TempPath
     ("name", "drafts", "lengths", "tree", "kernel"),
     [
         ("qwen3_5", (), [4], 8, "numpy"),
-        ("mamba2", ("layer-skip:m1+2", "stand"), [3, 2, 2], 6, None),
+        ("mamba2", ("layer-skip:m1+2", STAND), [3, 2, 2], 6, None),
         ("qwen3_5", ("streaming,sink=1,window=3",), "auto", "auto", None),
         ("lfm2", ("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain", None),
     ],

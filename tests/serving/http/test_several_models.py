@@ -210,6 +210,6 @@ def test_a_second_package_that_is_broken_leaves_nothing_running(package: Path, t
 
 
 def test_drafts_that_are_named_hold_for_every_package(package: Path, plain_package: Path, tmp_path: Path) -> None:
-    words = ("serve", str(package), str(plain_package), "--levels", "target,stand")
+    words = ("serve", str(package), str(plain_package), "--levels", "target,prompt-lookup")
     done = run_forked(words, os.environ, tmp_path)
-    assert done.returncode == 1 and str(plain_package) in done.stderr and "stand" in done.stderr
+    assert done.returncode == 1 and str(plain_package) in done.stderr and "prompt-lookup" in done.stderr

@@ -1,6 +1,14 @@
-"""A draft made of leftovers: the candidates that the level above last had for the place after each token."""
+"""Token recycling: a draft made of the candidates that the level above last had for the place after each token.
+
+    mxconv generate PACKAGE --draft examples/papers/token_recycling.py:TokenRecyclingKind --prompt TEXT --check
+
+Source:
+    Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token Recycling"
+    (arXiv 2408.08696), sections 3.1 and 3.3. The paper's tree has a fixed shape; here the likeliest nodes are the tree.
+"""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -8,7 +16,7 @@ from mxconv.arrays import F32, I32
 from mxconv.drafts.kind import NUM_CANDIDATES, LookUpKind
 from mxconv.drafts.look_up import LookUp
 from mxconv.errors import ModelError
-from mxconv.package.level_record import TokenRecyclingRecord
+from mxconv.package.level_record import LevelBase, UpTo64
 from mxconv.speculation.guesses import likeliest
 from mxconv.speculation.loaded_level import LoadedLevel, Proposer
 from mxconv.speculation.proposal import Proposal
@@ -18,8 +26,7 @@ from mxconv.speculation.statistics import LevelStatistics
 class TokenRecycling(LookUp[int]):
     """An adjacency matrix of tokens, refilled with every verification and kept from one prompt to the next.
 
-    Row t holds the best candidates for what follows token t, from the last logits that followed it. A proposal is the
-    chain of best ones, or a tree of all. The paper's tree has a fixed shape; here the likeliest nodes are its nodes.
+    Row t holds the best candidates for what follows token t, from the last logits that followed it.
 
     Args:
         vocab_size: rows of the matrix, and logits a row of the level above.
@@ -27,10 +34,6 @@ class TokenRecycling(LookUp[int]):
 
     Raises:
         ModelError: no vocabulary or no candidates.
-
-    Source:
-        Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token
-        Recycling" (arXiv 2408.08696), sections 3.1 and 3.3.
     """
 
     def __init__(
@@ -64,8 +67,15 @@ class TokenRecycling(LookUp[int]):
         self.probabilities[list(latest)] = probabilities
 
 
+class TokenRecyclingRecord(LevelBase):
+    """Its parameters, with the number of candidates after each token."""
+
+    kind: Literal["token-recycling"]
+    num_candidates: UpTo64 | None = None
+
+
 class TokenRecyclingKind(LookUpKind):
-    """`token-recycling:num_candidates=8`."""
+    """`token_recycling.py:TokenRecyclingKind,num_candidates=8`."""
 
     name = "token-recycling"
     record_type = TokenRecyclingRecord
@@ -74,6 +84,3 @@ class TokenRecyclingKind(LookUpKind):
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         number = loaded.record.num_candidates or 8
         return TokenRecycling(LevelStatistics(loaded.name), vocab_size, number, confidence).of_text
-
-
-TOKEN_RECYCLING = TokenRecyclingKind()

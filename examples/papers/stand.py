@@ -1,9 +1,16 @@
-"""A draft made of n-grams: the level above's own probabilities after the last tokens, averaged over their places."""
+"""STAND: a draft made of n-grams, with the level above's own probabilities after the last tokens, averaged.
+
+    mxconv generate PACKAGE --draft examples/papers/stand.py:StandKind --prompt TEXT --check
+
+Source:
+    Song et al., "Accelerated Test-Time Scaling with Model-Free Speculative Sampling" (arXiv 2506.04708): n-grams of
+    logits and Gumbel top-k. Its trees have a shape fitted to data; here the likeliest nodes are the tree.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -11,7 +18,7 @@ from mxconv.arrays import F32, F64
 from mxconv.drafts.kind import NUM_CANDIDATES, LookUpKind, Parameter
 from mxconv.drafts.look_up import LookUp
 from mxconv.errors import ModelError
-from mxconv.package.level_record import StandRecord
+from mxconv.package.level_record import LevelBase, UpTo64
 from mxconv.speculation.acceptance import Acceptance, GreedyAcceptance
 from mxconv.speculation.guesses import likeliest
 from mxconv.speculation.loaded_level import LoadedLevel, Proposer
@@ -47,10 +54,6 @@ class Stand(LookUp[State]):
 
     Raises:
         ModelError: no vocabulary, no candidates or no n-grams.
-
-    Source:
-        Song et al., "Accelerated Test-Time Scaling with Model-Free Speculative Sampling" (arXiv 2506.04708): n-grams of
-        logits and Gumbel top-k. Its trees have a shape fitted to data; here the likeliest nodes are the tree.
     """
 
     def __init__(
@@ -134,8 +137,16 @@ def _average(known: _Seen, new: _Seen) -> _Seen:
     return _Seen(tuple(token for token, _ in best), tuple(p for _, p in best), known.count + 1)
 
 
+class StandRecord(LevelBase):
+    """Its parameters: tokens of the longest n-gram, and the number of candidates after each."""
+
+    kind: Literal["stand"]
+    max_ngram: UpTo64 | None = None
+    num_candidates: UpTo64 | None = None
+
+
 class StandKind(LookUpKind):
-    """`stand:max_ngram=4,num_candidates=8`."""
+    """`stand.py:StandKind,max_ngram=4,num_candidates=8`."""
 
     name = "stand"
     record_type = StandRecord
@@ -144,6 +155,3 @@ class StandKind(LookUpKind):
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         longest, number = loaded.record.max_ngram or 4, loaded.record.num_candidates or 8
         return Stand(LevelStatistics(loaded.name), vocab_size, longest, number, confidence).of_text
-
-
-STAND = StandKind()

@@ -1,0 +1,93 @@
+"""Trees of several look-ups merged by their prefixes, as RASD merges retrieved continuations: one draft of two.
+
+    mxconv generate PACKAGE --draft examples/papers/rasd.py:MergedKind --tree 16 --prompt TEXT --check
+
+Source:
+    RASD: Retrieval-Augmented Speculative Decoding (arXiv 2503.03434), fusion of trees by their prefixes. What is
+    retrieved is of the text itself and of earlier ones, not of an index; nodes are left out by probability.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mxconv.arrays import F32
+from mxconv.drafts.kind import LookUpKind
+from mxconv.drafts.kinds import KINDS
+from mxconv.drafts.look_up import LookUp
+from mxconv.package.level_record import LevelBase
+from mxconv.speculation.acceptance import Acceptance
+from mxconv.speculation.loaded_level import LoadedLevel, Proposer
+from mxconv.speculation.proposal import Proposal, TreeDraft
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.trees import grow_best_first
+
+MEMBERS = ("prompt-lookup", f"{Path(__file__).with_name('stand.py')}:StandKind")
+
+
+@dataclass
+class Node:
+    """A place in the trees; after it the tokens that any of them has there."""
+
+    chances: dict[int, float] = field(default_factory=dict)
+    children: dict[int, "Node"] = field(default_factory=dict)
+
+
+def merge(proposals: Sequence[Proposal], floors: Sequence[float]) -> Proposal:
+    """Return the likeliest nodes of some trees, each path once, as probable as the surest of them says.
+
+    `floors` are those of `TreeDraft.grow`.
+    """
+    root = Node()
+    for proposal in proposals:
+        nodes = [root]
+        for token, parent, chance in zip(proposal.tokens, proposal.links, proposal.probabilities, strict=True):
+            above = nodes[parent + 1]
+            above.chances[token] = max(above.chances.get(token, 0.0), chance)
+            nodes.append(above.children.setdefault(token, Node()))
+
+    def continuations(node: Node) -> list[tuple[int, float, Node]]:
+        return [(token, chance, node.children[token]) for token, chance in node.chances.items()]
+
+    return grow_best_first(root, continuations, sum(len(each.tokens) for each in proposals), floors)
+
+
+class Merged:
+    """One tree of all drafts, or the chain of the first that has one; the members' time counts as its own."""
+
+    def __init__(self, statistics: LevelStatistics, drafts: Sequence[TreeDraft]) -> None:
+        self.statistics, self._drafts = statistics, drafts
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        """The chain of the first draft that has one."""
+        with self.statistics.forward():
+            chains = (draft.propose(context, num_tokens, floor) for draft in self._drafts)
+            return next((chain for chain in chains if chain.tokens), Proposal([]))
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        """The likeliest nodes of all trees."""
+        with self.statistics.forward():
+            return merge([draft.grow(context, most_depth, floors, floor) for draft in self._drafts], floors)
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        """Show every draft what was verified."""
+        for draft in self._drafts:
+            draft.observe(context, proposal, logits)
+
+
+class MergedKind(LookUpKind):
+    """`rasd.py:MergedKind`: prompt-lookup and STAND's n-grams."""
+
+    name = "merged"
+    record_type = LevelBase
+
+    def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
+        members = [KINDS[word].proposer(loaded, vocab_size, confidence) for word in MEMBERS]
+
+        def draft(statistics: LevelStatistics, acceptance: Acceptance) -> Merged:
+            made = [member(LevelStatistics(loaded.name), acceptance) for member in members]
+            return Merged(statistics, [each for each in made if isinstance(each, LookUp)])
+
+        return draft
