@@ -38,9 +38,11 @@ def native_kernels(incomplete: str) -> list[str]:
 
 def drafts(incomplete: str) -> list[str]:
     """Kinds of drafts, up to the colon where a path or another subject follows."""
-    from mxconv.drafts.kinds import KINDS
+    from mxconv.drafts.kinds import ALL
+    from mxconv.drafts.plug_in import plug_in_names
 
-    return _beginning((name + ":" * bool(kind.subject) for name, kind in KINDS.items()), incomplete)
+    own = (kind.name + ":" * bool(kind.subject) for kind in ALL)
+    return _beginning((*own, *plug_in_names()), incomplete)
 
 
 def hardware(incomplete: str) -> list[str]:
