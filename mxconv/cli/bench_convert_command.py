@@ -34,7 +34,7 @@ def convert(
     source: Annotated[str | None, typer.Argument(help="A local checkpoint; random weights without one.")] = None,
     codec: Annotated[
         list[str] | None,
-        typer.Option(help="mxfp4 or bsfp; repeatable; both by default.", autocompletion=one_of("mxfp4", "bsfp")),
+        typer.Option(help="Codec: mxfp4 or bsfp; both by default. Repeatable.", autocompletion=one_of("mxfp4", "bsfp")),
     ] = None,
     num_bytes: Annotated[int, size_option("Size of the random checkpoint.")] = 1_000_000_000,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 3,

@@ -49,14 +49,21 @@ def serve(
     ] = None,
     *,
     url: Annotated[str | None, typer.Option(help="Use a running `mxconv serve` instead.")] = None,
-    plain_url: Annotated[str | None, typer.Option(help="With --url: one that serves the target alone.")] = None,
+    plain_url: Annotated[
+        str | None, typer.Option(help="Use a second server, of the target alone, beside --url.")
+    ] = None,
     concurrency: Annotated[str, typer.Option(help="Requests at a time, joined by commas.")] = "1,2,4,8,16",
     rate: Annotated[
-        str | None, typer.Option(help="Instead: requests a second that arrive at random (Poisson), by commas.")
+        str | None,
+        typer.Option(
+            help="Requests a second that arrive at random (Poisson) in place of --concurrency, joined by commas."
+        ),
     ] = None,
     num_requests: Annotated[int, typer.Option(min=1, max=10_000, help="Requests of each load.")] = 32,
     prompts: PromptOptions,
-    temperature: Annotated[float, typer.Option(min=0, max=100, help="Of draws; request number i has the seed i.")] = 0,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=100, help="Temperature of draws; request number i has the seed i.")
+    ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How often each load is measured.")] = 1,
     levels: LevelOptions,
     max_sequences: MaxSequences = 16,

@@ -19,7 +19,7 @@ def choice(purpose: str, *names: str) -> Any:
     def lower(value: str | None) -> str | None:
         return None if value is None else value.lower()
 
-    return typer.Option(help=f"{purpose}: {', '.join(names)}.", autocompletion=one_of(*names), callback=lower)
+    return typer.Option(help=f"{purpose}.", metavar="|".join(names), autocompletion=one_of(*names), callback=lower)
 
 
 def kernels(incomplete: str) -> list[str]:

@@ -51,9 +51,11 @@ def generate(
     package: Package,
     *,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", help="A prompt; -, or no option, reads it from standard input.")
+        str | None, typer.Option("--prompt", "-p", help="A prompt; - or no prompt reads it from standard input.")
     ] = None,
-    prompts: Annotated[Path | None, typer.Option(help="A .jsonl file with a `prompt` a line.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A .jsonl file with `prompt` or `messages` in each line.")
+    ] = None,
     max_new_tokens: MaxNewTokens = 64,
     drafting: Drafting,
     sampling: SamplingOptions,
@@ -64,7 +66,7 @@ def generate(
         Literal["coupled", "rejection", "block"],
         typer.Option(
             help="How drafts are verified when tokens are drawn: coupled gives the same tokens with any drafts or "
-            "none; rejection, token by token, and block, by whole paths, give the same distribution."
+            "none; rejection (token by token) and block (whole paths) give the same distribution."
         ),
     ] = "coupled",
     chat: ChatOrRaw = None,
@@ -72,9 +74,11 @@ def generate(
     template_var: TemplateVar = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
     runtime: Runtime,
-    check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Decode without drafts too, and compare.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print what each level computed and proposed.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level; inspect draws it.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a .jsonl file of rounds and levels, which `inspect` draws.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Decode: drafts guess, the target decides every token. Ctrl-C ends it with what there is.

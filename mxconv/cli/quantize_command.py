@@ -26,30 +26,49 @@ def quantize(
             "--output",
             "-o",
             metavar="PATH",
-            help="The package: a folder that does not exist yet; or s3://BUCKET/FOLDER. By default ./NAME-CODEC.",
+            help="The package: a new folder, or s3://BUCKET/FOLDER; ./NAME-CODEC by default.",
         ),
     ] = None,
     codec: Annotated[str, choice("How matrices are stored", "mxfp4", "bsfp")] = "mxfp4",
     scale_rule: Annotated[
         str | None,
-        choice("MXFP4 block scales: ocp by default, mse with --calibrate", "ocp", "even", "ceil", "ggml", "mse"),
+        choice(
+            "Rule of MXFP4 block scales; ocp by default, mse with --calibrate", "ocp", "even", "ceil", "ggml", "mse"
+        ),
     ] = None,
     lm_head: Annotated[
         str | None,
         choice(
-            "The draft's output head. MXFP4: int8 (the default), quantize (to 4 bits) or keep (in 16 bits). BSFP: "
-            "quantize (the default), exact (all bits of the weights) or keep",
+            "Output head of the draft: int8 (default of MXFP4), exact (all bits of a BSFP matrix), quantize (4 bits, "
+            "default of BSFP) or keep (16 bits)",
             *("int8", "exact", "quantize", "keep"),
         ),
     ] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Tensor name pattern to leave in 16 bits; repeatable.")] = None,
-    outliers: Annotated[str, choice("BSFP: lossless, or SPEQ Algorithm 1", "exact", "rescale")] = "exact",
-    segments: Annotated[str, choice("BSFP segment table; paper is SPEQ's", "fitted", "paper")] = "fitted",
-    residual_bits: Annotated[str, choice("BSFP residual width", "auto", "8", "9", "10", "11", "12")] = "auto",
-    on_nonfinite: Annotated[str, choice("A tensor with NaN or infinity", "error", "keep")] = "error",
-    dtype: Annotated[str | None, choice("Round F32 weights, or all of a quantized GGUF, to", "bf16", "fp16")] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Pattern of names of tensors that stay in 16 bits. Repeatable.")
+    ] = None,
+    outliers: Annotated[
+        str, choice("BSFP outliers: kept exactly, or rescaled as in SPEQ's Algorithm 1", "exact", "rescale")
+    ] = "exact",
+    segments: Annotated[
+        str, choice("BSFP segment table: fitted to each matrix, or as in SPEQ's paper", "fitted", "paper")
+    ] = "fitted",
+    residual_bits: Annotated[
+        str, choice("Width of BSFP residuals in bits", "auto", "8", "9", "10", "11", "12")
+    ] = "auto",
+    on_nonfinite: Annotated[
+        str, choice("What becomes of a tensor with NaN or infinity: an error, or 16 bits", "error", "keep")
+    ] = "error",
+    dtype: Annotated[
+        str | None, choice("Type to which F32 weights, or those of a quantized GGUF, are rounded", "bf16", "fp16")
+    ] = None,
     target: Annotated[
-        str | None, choice("MXFP4: the 16-bit weights; by default include local ones", "include", "reference")
+        str | None,
+        choice(
+            "Whether an MXFP4 package includes the 16-bit weights, as by default local ones, or names their source",
+            "include",
+            "reference",
+        ),
     ] = None,
     draft: Annotated[
         list[str] | None,
@@ -77,12 +96,12 @@ def quantize(
             "is. Repeatable."
         ),
     ] = None,
-    calibration_tokens: Annotated[int, typer.Option(help="Of these texts and answers, at most.")] = 16_384,
+    calibration_tokens: Annotated[int, typer.Option(help="Most tokens of these texts and answers.")] = 16_384,
     head_screen: Annotated[
         bool,
         typer.Option(
             "--head-screen/--no-head-screen",
-            help="With --calibrate: a small matrix chooses which rows of a large output head the draft reads.",
+            help="Let a small matrix, made by --calibrate, choose which rows of a large output head the draft reads.",
         ),
     ] = True,
     draft_vocabulary: Annotated[
@@ -96,7 +115,7 @@ def quantize(
         ),
     ] = None,
     revision: Revision = None,
-    max_shard_bytes: Annotated[int, size_option("Largest file to write.")] = 5_000_000_000,
+    max_shard_bytes: Annotated[int, size_option("Size of the largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",
     memory: MEMORY = None,

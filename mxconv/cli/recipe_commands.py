@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def recipe(
     package: Package,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.json", help="The recipe.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.json", help="The recipe to write.")],
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -39,12 +39,12 @@ def recipe(
 
 
 def build(
-    recipe: Annotated[Path, typer.Argument(help="What `mxconv recipe` wrote.")],
+    recipe: Annotated[Path, typer.Argument(help="A file of `mxconv recipe`.")],
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="PATH", help="The package: a new folder; or s3://BUCKET/FOLDER.")
     ],
     source: Annotated[
-        str | None, typer.Option(help="The checkpoint: a folder, a file, a Hub id or a URL; by default the recipe's.")
+        str | None, typer.Option(help="The checkpoint: a folder, a file, a Hub id or a URL; the recipe's by default.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 def verify(
     package: Package,
     *,
-    source: Annotated[str | None, typer.Option(help="What it was converted from; compare bit for bit.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="The checkpoint that it was converted from, to be compared bit for bit.")
+    ] = None,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Convert the source again, and compare every byte; nothing is kept.")
     ] = False,
     revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of a Hub source, or without --source of a Hub package.")
+        str | None, typer.Option(help="Branch, tag or commit of a Hub source; without --source, of a Hub package.")
     ] = None,
     decode: Annotated[
-        Path | None, typer.Option(help="Prompts (.jsonl: `prompt`, `messages`) to decode with and without drafts.")
+        Path | None,
+        typer.Option(help="A .jsonl file with `prompt` or `messages` in each line, to decode with and without drafts."),
     ] = None,
     max_new_tokens: MaxNewTokens = 64,
     chat: Chat = False,
