@@ -12,6 +12,7 @@ from mxconv.cli.common_options import Json, Revision, size_option
 from mxconv.cli.completion import choice, drafts
 from mxconv.cli.converted import package_name
 from mxconv.cli.output import Output, progress_bars
+from mxconv.cli.quantize_plan import plan_of, print_exactness, print_plan
 from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
@@ -126,7 +127,6 @@ def quantize(
     """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
     from mxconv.arch.gguf.open_source import open_source
     from mxconv.checkpoint.object_store import Store
-    from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
     from mxconv.convert import convert
@@ -190,6 +190,8 @@ def quantize(
 def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: float) -> dict[str, Any]:
     from mxconv.system.memory import peak_rss_bytes
 
+    own = {record.path: record.num_bytes for record in manifest.files}
+    target, draft = (set(level.files or ()) for level in manifest.levels[:2])
     return {
         "package": package,
         "codec": manifest.options.codec,
@@ -197,6 +199,8 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
         "num_quantized": sum(record.codec != "keep" for record in manifest.tensors),
         "num_bytes_source": num_bytes_source,
         "num_bytes_package": sum(record.num_bytes for record in manifest.files),
+        "num_bytes_target": sum(own.get(name, 0) for name in target),
+        "num_bytes_draft": sum(own.get(name, 0) for name in draft - target),
         "bits_per_weight": manifest.bits_per_weight,
         "lossless": manifest.lossless,
         "rounded_from": manifest.rounded_from,
@@ -208,16 +212,18 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
 
 
 def _print_result(result: dict[str, Any], note: str | None, out: Output) -> None:
-    lossless = "lossless" if result["lossless"] else "not lossless on its own"
-    out.line(
-        f"{result['package']}: {result['codec']}, {result['num_quantized']} of {result['num_tensors']} "
-        f"tensors at {result['bits_per_weight']:.2f} bits a weight, {lossless}"
+    target, draft = result["num_bytes_target"], result["num_bytes_draft"]
+    parts = (
+        f", {format_bytes(target)} of the target and {format_bytes(draft)} of its draft," if target and draft else ""
     )
     out.line(
-        f"{format_bytes(result['num_bytes_source'])} became {format_bytes(result['num_bytes_package'])} in "
-        f"{result['seconds']:.1f} s ({result['input_gigabytes_per_second']:.2f} GB/s of input, peak memory "
+        f"{result['package']}: {format_bytes(result['num_bytes_source'])} became "
+        f"{format_bytes(result['num_bytes_package'])}{parts} in {result['seconds']:.1f} s "
+        f"({result['input_gigabytes_per_second']:.2f} GB/s of input, peak memory "
         f"{format_bytes(result['peak_rss_bytes'])})"
     )
-    out.line("levels: " + " <- ".join(level["name"] for level in result["levels"]))
+    print_exactness(result, out)
+    if len(result["levels"]) > 2:
+        out.line("levels: " + " <- ".join(level["name"] for level in result["levels"]))
     if note is not None:
         out.line(note)
