@@ -58,6 +58,10 @@ class Hardware:
     accelerator: dict[str, Number] = field(default_factory=dict)
     last_level_cache_bytes: Annotated[int, Field(gt=0, le=10**11, strict=True)] | None = None  # None: not described
 
+    def is_of(self, cpu: str) -> bool:
+        """Whether a processor of that name was measured: its description begins with the name."""
+        return f"{self.description},".startswith(f"{cpu},")
+
     def peak(self, form: str) -> float:
         """Giga multiply-adds a second in a form, or in the next wider one that the machine lists."""
         found: Any = form

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import inf
 
 from mxconv.cost.counts import multiplied_weights
-from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
+from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel, with_acceptance
 from mxconv.drafts.kinds import kind_of
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.package.package import Package, inside
@@ -13,7 +13,7 @@ NOT_KNOWN = "nobody measured such a draft; give --acceptance or a trace"
 
 
 def package_levels(package: Package) -> list[CostLevel]:
-    """Every level, the target first.
+    """Every level, the target first, with the acceptance that `mxconv evaluate --write` stored or a published one.
 
     Raises:
         CheckpointError, ModelError: a config.json is missing, or of a model that is not known.
@@ -26,8 +26,16 @@ def package_levels(package: Package) -> list[CostLevel]:
         unknown = 0.0, "" if target is None else NOT_KNOWN
         target = target or cost
         acceptance, source = TYPICAL_ACCEPTANCE.get(cost.typical or "", unknown)
-        levels.append(CostLevel(record.name, cost.codec, cost.sizes, acceptance, source, _num_bytes(cost)))
-    return levels
+        is_draft = bool(levels)
+        num_bytes = _num_bytes(cost)
+        levels.append(
+            CostLevel(record.name, cost.codec, cost.sizes, acceptance, source, num_bytes, is_assumed=is_draft)
+        )
+    if (evaluation := package.manifest.evaluation) is None:
+        return levels
+    drafts = {each.name: each.agreement for each in evaluation.levels[1:] if each.agreement is not None}
+    source = f"evaluation of this package: agreement on {evaluation.num_tokens:,} tokens"
+    return with_acceptance(levels, drafts, source)
 
 
 def package_strategies(levels: Sequence[CostLevel]) -> dict[str, list[CostLevel]]:

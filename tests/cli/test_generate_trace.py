@@ -21,7 +21,7 @@ def test_the_trace_has_a_line_for_every_round_and_level(run: Any, package: Path,
     assert len(lines) == sum(3 * result["rounds"] for result in results)
     for line in lines:
         more = {"tree", "num_tokens", "text"} if line["level"] == "target" else set()
-        assert set(line) == TRACE_KEYS | more | ({"prompt_text"} if more and line["round"] == 0 else set())
+        assert set(line) == TRACE_KEYS | more | ({"prompt_text", "cpu"} if more and line["round"] == 0 else set())
     for number, result in enumerate(results):
         for level in result["levels"]:
             mine = [line for line in lines if (line["prompt"], line["level"]) == (number, level["name"])]
