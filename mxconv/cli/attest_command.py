@@ -21,14 +21,10 @@ PASSWORD = "MXCONV_KEY_PASSWORD"
 def attest(
     package: Annotated[Path, typer.Argument(help="The package: a folder whose certificate `verify --write` stored.")],
     private_key: Annotated[
-        Path,
-        typer.Option(help=f"Key in PEM, on P-256, P-384 or P-521; its password is asked for, or in {PASSWORD}."),
+        Path, typer.Option(help=f"Key in PEM, on P-256, P-384 or P-521; its password is asked for, or in {PASSWORD}.")
     ],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="The file to write; PACKAGE.attestation.json beside the package by default."
-        ),
+        Path | None, typer.Option("--output", "-o", help="The file to write, by default beside the package.")
     ] = None,
     signing_certificate: Annotated[Path | None, typer.Option(help="Certificate of that key, in PEM.")] = None,
     certificate_chain: Annotated[

@@ -45,9 +45,9 @@ def convert(
     threads: Threads = None,
     json_output: Json = False,
 ) -> None:
-    """Gigabytes a second of 16-bit input beside those of a copy.
+    """Measure a conversion beside a copy of the same bytes.
 
-    Cold and warm, with peak memory.
+    Figures are gigabytes of 16-bit input a second, cold and warm, and peak memory.
     """
     import tempfile
     from typing import cast, get_args

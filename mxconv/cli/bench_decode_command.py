@@ -85,12 +85,12 @@ def decode(
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Tokens a second without drafts, with each, and with all.
+    """Measure tokens a second without drafts, with each, and with all.
 
-    Also with lengths and levels that are chosen while it decodes.
+    Lengths and levels that are chosen while it decodes are measured too.
 
-    With --batch: tokens a second of several sequences side by side.
-    With --device cuda: transformers on a GPU, the checkpoint in 16 bits, the package, and with its self-draft.
+    Several sequences are decoded side by side with --batch. --device cuda measures transformers on a GPU: the
+    checkpoint in 16 bits, the package, and the package with its self-draft.
     """
     from mxconv.bench.decode_speed import DEFAULT_PROMPTS
 

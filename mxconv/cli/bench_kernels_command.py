@@ -66,10 +66,10 @@ def kernels(
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """A matrix times a few tokens, by format and instruction set.
+    """Multiply a matrix and tokens, by format and instruction set.
 
-    With --device cuda: on a GPU, by format, beside torch's BF16 product. Replays of CUDA graphs are timed, by events on
-    the GPU, so that Python's launches are not: a figure is the mean of at least 32 products, one after the other.
+    A GPU (--device cuda) is measured by format, beside torch's BF16 product. Replays of CUDA graphs are timed by events
+    on the GPU, so that launches are not: a figure is the mean of at least 32 products, one after the other.
     """
     shape = (out_features, in_features)
     if is_gpu(context, device, ("kernel", "threads", "roofline")):

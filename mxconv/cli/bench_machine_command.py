@@ -31,7 +31,7 @@ def machine(
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Read bandwidth, multiply-add peaks, and where kernels lie below."""
+    """Measure read bandwidth, multiply-add peaks and kernels below."""
     from mxconv.bench.machine import implementations, this_machine
 
     names = implementations(["all"])

@@ -28,8 +28,7 @@ Chat = Annotated[bool, typer.Option("--chat", help="Put prompts into the model's
 ChatOrRaw = Annotated[
     bool | None,
     typer.Option(
-        "--chat/--raw",
-        help="Put prompts into the model's chat template, the default where it has one, or decode the bare text.",
+        "--chat/--raw", help="Use the model's chat template, as by default where it has one, or the bare text."
     ),
 ]
 System = Annotated[str | None, typer.Option(help="A system message before each prompt, in the chat template.")]
@@ -47,8 +46,7 @@ class PromptOptions:
     """The prompts of a benchmark."""
 
     prompts: Annotated[
-        Path | None,
-        typer.Option(help="A .jsonl file with `prompt` or `messages` in each line; a few prompts of ours by default."),
+        Path | None, typer.Option(help="A .jsonl file of prompts (`prompt`, `messages`); a few by default.")
     ] = None
     chat: Chat = False
     system: System = None
@@ -157,10 +155,7 @@ class SamplingOptions:
         typer.Option(min=0, max=1, help="Draw from tokens at least this many times as likely as the likeliest."),
     ] = None
     repetition_penalty: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, max=1000, help="Penalty on tokens that the prompt or the answer has, above 1; 1 is none."
-        ),
+        float | None, typer.Option(min=0.001, max=1000, help="Penalty on tokens of prompt and answer; 1 is none.")
     ] = None
     presence_penalty: Annotated[
         float | None, typer.Option(min=-2, max=2, help="Penalty on tokens that the answer has; 0 is none.")
@@ -170,10 +165,7 @@ class SamplingOptions:
         typer.Option(min=-2, max=2, help="Penalty on tokens for each time that the answer has them; 0 is none."),
     ] = None
     logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ID=BIAS", help="A number from -100 to 100 that is added to the logit of a token id. Repeatable."
-        ),
+        list[str] | None, typer.Option(metavar="ID=BIAS", help="Number to add to the logit of a token id. Repeatable.")
     ] = None
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of random draws.")] = 0
 
@@ -201,9 +193,7 @@ class SamplingOptions:
 class ConstraintOptions:
     """What an answer must look like."""
 
-    json_schema: Annotated[Path | None, typer.Option(help="A file with the JSON Schema that the answer must fit.")] = (
-        None
-    )
+    json_schema: Annotated[Path | None, typer.Option(help="A file with a JSON Schema that the answer fits.")] = None
     regex: Annotated[str | None, typer.Option(help="A regular expression that the whole answer must match.")] = None
     grammar: Annotated[Path | None, typer.Option(help="A file with the grammar of the answer, in GBNF or Lark.")] = None
 
@@ -230,15 +220,12 @@ class Runtime:
 
     kernel: Kernel = None
     threads: Threads = None
-    kv_dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"],
-        typer.Option(help="Type of keys and values in caches."),
-    ] = "fp32"
+    kv_dtype: Annotated[Literal["fp32", "bf16", "fp16"], typer.Option(help="Type of keys and values in caches.")] = (
+        "fp32"
+    )
     weights: Annotated[
         Literal["auto", "map", "copy"],
-        typer.Option(
-            help="Where weights lie: in mapped files (map), in large pages (copy), or as memory allows (auto)."
-        ),
+        typer.Option(help="Place of weights: mapped files (map), large pages (copy), or by memory (auto)."),
     ] = "auto"
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":

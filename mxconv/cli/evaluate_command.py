@@ -27,8 +27,7 @@ def evaluate(
     *,
     texts: Annotated[Path | None, typer.Option(help="A file of text, or .jsonl with `text` in each line.")] = None,
     prompts: Annotated[
-        Path | None,
-        typer.Option(help="A .jsonl file with `prompt` or `messages` in each line, which the target answers first."),
+        Path | None, typer.Option(help="A .jsonl file of prompts (`prompt`, `messages`), which the target answers.")
     ] = None,
     chat: Chat = False,
     system: System = None,
@@ -41,10 +40,7 @@ def evaluate(
         str | None, typer.Option(help="Levels to compare with the target, joined by commas; all by default.")
     ] = None,
     activations: Annotated[
-        Literal["int8", "fp32"],
-        typer.Option(
-            help="Type that weights of 4 and 8 bits multiply: int8, as in drafts; fp32 shows the weights alone."
-        ),
+        Literal["int8", "fp32"], typer.Option(help="Type that 4-bit weights multiply: int8, as in drafts, or fp32.")
     ] = "int8",
     by_layer: Annotated[
         bool, typer.Option("--by-layer", help="Show which parts cost most: the target with one of them in 4 bits.")
@@ -58,8 +54,8 @@ def evaluate(
 ) -> None:
     """Measure how near each level is to the target.
 
-    Perplexity, KL divergence and agreement of next-token distributions. Every level is a model by itself here, with its
-    whole output head.
+    The figures are perplexity, KL divergence and agreement of next-token distributions. Every level is a model by
+    itself here, with its whole output head.
     """
     from mxconv.package.manifest import read_manifest, replace_manifest
     from mxconv.package.package_folder import check_writable

@@ -1,7 +1,6 @@
 """The help page of a command: the options that people use first, and the others in named groups.
 
-`GROUPS` is the one place that says which option belongs where, by the names of parameters. An option that it does not
-name is among the first; `rich_help_panel` of an option wins over the table, where commands differ.
+`GROUPS` says which option belongs where, by the names of parameters; `rich_help_panel` wins where commands differ.
 """
 
 import re
@@ -9,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-FIRST = "Options"
+FIRST, LOAD = "Options", "Load and limits"
 GROUPS = {
     "Prompts and answers": "stop template_var json_schema regex grammar special_tokens_in_content",
     "Drafts": "draft levels tree num_draft_tokens confidence accept draft_weights calibration_tokens head_screen "
@@ -19,7 +18,7 @@ GROUPS = {
     "Network": "heads inner_dim tie_weights scale_input layers block sink window past_memory random_start no_feedback "
     "spacing draft_vocab_size hidden_size intermediate_size",
     "Training": "loss batch_tokens length learning_rate mixed_precision save_every",
-    "Load and limits": "batch kv_bytes max_sequences max_queue max_prompt_tokens max_body_bytes timeout tokens context "
+    LOAD: "batch kv_bytes max_sequences max_queue max_prompt_tokens max_body_bytes timeout tokens context "
     "url plain_url concurrency rate num_requests",
     "Measurement": "check stats trace samples rounds ablation activations out_features in_features",
     "Machine": "kernel threads kv_dtype weights workers memory device",
@@ -32,16 +31,14 @@ TYPES = {"int": "N", "int range": "N", "float": "X", "float range": "X", "path":
 
 
 class CommandPage(TyperCommand):
-    """A command whose help shows options in groups, names of arguments in capitals and no types of Python.
-
-    The page is plain text: drawing it with rich takes longer than everything else before it.
-    """
+    """A command whose help shows options in groups, arguments in capitals and no types of Python, as plain text."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for parameter in self.params:
             if parameter.param_type_name == "argument" and parameter.metavar is None:
-                parameter.metavar = str(parameter.name).upper()
+                name = str(parameter.name).upper()
+                parameter.metavar = name if parameter.nargs == 1 else name.removesuffix("S")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line, with SOURCE for an argument that must be there."""

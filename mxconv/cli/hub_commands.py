@@ -20,15 +20,12 @@ def push(
         bool, typer.Option("--drafts-only", help="Leave the target out; it stays on the Hub under its own id.")
     ] = False,
     recipe: Annotated[
-        bool,
-        typer.Option("--recipe", help="Upload hashes alone, from which mxconv builds the package out of its source."),
+        bool, typer.Option("--recipe", help="Upload hashes alone, from which the package is built again.")
     ] = False,
     measurements: Annotated[
         Path | None, typer.Option(help="A file with what `mxconv bench decode --json` printed, for the card's table.")
     ] = None,
-    attestation: Annotated[
-        Path | None, typer.Option(help="A file of `mxconv attest`, uploaded beside the package.")
-    ] = None,
+    attestation: Annotated[Path | None, typer.Option(help="A file of `mxconv attest`, uploaded too.")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of a repository that is no package, and an edited card.")
     ] = False,

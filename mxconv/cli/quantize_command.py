@@ -33,40 +33,25 @@ def quantize(
     codec: Annotated[str, choice("How matrices are stored", "mxfp4", "bsfp")] = "mxfp4",
     scale_rule: Annotated[
         str | None,
-        choice(
-            "Rule of MXFP4 block scales; ocp by default, mse with --calibrate", "ocp", "even", "ceil", "ggml", "mse"
-        ),
+        choice("MXFP4 block scales; ocp by default, mse with --calibrate", "ocp", "even", "ceil", "ggml", "mse"),
     ] = None,
     lm_head: Annotated[
         str | None,
         choice(
-            "Output head of the draft: int8 (default of MXFP4), exact (all bits of a BSFP matrix), quantize (4 bits, "
-            "default of BSFP) or keep (16 bits)",
+            "Output head of the draft: 8 bits (MXFP4's default), all of BSFP's bits, 4 bits (BSFP's default) or 16",
             *("int8", "exact", "quantize", "keep"),
         ),
     ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option(help="Pattern of names of tensors that stay in 16 bits. Repeatable.")
-    ] = None,
-    outliers: Annotated[
-        str, choice("BSFP outliers: kept exactly, or rescaled as in SPEQ's Algorithm 1", "exact", "rescale")
-    ] = "exact",
-    segments: Annotated[
-        str, choice("BSFP segment table: fitted to each matrix, or as in SPEQ's paper", "fitted", "paper")
-    ] = "fitted",
-    residual_bits: Annotated[
-        str, choice("Width of BSFP residuals in bits", "auto", "8", "9", "10", "11", "12")
-    ] = "auto",
-    on_nonfinite: Annotated[
-        str, choice("What becomes of a tensor with NaN or infinity: an error, or 16 bits", "error", "keep")
-    ] = "error",
-    dtype: Annotated[
-        str | None, choice("Type to which F32 weights, or those of a quantized GGUF, are rounded", "bf16", "fp16")
-    ] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Names of tensors to leave in 16 bits. Repeatable.")] = None,
+    outliers: Annotated[str, choice("BSFP outliers: exact, or SPEQ's Algorithm 1", "exact", "rescale")] = "exact",
+    segments: Annotated[str, choice("BSFP segment table: fitted, or SPEQ's", "fitted", "paper")] = "fitted",
+    residual_bits: Annotated[str, choice("BSFP residual width", "auto", "8", "9", "10", "11", "12")] = "auto",
+    on_nonfinite: Annotated[str, choice("What a tensor with NaN or infinity becomes", "error", "keep")] = "error",
+    dtype: Annotated[str | None, choice("Round F32 weights, or a quantized GGUF, to this type", "bf16", "fp16")] = None,
     target: Annotated[
         str | None,
         choice(
-            "Whether an MXFP4 package includes the 16-bit weights, as by default local ones, or names their source",
+            "MXFP4: include the 16-bit weights, as local ones by default",
             "include",
             "reference",
         ),

@@ -69,15 +69,13 @@ def spire(
     window: Annotated[int, typer.Option(min=1, help="Last positions that a token sees, itself included.")] = 64,
     loss: Annotated[
         Literal["mixed", "distillation", "text"],
-        typer.Option(help="Loss: half distillation and half acceptance, or one alone."),
+        typer.Option(help="Half distillation and half acceptance, or one alone."),
     ] = "mixed",
     past_memory: Annotated[
         Literal["target", "embeddings"], typer.Option(help="Memory of the tokens that the target evaluated.")
     ] = "target",
     random_start: Annotated[bool, typer.Option("--random-start", help="Begin with no layer of the target.")] = False,
-    no_feedback: Annotated[
-        bool, typer.Option("--no-feedback", help="Keep no memory of what it drafts itself.")
-    ] = False,
+    no_feedback: Annotated[bool, typer.Option("--no-feedback", help="Forget what it drafts itself.")] = False,
     schedule: Schedule,
 ) -> None:
     """Train a SPIRe draft of the target's last layers.
@@ -185,16 +183,11 @@ def draft(
     output: OutputFolder,
     start: Annotated[Path | None, typer.Option(help="A Llama with the same tokens to begin with.")] = None,
     hidden_size: Annotated[int, typer.Option(min=2, help="Hidden size of a new model.")] = 256,
-    intermediate_size: Annotated[
-        int | None, typer.Option(min=1, help="MLP size of a new model; three times the hidden size by default.")
-    ] = None,
+    intermediate_size: Annotated[int | None, typer.Option(min=1, help="Size of its MLP.")] = None,
     layers: Annotated[int, typer.Option(min=1, help="Layers of a new model.")] = 4,
-    heads: Annotated[
-        int, typer.Option(min=1, help="Attention heads of a new model, each with its key and value head.")
-    ] = 4,
+    heads: Annotated[int, typer.Option(min=1, help="Attention heads of a new model.")] = 4,
     loss: Annotated[
-        Literal["kl", "tvd++", "text"],
-        typer.Option(help="Loss: a distance to the target, or the cross-entropy of the text."),
+        Literal["kl", "tvd++", "text"], typer.Option(help="Distance to the target, or cross-entropy.")
     ] = "kl",
     schedule: Schedule,
 ) -> None:
@@ -247,17 +240,12 @@ class SelfDraftSchedule(Schedule):
 
     steps: Annotated[int, typer.Option(min=1, help="Steps of all stages, 5 to 2 where there are two.")] = 300
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 1024
-    learning_rate: Annotated[
-        float, typer.Option(min=0.0, help="Highest learning rate, in units of a block's scale.")
-    ] = 3e-3
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="Highest rate, in units of a block's scale.")] = 3e-3
 
 
 @grouped
 def self_draft(
-    texts: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="TEXT", help="Files of plain text, or .jsonl with `text` or `prompt`."),
-    ] = None,
+    texts: Annotated[list[Path] | None, typer.Argument(help="Text, or .jsonl with `text` or `prompt`.")] = None,
     *,
     target: Target,
     output: Annotated[Path, typer.Option("--output", "-o", help="The draft file, .safetensors.")],
@@ -265,13 +253,13 @@ def self_draft(
         Path | None, typer.Option("--from", help="A draft file or package to begin with; else the direct cast.")
     ] = None,
     codec: Annotated[
-        Literal["mxfp4", "mx2"], typer.Option(help="Codec of the copy; mx2 is best begun --from a file of `train mx2`.")
+        Literal["mxfp4", "mx2"], typer.Option(help="Codec of the copy; mx2 begins best --from `train mx2`.")
     ] = "mxfp4",
     schedule: SelfDraftSchedule,
 ) -> None:
     """Distil the MXFP4 or MX2 copy of a model.
 
-    Best on text of its own: --generated alone, from `train generate`. The file is for `mxconv quantize
+    It learns best from text of its own: --generated alone, from `train generate`. The file is for `mxconv quantize
     --draft-weights`, one of MX2 for --draft mx2:FILE. It goes on where it was killed. Under `torchrun` the processes
     share every batch.
     """

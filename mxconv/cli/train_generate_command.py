@@ -35,7 +35,7 @@ def generate(
     It is what a draft is to predict. Source: arXiv 2404.19124, section 3.2, second stage: 256 tokens of the model's
     own. That 64 tokens of a text come before them follows from section 4: four written tokens for each one of a text.
 
-    With --chat an answer ends where the model ends it, --new-tokens are the most, and the file is one of texts: give it
+    An answer to --chat ends where the model ends it, --new-tokens are the most, and the file is one of texts: give it
     to the trainings in the place of texts. More texts than prompts answer these again, with other draws.
     """
     from mxconv.report.output_file import write_output

@@ -25,9 +25,7 @@ LATER_SHARE = 2 / 7  # of all steps, those of the second stage: 5 to 2, as arXiv
 LATER_RATE, LAST_RATE = 0.1, 0.1  # of the second stage to the first; that a stage ends with to its highest
 
 
-Texts = Annotated[
-    list[Path], typer.Argument(metavar="TEXT", help="Files of plain text, or .jsonl with `text` or `prompt`.")
-]
+Texts = Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")]
 Target = Annotated[Path, typer.Option(help="The model that it will draft for: a folder with 16-bit weights.")]
 OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder that the draft becomes.")]
 
@@ -42,9 +40,7 @@ class Schedule:
     steps: Annotated[int, typer.Option(min=1, help="Steps of all stages, 5 to 2 where there are two.")] = 21_000
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 65_536
     length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window of the first stage; up to 4096.")] = None
-    learning_rate: Annotated[
-        float, typer.Option(min=0.0, help="Highest learning rate; the second stage has a tenth of it.")
-    ] = 1e-3
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="Highest learning rate of the first stage.")] = 1e-3
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and order.", rich_help_panel="Training")] = 0
     mixed_precision: Annotated[
         Literal["no", "bf16"],

@@ -116,11 +116,6 @@ def open_hardware(name: str) -> Hardware:
     if name in hardware_names():
         text = files("mxconv.cost").joinpath("hardware", f"{name}.toml").read_text("utf-8")
         return parse_hardware(text, f"{name}.toml")
-    if name == THIS_MACHINE:
-        raise MxconvError(
-            f"hardware {THIS_MACHINE}: not measured yet; {own} is required. "
-            f"Run `mxconv bench machine --write`, or name one of {', '.join(hardware_names())}."
-        )
     raise MxconvError(
         f"hardware {name!r}: unknown; {', '.join(hardware_names())}, or a .toml file is required. Choose one."
     )

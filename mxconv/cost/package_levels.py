@@ -1,6 +1,7 @@
 """The levels of a package as the cost models see them, each as its kind of draft counts it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from mxconv.cost.counts import multiplied_weights
@@ -26,11 +27,8 @@ def package_levels(package: Package) -> list[CostLevel]:
         unknown = 0.0, "" if target is None else NOT_KNOWN
         target = target or cost
         acceptance, source = TYPICAL_ACCEPTANCE.get(cost.typical or "", unknown)
-        is_draft = bool(levels)
-        num_bytes = _num_bytes(cost)
-        levels.append(
-            CostLevel(record.name, cost.codec, cost.sizes, acceptance, source, num_bytes, is_assumed=is_draft)
-        )
+        level = CostLevel(record.name, cost.codec, cost.sizes, acceptance, source, _num_bytes(cost))
+        levels.append(replace(level, is_assumed=bool(levels)))
     if (evaluation := package.manifest.evaluation) is None:
         return levels
     drafts = {each.name: each.agreement for each in evaluation.levels[1:] if each.agreement is not None}

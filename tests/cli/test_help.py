@@ -27,7 +27,8 @@ SENTENCE = re.compile(rf"(?!({'|'.join(NO_BEGINNING)})\b)[A-Z].*\.", re.DOTALL)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_lines_stand_alone_and_at_most_six_options_come_first(name: str) -> None:
     parameters = COMMANDS[name].params
-    assert [line for each in parameters if not SENTENCE.fullmatch(line := each.help or "")] == []
+    lines = [each.help or "" for each in parameters] + COMMANDS[name].help.split("\n\n")
+    assert [line for line in lines if not SENTENCE.fullmatch(line)] == []
     groups = [group_of(each) for each in parameters if each.param_type_name == "option"]
     assert set(groups) <= {FIRST, *GROUPS} and 1 <= groups.count(FIRST) <= 6, groups
 
