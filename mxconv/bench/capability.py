@@ -91,7 +91,7 @@ def to_toml(capability: Capability, machine: Machine, results: Iterable[KernelRe
         *([] if cache is None else [f"{CACHE} = {cache}"]),
         "",
         f"[{PEAKS}]",
-        *(f"{p.form} = {p.giga_multiply_adds_per_second:.1f}" for p in capability.peaks if p.implementation == best),
+        *(f"{p.form} = {p.giga_multiply_adds_per_second:.3f}" for p in capability.peaks if p.implementation == best),
         "",
         "[sources]",
         f"{BANDWIDTH} = {_quoted(source)}",

@@ -15,12 +15,12 @@ def one_of(*names: str) -> Offer:
 
 def choice(purpose: str, *names: str) -> Any:
     """An option that takes one of some names, in capitals too; the library checks it."""
-    offer = one_of(*names)
-    return typer.Option(help=f"{purpose}.", metavar="|".join(names), autocompletion=offer, callback=_lower)
-
-
-def _lower(value: str | None) -> str | None:
-    return None if value is None else value.lower()
+    return typer.Option(
+        help=f"{purpose}.",
+        metavar="|".join(names),
+        autocompletion=one_of(*names),
+        callback=lambda value: value and value.lower(),
+    )
 
 
 def kernels(incomplete: str) -> list[str]:

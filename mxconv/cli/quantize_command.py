@@ -49,12 +49,7 @@ def quantize(
     on_nonfinite: Annotated[str, choice("What a tensor with NaN or infinity becomes", "error", "keep")] = "error",
     dtype: Annotated[str | None, choice("Round F32 weights, or a quantized GGUF, to this type", "bf16", "fp16")] = None,
     target: Annotated[
-        str | None,
-        choice(
-            "MXFP4: include the 16-bit weights, as local ones by default",
-            "include",
-            "reference",
-        ),
+        str | None, choice("MXFP4: include the 16-bit weights, as local ones by default", "include", "reference")
     ] = None,
     draft: Annotated[
         list[str] | None,
@@ -197,10 +192,8 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
 
 
 def _print_result(result: dict[str, Any], note: str | None, out: Output) -> None:
-    target, draft = result["num_bytes_target"], result["num_bytes_draft"]
-    parts = (
-        f", {format_bytes(target)} of the target and {format_bytes(draft)} of its draft," if target and draft else ""
-    )
+    own = result["num_bytes_target"], result["num_bytes_draft"]
+    parts = f", {' of the target and '.join(map(format_bytes, own))} of its draft," if all(own) else ""
     out.line(
         f"{result['package']}: {format_bytes(result['num_bytes_source'])} became "
         f"{format_bytes(result['num_bytes_package'])}{parts} in {result['seconds']:.1f} s "

@@ -44,7 +44,8 @@ def serve(
     template_var: TemplateVar = None,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
     learn: Annotated[
-        bool, typer.Option("--learn", help="Train the MLP speculator, or a new one, on answers while no request waits.")
+        bool,
+        typer.Option("--learn", help="Train the MLP speculator, or a new one, on answers while no request waits."),
     ] = False,
     drafting: Drafting,
     runtime: Runtime,

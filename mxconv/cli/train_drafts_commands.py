@@ -183,7 +183,7 @@ def draft(
     output: OutputFolder,
     start: Annotated[Path | None, typer.Option(help="A Llama with the same tokens to begin with.")] = None,
     hidden_size: Annotated[int, typer.Option(min=2, help="Hidden size of a new model.")] = 256,
-    intermediate_size: Annotated[int | None, typer.Option(min=1, help="Size of its MLP.")] = None,
+    intermediate_size: Annotated[int | None, typer.Option(min=1, help="MLP size of a new model.")] = None,
     layers: Annotated[int, typer.Option(min=1, help="Layers of a new model.")] = 4,
     heads: Annotated[int, typer.Option(min=1, help="Attention heads of a new model.")] = 4,
     loss: Annotated[
