@@ -83,7 +83,8 @@ def print_exactness(result: dict[str, Any], out: Output) -> None:
         target = f"{exact}; {result['bits_per_weight']:.2f} bits a weight of {quantized}, the others in 16"
         draft = "4 of these bits (BSFP), which take no bytes of their own"
     else:
-        where = " as they are" if result["lossless"] else ", which stay there and are no part of the package"
+        kept = "" if rounded else " as they are"
+        where = kept if result["lossless"] else ", which stay there and are no part of the package"
         target = f"exact, {weights.rstrip(',')}{where}"
         draft = (
             f"{quantized} in 4 bits (MXFP4), {result['bits_per_weight']:.2f} a weight with scales and the output head"
