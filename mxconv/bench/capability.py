@@ -5,16 +5,24 @@ rates beside it, so it holds when the machine's own rates move. The last-level c
 Linux lists.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from mxconv import __version__
 from mxconv.bench.kernel_speed import KernelResult
-from mxconv.bench.machine import Machine, listed_cache_bytes, native_engine
+from mxconv.bench.machine import Machine, implementations, listed_cache_bytes, native_engine, this_machine
 from mxconv.bench.rates import PeakArithmetic, ReadBandwidth, Spread, spread
 from mxconv.cost.hardware import BANDWIDTH, CACHE, FRACTIONS, PEAKS, THIS_MACHINE
+from mxconv.kernels.engine import usable_processors
+from mxconv.report.output_file import write_output
+from mxconv.system.processor import cpu_name
 
 FORMS = {"float": "fp32", "bf16": "bf16", "int8": "int8"}  # of the engine, of a hardware description
 SAMPLE_BYTES = 1 << 27  # of bandwidth
+QUICK_SAMPLES = 8
+QUICKLY = ", measured in two seconds; `mxconv bench machine --write` measures kernels too"
 
 
 @dataclass(frozen=True)
@@ -52,20 +60,38 @@ def measure_capability(implementations: Sequence[str], num_threads: int, num_sam
     return Capability(spread(read), rows, listed_cache_bytes())
 
 
-def to_toml(capability: Capability, machine: Machine, results: Iterable[KernelResult] = ()) -> str:
-    """The description of this machine by its best instruction set."""
+def measured_quickly(folder: Path) -> Path:
+    """Return the description of this processor in a cache folder, measured in two seconds where it has none.
+
+    It has bandwidth and peaks alone. Its name changes with the processor, kernels, threads and version of mxconv.
+    """
+    (name,), num_threads = implementations(), usable_processors()
+    key = hashlib.sha256(repr((__version__, cpu_name(), name, num_threads)).encode()).hexdigest()[:16]
+    path = folder / f"{key}.toml"
+
+    def write(partial: Path) -> None:
+        capability = measure_capability([name], num_threads, QUICK_SAMPLES)
+        partial.write_text(to_toml(capability, this_machine(num_threads), note=QUICKLY), encoding="utf-8")
+
+    if not path.is_file():
+        write_output(path, write)
+    return path
+
+
+def to_toml(capability: Capability, machine: Machine, results: Iterable[KernelResult] = (), note: str = "") -> str:
+    """The description of this machine by its best instruction set, with a note at the end of its one line."""
     best = capability.peaks[0].implementation
     threads = machine.described.partition(",")[0]
     source = f"measured by `mxconv bench machine`: {threads}, {best}, {machine.compiler}"
     cache = capability.last_level_cache_bytes
     lines = [
         f'name = "{THIS_MACHINE}"',
-        f"description = {_quoted(f'{machine.cpu}, {threads}, {best}')}",
+        f"description = {_quoted(f'{machine.cpu}, {threads}, {best}{note}')}",
         f"{BANDWIDTH} = {capability.read_bandwidth.median:.2f}",
         *([] if cache is None else [f"{CACHE} = {cache}"]),
         "",
         f"[{PEAKS}]",
-        *(f"{p.form} = {p.giga_multiply_adds_per_second:.1f}" for p in capability.peaks if p.implementation == best),
+        *(f"{p.form} = {p.giga_multiply_adds_per_second:.3f}" for p in capability.peaks if p.implementation == best),
         "",
         "[sources]",
         f"{BANDWIDTH} = {_quoted(source)}",

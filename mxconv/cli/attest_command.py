@@ -21,15 +21,14 @@ PASSWORD = "MXCONV_KEY_PASSWORD"
 def attest(
     package: Annotated[Path, typer.Argument(help="The package: a folder whose certificate `verify --write` stored.")],
     private_key: Annotated[
-        Path,
-        typer.Option(help=f"PEM, on P-256, P-384 or P-521; its password is asked for, or in {PASSWORD}."),
+        Path, typer.Option(help=f"Key in PEM, on P-256, P-384 or P-521; its password is asked for, or in {PASSWORD}.")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="PACKAGE.attestation.json, beside it, by default.")
+        Path | None, typer.Option("--output", "-o", help="The file to write, by default beside the package.")
     ] = None,
-    signing_certificate: Annotated[Path | None, typer.Option(help="PEM: the certificate of that key.")] = None,
+    signing_certificate: Annotated[Path | None, typer.Option(help="Certificate of that key, in PEM.")] = None,
     certificate_chain: Annotated[
-        list[Path] | None, typer.Option(help="PEM: certificates from its issuer on. Repeatable.")
+        list[Path] | None, typer.Option(help="Certificates in PEM, from its issuer on. Repeatable.")
     ] = None,
     force: Force = False,
     json_output: Json = False,
@@ -62,14 +61,14 @@ def attest(
 class AttestationOptions:
     """The signer whose statement about the package is wanted."""
 
-    attestation: Annotated[Path | None, typer.Option(help="Check this file of `mxconv attest`, too.")] = None
+    attestation: Annotated[Path | None, typer.Option(help="A file of `mxconv attest` to check too.")] = None
     identity: Annotated[
         str | None,
-        typer.Option(help="Who must have signed: the e-mail address, URI or DNS name in the certificate."),
+        typer.Option(help="Signer that is required: the e-mail address, URI or DNS name in the certificate."),
     ] = None
-    public_key: Annotated[Path | None, typer.Option(help="PEM: the key that must have signed.")] = None
+    public_key: Annotated[Path | None, typer.Option(help="Public key in PEM that must have signed.")] = None
     certificate_chain: Annotated[
-        list[Path] | None, typer.Option(help="PEM: certificates to trust, down to the root. Repeatable.")
+        list[Path] | None, typer.Option(help="Certificates in PEM to trust, down to the root. Repeatable.")
     ] = None
 
     def check(self, package: Path) -> "Attestation | None":

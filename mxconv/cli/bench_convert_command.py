@@ -34,7 +34,7 @@ def convert(
     source: Annotated[str | None, typer.Argument(help="A local checkpoint; random weights without one.")] = None,
     codec: Annotated[
         list[str] | None,
-        typer.Option(help="mxfp4 or bsfp; repeatable; both by default.", autocompletion=one_of("mxfp4", "bsfp")),
+        typer.Option(help="Codec: mxfp4 or bsfp; both by default. Repeatable.", autocompletion=one_of("mxfp4", "bsfp")),
     ] = None,
     num_bytes: Annotated[int, size_option("Size of the random checkpoint.")] = 1_000_000_000,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 3,
@@ -45,9 +45,9 @@ def convert(
     threads: Threads = None,
     json_output: Json = False,
 ) -> None:
-    """Gigabytes a second of 16-bit input beside those of a copy.
+    """Measure a conversion beside a copy of the same bytes.
 
-    Cold and warm, with peak memory.
+    Figures are gigabytes of 16-bit input a second, cold and warm, and peak memory.
     """
     import tempfile
     from typing import cast, get_args

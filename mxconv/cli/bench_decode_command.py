@@ -68,10 +68,10 @@ def decode(
     levels: LevelOptions,
     batch: Annotated[
         str | None,
-        typer.Option(help="Instead: so many sequences side by side, one number or several joined by commas: 1,4,8."),
+        typer.Option(help="Measure so many sequences side by side in place of one, joined by commas: 1,4,8."),
     ] = None,
     ablation: Annotated[
-        bool, typer.Option("--ablation", help="Also the 4-bit draft, alone and with all, with float32 activations.")
+        bool, typer.Option("--ablation", help="Measure the 4-bit draft with float32 activations too.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="A folder for pictures: acceptance by prompt and place.")] = None,
     num_tokens: Widths = "1,4,8",
@@ -80,17 +80,17 @@ def decode(
     device: Device = "cpu",
     source: Annotated[
         str | None,
-        typer.Option(help="With --device cuda: the 16-bit checkpoint; by default the one that the package names."),
+        typer.Option(help="The 16-bit checkpoint for --device cuda; the one that the package names by default."),
     ] = None,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Tokens a second without drafts, with each, and with all.
+    """Measure tokens a second without drafts, with each, and with all.
 
-    Also with lengths and levels that are chosen while it decodes.
+    Lengths and levels that are chosen while it decodes are measured too.
 
-    With --batch: tokens a second of several sequences side by side.
-    With --device cuda: transformers on a GPU, the checkpoint in 16 bits, the package, and with its self-draft.
+    Several sequences are decoded side by side with --batch. --device cuda measures transformers on a GPU: the
+    checkpoint in 16 bits, the package, and the package with its self-draft.
     """
     from mxconv.bench.decode_speed import DEFAULT_PROMPTS
 

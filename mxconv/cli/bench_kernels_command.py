@@ -44,15 +44,15 @@ def kernels(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{', '.join(ON_CPU[:-1])} or {ON_CPU[-1]}; on a GPU mxfp4-bf16, and no fp16, mxint8, mx2 or "
-            "mxfp4-fp32; repeatable; all by default.",
+            help=f"Kernel: {', '.join(ON_CPU[:-1])} or {ON_CPU[-1]}; on a GPU mxfp4-bf16, and no fp16, mxint8, mx2 or "
+            "mxfp4-fp32. All by default. Repeatable.",
             autocompletion=one_of(*ON_CPU, "mxfp4-bf16"),
         ),
     ] = None,
     kernel: Annotated[
         list[str] | None,
         typer.Option(
-            help="Implementation, or all; repeatable; this processor's best by default.", autocompletion=native_kernels
+            help="Implementation, or all; this processor's best by default. Repeatable.", autocompletion=native_kernels
         ),
     ] = None,
     num_tokens: Widths = "1,2,4,8,16",
@@ -66,10 +66,10 @@ def kernels(
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """A matrix times a few tokens, by format and instruction set.
+    """Multiply a matrix and tokens, by format and instruction set.
 
-    With --device cuda: on a GPU, by format, beside torch's BF16 product. Replays of CUDA graphs are timed, by events on
-    the GPU, so that Python's launches are not: a figure is the mean of at least 32 products, one after the other.
+    A GPU (--device cuda) is measured by format, beside torch's BF16 product. Replays of CUDA graphs are timed by events
+    on the GPU, so that launches are not: a figure is the mean of at least 32 products, one after the other.
     """
     shape = (out_features, in_features)
     if is_gpu(context, device, ("kernel", "threads", "roofline")):

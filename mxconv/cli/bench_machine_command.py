@@ -21,7 +21,7 @@ TABLE = {
 
 def machine(
     num_tokens: Widths = "1,2,4,8,16",
-    kernels: Annotated[bool, typer.Option(help="Also measure which share of the roofline each kernel reaches.")] = True,
+    kernels: Annotated[bool, typer.Option(help="Measure which share of the roofline each kernel reaches.")] = True,
     out_features: Rows = 8192,
     in_features: RowLength = 8192,
     samples: Samples = 20,
@@ -31,7 +31,7 @@ def machine(
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Read bandwidth, multiply-add peaks, and where kernels lie below."""
+    """Measure read bandwidth, multiply-add peaks and kernels below."""
     from mxconv.bench.machine import implementations, this_machine
 
     names = implementations(["all"])

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from mxconv.bench.gpu_clock import GpuMachine
     from mxconv.bench.machine import Machine
 
-Device = Annotated[str, typer.Option(help="cpu; or cuda, cuda:1: an NVIDIA GPU, see docs/gpu.md.")]
-Widths = Annotated[str, typer.Option(help="Tokens of a product or a forward pass, joined by commas; each 1 to 64.")]
+Device = Annotated[str, typer.Option(help="Device: cpu; cuda or cuda:1 is an NVIDIA GPU, see docs/gpu.md.")]
+Widths = Annotated[str, typer.Option(help="Tokens of a product or forward pass, joined by commas, each 1 to 64.")]
 Rows = Annotated[int, typer.Option(min=1, max=1 << 20, help="Rows of the matrix.")]
 RowLength = Annotated[int, typer.Option(min=1, max=1 << 20, help="Columns of the matrix.")]
 Samples = Annotated[int, typer.Option(min=20, help="Samples of each figure.")]

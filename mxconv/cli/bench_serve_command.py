@@ -49,14 +49,14 @@ def serve(
     ] = None,
     *,
     url: Annotated[str | None, typer.Option(help="Use a running `mxconv serve` instead.")] = None,
-    plain_url: Annotated[str | None, typer.Option(help="With --url: one that serves the target alone.")] = None,
+    plain_url: Annotated[str | None, typer.Option(help="A server of the target alone, beside --url.")] = None,
     concurrency: Annotated[str, typer.Option(help="Requests at a time, joined by commas.")] = "1,2,4,8,16",
     rate: Annotated[
-        str | None, typer.Option(help="Instead: requests a second that arrive at random (Poisson), by commas.")
+        str | None, typer.Option(help="Requests a second at random (Poisson) in place of --concurrency, by commas.")
     ] = None,
     num_requests: Annotated[int, typer.Option(min=1, max=10_000, help="Requests of each load.")] = 32,
     prompts: PromptOptions,
-    temperature: Annotated[float, typer.Option(min=0, max=100, help="Of draws; request number i has the seed i.")] = 0,
+    temperature: Annotated[float, typer.Option(min=0, max=100, help="Randomness; request i has the seed i.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How often each load is measured.")] = 1,
     levels: LevelOptions,
     max_sequences: MaxSequences = 16,
@@ -68,9 +68,9 @@ def serve(
     force: Force = False,
     json_output: Json = False,
 ) -> None:
-    """Tokens a second and waiting times over HTTP.
+    """Measure tokens a second and waiting times over HTTP.
 
-    With drafts and without, in turns; every request must have the same tokens at every load and both ways.
+    Drafts are on and off in turns; every request must have the same tokens at every load and both ways.
     """
     from mxconv.bench.machine import implementations, native_engine, this_machine
 

@@ -11,7 +11,7 @@ import typer
 from mxconv.cli.common_options import grouped
 from mxconv.cli.decode_options import ConstraintOptions, Drafting, Runtime, SamplingOptions, TemplateVar, variables_of
 from mxconv.cli.output import Output
-from mxconv.errors import ModelError, install_line
+from mxconv.errors import ModelError, MxconvError, install_line
 
 if TYPE_CHECKING:
     from mxconv.decode import Options
@@ -74,7 +74,7 @@ def chat(
                     run_command(text, conversation, out)
                 elif text:
                     _reply(conversation, text, out)
-            except ModelError as error:  # of this turn; the next one may do
+            except MxconvError as error:  # of this turn; the next one may do
                 out.line(f"mxconv: {error}", "red")
             except QuitError:
                 break
@@ -140,7 +140,7 @@ def run_command(line: str, conversation: "Conversation", out: Output) -> None:
 
     Raises:
         QuitError: it ends the conversation.
-        ModelError: there is no such command, or it cannot be done.
+        MxconvError: there is no such command, or it cannot be done.
     """
     name, _, rest = line.partition(" ")
     rest = rest.strip()
@@ -155,23 +155,20 @@ def run_command(line: str, conversation: "Conversation", out: Output) -> None:
         case "/stats":
             _print_statistics(conversation, out)
         case "/save":
-            _save(rest, conversation)
+            _save(rest, conversation, out)
             out.line(f"{len(conversation.messages)} messages in {rest}", "dim")
         case _:
             raise ModelError(f"{name}: no command; /system, /stats, /save, /quit and /help are there.")
 
 
-def _save(name: str, conversation: "Conversation") -> None:
+def _save(name: str, conversation: "Conversation", out: Output) -> None:
+    from mxconv.report.output_file import check_output
+
     if not name:
         raise ModelError("/save: 0 files named; one is required. Write /save FILE.")
-    try:
-        with Path(name).expanduser().open("x", encoding="utf-8") as file:
-            json.dump({"messages": conversation.messages}, file, ensure_ascii=False, indent=1)
-            file.write("\n")
-    except FileExistsError as error:
-        raise ModelError(f"{name}: exists; nothing is overwritten. Choose another file.") from error
-    except OSError as error:
-        raise ModelError(f"{name}: cannot be written ({error.strerror}). Check the path.") from error
+    path = Path(name).expanduser()
+    check_output(path, None)
+    out.write_text(path, json.dumps({"messages": conversation.messages}, ensure_ascii=False, indent=1) + "\n")
 
 
 def _print_statistics(conversation: "Conversation", out: Output) -> None:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 WORKERS = Annotated[
     str,
     typer.Option(
-        help="threads; ray, a cluster of this machine; ray:auto or ray:HOST:PORT, one that runs (extra `ray`).",
+        help="Workers: threads; ray, a new cluster here; ray:auto or ray:HOST:PORT, a running one (extra `ray`).",
         autocompletion=one_of("threads", "ray", "ray:auto"),
     ),
 ]
 
 MEMORY = Annotated[
     int | None,
-    size_option("Most bytes that a worker may need: its slices become small enough."),
+    size_option("Most bytes of memory that each worker may need."),
 ]
 
 

@@ -23,9 +23,9 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object as the last 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 Package = Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")]
-MaxNewTokens = Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Most tokens to generate for each prompt.")]
 Threads = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Threads of native kernels; all processors by default.")
+    int | None, typer.Option(min=1, max=1024, help="Threads of the native kernels; all processors by default.")
 ]
 Kernel = Annotated[
     str | None,
@@ -48,10 +48,10 @@ def parse_bytes(text: str | int) -> int:
 
 def size_option(help: str) -> Any:
     """An option that takes a number of bytes."""
-    return typer.Option(help=f"{help} Such as 5GB or 512MiB.", parser=parse_bytes, metavar="SIZE")
+    return typer.Option(help=f"{help[:-1]} (such as 5GB or 512MiB).", parser=parse_bytes, metavar="SIZE")
 
 
-KvBytes = Annotated[int | None, size_option("Bytes of keys and values of all sequences that run side by side.")]
+KvBytes = Annotated[int | None, size_option("Most bytes for the keys and values of all sequences together.")]
 
 
 def numbers_of(

@@ -15,11 +15,12 @@ def one_of(*names: str) -> Offer:
 
 def choice(purpose: str, *names: str) -> Any:
     """An option that takes one of some names, in capitals too; the library checks it."""
-
-    def lower(value: str | None) -> str | None:
-        return None if value is None else value.lower()
-
-    return typer.Option(help=f"{purpose}: {', '.join(names)}.", autocompletion=one_of(*names), callback=lower)
+    return typer.Option(
+        help=f"{purpose}.",
+        metavar="|".join(names),
+        autocompletion=one_of(*names),
+        callback=lambda value: value and value.lower(),
+    )
 
 
 def kernels(incomplete: str) -> list[str]:

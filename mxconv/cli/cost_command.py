@@ -8,44 +8,47 @@ import typer
 
 from mxconv.cli import completion
 from mxconv.cli.common_options import Force, Json, numbers_of
+from mxconv.cli.help_page import FIRST, LOAD
 from mxconv.cli.output import Output, check_outputs
 
 if TYPE_CHECKING:
     from mxconv.arch.model_sizes import ModelSizes
+    from mxconv.cost.hardware import Hardware
     from mxconv.cost.levels import CostLevel
 
 
 def cost(
-    package: Annotated[Path | None, typer.Argument(help="A package; its levels are the hierarchy.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A config.json instead; no weights are needed.")] = None,
+    package: Annotated[Path | None, typer.Argument(help="A package, whose levels are the hierarchy.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A config.json in place of a package.")] = None,
     trace: Annotated[
-        list[Path] | None, typer.Option(help="What `generate --trace` wrote; repeatable, one file a strategy.")
+        list[Path] | None, typer.Option(help="A file of `generate --trace`. Repeatable.", rich_help_panel=FIRST)
     ] = None,
     hardware: Annotated[
         str, typer.Option(help="A name, or a .toml file; `list` shows the names.", autocompletion=completion.hardware)
     ] = "this-machine",
     model: Annotated[
-        Literal["speedup", "throughput", "accelerator", "roofline", "all"], typer.Option(help="Which model answers.")
+        Literal["speedup", "throughput", "accelerator", "roofline", "all"], typer.Option(help="Model that answers.")
     ] = "all",
     acceptance: Annotated[
         str | None,
-        typer.Option(help="Probability that a draft token is accepted: of the 4-bit draft, then of the next: 0.9,0.6."),
+        typer.Option(help="Probability that a draft token is accepted, by draft level, outermost first: 0.9,0.6."),
     ] = None,
     num_draft_tokens: Annotated[
-        str | None,
-        typer.Option(help="Draft tokens a round, means too: one, or one a draft level; the fastest by default."),
+        str | None, typer.Option(help="Draft tokens in each round, by draft level; the fastest by default.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="Sequences decoded together.")] = 1,
     context: Annotated[int, typer.Option(min=1, max=1 << 24, help="Positions in each cache.")] = 1024,
-    window: Annotated[int, typer.Option(min=1, max=1 << 24, help="Positions that SPIRe's sparse caches keep.")] = 64,
+    window: Annotated[
+        int, typer.Option(min=1, max=1 << 24, help="Window of sparse caches.", rich_help_panel=LOAD)
+    ] = 64,
     kv_dtype: Annotated[
         Literal["fp32", "bf16", "fp16", "fp8", "int8"] | None,
-        typer.Option(help="Of the cache: bf16 by default, fp32 for a package, as mxconv keeps it."),
+        typer.Option(help="Type of the cache: bf16 by default, fp32 for a package, as mxconv keeps it."),
     ] = None,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Speed-up over acceptance and length.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Print the speed-up over acceptance and length.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw --figure into a .png or .svg file.")] = None,
     figure: Annotated[
-        Literal["draft", "two-drafts", "throughput-maps", "roofline"], typer.Option(help="What --plot draws.")
+        Literal["draft", "two-drafts", "throughput-maps", "roofline"], typer.Option(help="Figure of --plot.")
     ] = "draft",
     html: Annotated[Path | None, typer.Option(help="Write one HTML page with all tables and pictures.")] = None,
     force: Force = False,
@@ -89,7 +92,7 @@ def cost(
     question = Question(
         architecture,
         strategies,
-        open_hardware(hardware),
+        _hardware(hardware),
         Workload(batch, context, kv_dtype or ("bf16" if package is None else "fp32"), window),
         None if num_draft_tokens is None else numbers_of("--num-draft-tokens", num_draft_tokens, float),
         MODELS if model == "all" else [model],
@@ -108,6 +111,19 @@ def cost(
 
         out.write_text(html, render_cost_page(question, report))
     out.json(report)
+
+
+def _hardware(name: str) -> "Hardware":
+    """A description by its name; this processor's own is measured in two seconds where nobody measured it longer."""
+    from mxconv.cost.hardware import THIS_MACHINE, hardware_names, open_hardware, read_hardware
+
+    if name != THIS_MACHINE or name in hardware_names():
+        return open_hardware(name)
+    from huggingface_hub import cached_assets_path
+
+    from mxconv.bench.capability import measured_quickly
+
+    return read_hardware(measured_quickly(cached_assets_path("mxconv", "hardware", "measured")))
 
 
 def _levels(

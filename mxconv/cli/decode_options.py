@@ -28,10 +28,10 @@ Chat = Annotated[bool, typer.Option("--chat", help="Put prompts into the model's
 ChatOrRaw = Annotated[
     bool | None,
     typer.Option(
-        "--chat/--raw", help="Put prompts into the model's chat template, by default where it has one; or not."
+        "--chat/--raw", help="Use the model's chat template, as by default where it has one, or the bare text."
     ),
 ]
-System = Annotated[str | None, typer.Option(help="In the chat template: a system message before each prompt.")]
+System = Annotated[str | None, typer.Option(help="A system message before each prompt, in the chat template.")]
 
 TemplateVar = Annotated[
     list[str] | None,
@@ -46,7 +46,7 @@ class PromptOptions:
     """The prompts of a benchmark."""
 
     prompts: Annotated[
-        Path | None, typer.Option(help="A .jsonl file, `prompt` or `messages` a line; a few by default.")
+        Path | None, typer.Option(help="A .jsonl file of prompts (`prompt`, `messages`); a few by default.")
     ] = None
     chat: Chat = False
     system: System = None
@@ -66,19 +66,19 @@ class LevelOptions:
 
     levels: Annotated[
         str | None,
-        typer.Option(help="Comma-separated levels to use. The first, any model, is the target; by default all."),
+        typer.Option(help="Levels to use, joined by commas; the first, any model, is the target. All by default."),
     ] = None
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="A further draft below the others, as for quantize: prompt-lookup, ngram:TABLE. Repeatable.",
+            help="A further draft below the others, as in quantize: prompt-lookup, ngram:TABLE. Repeatable.",
             autocompletion=drafts,
         ),
     ] = None
     tree: Annotated[
         str,
         typer.Option(
-            help="Trees of drafts: auto (what pays; chains where lengths are given), chain, or the most nodes.",
+            help="Shape of drafts: auto (the fastest; chains where lengths are given), chain, or the most nodes.",
             autocompletion=one_of("auto", "chain"),
         ),
     ] = "auto"
@@ -107,14 +107,14 @@ class Drafting(LevelOptions):
     num_draft_tokens: Annotated[
         str | None,
         typer.Option(
-            help="Draft tokens a round: one number, or one a draft level: 8,4; auto: what pays, measured.",
+            help="Draft tokens in each round: one number, or one for each draft level (8,4), or auto, the fastest.",
             autocompletion=one_of("auto"),
         ),
     ] = None
     confidence: Annotated[
         str | None,
         typer.Option(
-            help="Stop drafting below this probability: one number, or one a draft level. Without it auto chooses."
+            help="Probability below which drafting stops: one number, or one for each draft level; chosen by default."
         ),
     ] = None
 
@@ -155,21 +155,19 @@ class SamplingOptions:
         typer.Option(min=0, max=1, help="Draw from tokens at least this many times as likely as the likeliest."),
     ] = None
     repetition_penalty: Annotated[
-        float | None,
-        typer.Option(min=0.001, max=1000, help="Above 1: against tokens that prompt or answer have; 1: none."),
+        float | None, typer.Option(min=0.001, max=1000, help="Penalty on tokens of prompt and answer; 1 is none.")
     ] = None
     presence_penalty: Annotated[
-        float | None, typer.Option(min=-2, max=2, help="Above 0: against tokens that the answer has; 0: none.")
+        float | None, typer.Option(min=-2, max=2, help="Penalty on tokens that the answer has; 0 is none.")
     ] = None
     frequency_penalty: Annotated[
         float | None,
-        typer.Option(min=-2, max=2, help="Above 0: against them for every time that it has them; 0: none."),
+        typer.Option(min=-2, max=2, help="Penalty on tokens for each time that the answer has them; 0 is none."),
     ] = None
     logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID=BIAS", help="Add -100 to 100 to the logit of a token id. Repeatable."),
+        list[str] | None, typer.Option(metavar="ID=BIAS", help="Number to add to the logit of a token id. Repeatable.")
     ] = None
-    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of random draws.")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of random draws.")] = 0
 
     @property
     def given(self) -> "Asked":
@@ -195,9 +193,9 @@ class SamplingOptions:
 class ConstraintOptions:
     """What an answer must look like."""
 
-    json_schema: Annotated[Path | None, typer.Option(help="A file with the JSON Schema that an answer fits.")] = None
-    regex: Annotated[str | None, typer.Option(help="A regular expression that a whole answer matches.")] = None
-    grammar: Annotated[Path | None, typer.Option(help="A file with its grammar, in GBNF or Lark.")] = None
+    json_schema: Annotated[Path | None, typer.Option(help="A file with a JSON Schema that the answer fits.")] = None
+    regex: Annotated[str | None, typer.Option(help="A regular expression that the whole answer must match.")] = None
+    grammar: Annotated[Path | None, typer.Option(help="A file with the grammar of the answer, in GBNF or Lark.")] = None
 
     @property
     def given(self) -> "Constraint | None":
@@ -222,13 +220,12 @@ class Runtime:
 
     kernel: Kernel = None
     threads: Threads = None
-    kv_dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"],
-        typer.Option(help="Keys and values in caches: fp32, or rounded to 16 bits; each is exact in itself."),
-    ] = "fp32"
+    kv_dtype: Annotated[Literal["fp32", "bf16", "fp16"], typer.Option(help="Type of keys and values in caches.")] = (
+        "fp32"
+    )
     weights: Annotated[
         Literal["auto", "map", "copy"],
-        typer.Option(help="Weights stay in their mapped files (map), or go into large pages: copy, or auto by memory."),
+        typer.Option(help="Place of weights: mapped files (map), large pages (copy), or by memory (auto)."),
     ] = "auto"
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":

@@ -25,28 +25,27 @@ if TYPE_CHECKING:
 def evaluate(
     package: Package,
     *,
-    texts: Annotated[Path | None, typer.Option(help="A text, or a .jsonl file with a `text` a line.")] = None,
+    texts: Annotated[Path | None, typer.Option(help="A file of text, or .jsonl with `text` in each line.")] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="Or prompts (.jsonl: `prompt`, `messages`), which the target answers first.")
+        Path | None, typer.Option(help="A .jsonl file of prompts (`prompt`, `messages`), which the target answers.")
     ] = None,
     chat: Chat = False,
     system: System = None,
     max_new_tokens: MaxNewTokens = 64,
-    tokens: Annotated[int, typer.Option(min=1, help="Of the texts, or of the answers, at most.")] = 16_384,
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the texts or answers.")] = 16_384,
     context: Annotated[
-        int, typer.Option(min=8, help="Tokens of a window of texts, of which the second half counts.")
+        int, typer.Option(min=8, help="Tokens of each window of a text, of which the second half counts.")
     ] = 512,
     levels: Annotated[
-        str | None, typer.Option(help="Comma-separated levels to compare with the target; by default all.")
+        str | None, typer.Option(help="Levels to compare with the target, joined by commas; all by default.")
     ] = None,
     activations: Annotated[
-        Literal["int8", "fp32"],
-        typer.Option(help="What weights of 4 and 8 bits multiply: int8, as in drafts; fp32 shows the weights alone."),
+        Literal["int8", "fp32"], typer.Option(help="Type that 4-bit weights multiply: int8, as in drafts, or fp32.")
     ] = "int8",
     by_layer: Annotated[
-        bool, typer.Option("--by-layer", help="Which parts cost most: the target with one of them in 4 bits.")
+        bool, typer.Option("--by-layer", help="Show which parts cost most: the target with one of them in 4 bits.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="With --by-layer: draw them into a .png or .svg file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="A .png or .svg file for the picture of --by-layer.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub package.")] = None,
     runtime: Runtime,
     write: Annotated[bool, typer.Option("--write", help="Store the levels' figures in the manifest.")] = False,
@@ -55,8 +54,8 @@ def evaluate(
 ) -> None:
     """Measure how near each level is to the target.
 
-    Perplexity, KL divergence and agreement of next-token distributions. Every level is a model by itself here, with its
-    whole output head.
+    The figures are perplexity, KL divergence and agreement of next-token distributions. Every level is a model by
+    itself here, with its whole output head.
     """
     from mxconv.package.manifest import read_manifest, replace_manifest
     from mxconv.package.package_folder import check_writable

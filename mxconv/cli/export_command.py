@@ -17,14 +17,14 @@ def export(
     package: Package,
     to: Annotated[
         Literal["gguf", "compressed-tensors", "safetensors"],
-        typer.Option(help="llama.cpp; vLLM and transformers; a plain 16-bit checkpoint."),
+        typer.Option(help="Format: for llama.cpp, for vLLM and transformers, or a plain 16-bit checkpoint."),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="A folder. GGUF: a folder for all levels, or a .gguf file for one.")
+        Path, typer.Option("--output", "-o", help="A folder; GGUF: a folder for all levels, or a .gguf file for one.")
     ],
     level: Annotated[
         Literal["target", "draft"] | None,
-        typer.Option(help="GGUF and safetensors: the 16-bit target, or the 4-bit draft."),
+        typer.Option(help="Level to export to GGUF or safetensors: the 16-bit target, or the 4-bit draft."),
     ] = None,
     force: Force = False,
     json_output: Json = False,

@@ -1,5 +1,6 @@
 """`mxconv generate`: decode prompts with the levels of a package."""
 
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -51,9 +52,9 @@ def generate(
     package: Package,
     *,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", help="A prompt; -, or no option, reads it from standard input.")
+        str | None, typer.Option("--prompt", "-p", help="A prompt; - or no prompt reads it from standard input.")
     ] = None,
-    prompts: Annotated[Path | None, typer.Option(help="A .jsonl file with a `prompt` a line.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="A .jsonl file of prompts (`prompt`, `messages`).")] = None,
     max_new_tokens: MaxNewTokens = 64,
     drafting: Drafting,
     sampling: SamplingOptions,
@@ -64,7 +65,7 @@ def generate(
         Literal["coupled", "rejection", "block"],
         typer.Option(
             help="How drafts are verified when tokens are drawn: coupled gives the same tokens with any drafts or "
-            "none; rejection, token by token, and block, by whole paths, give the same distribution."
+            "none; rejection (token by token) and block (whole paths) give the same distribution."
         ),
     ] = "coupled",
     chat: ChatOrRaw = None,
@@ -72,9 +73,11 @@ def generate(
     template_var: TemplateVar = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
     runtime: Runtime,
-    check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Decode without drafts too, and compare.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print what each level computed and proposed.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level; inspect draws it.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write rounds and levels for `inspect` into a .jsonl file.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Decode: drafts guess, the target decides every token. Ctrl-C ends it with what there is.
@@ -82,6 +85,7 @@ def generate(
     How tokens are chosen is as generation_config.json recommends, greedy without; options win.
     """
     from mxconv.errors import ModelError
+    from mxconv.report.output_file import check_output
     from mxconv.speculation.prompts import given_prompts, text_of
     from mxconv.speculation.trace_lines import trace_lines
     from mxconv.text.chat_templates import read_templates
@@ -105,7 +109,7 @@ def generate(
         "constraint": constraint.given,
     }
     if trace is not None:
-        check_new_trace(trace)
+        check_output(trace, None)
     streams = prompt is not None and not json_output
     with (
         runtime.load(package, drafting) as model,
@@ -154,9 +158,9 @@ def generate(
         if decoded.plain_seconds is not None:  # texts share passes: there is one speed, that of all
             members |= {"plain_seconds": decoded.plain_seconds}
             members["geomean_speedup"] = decoded.plain_seconds / decoded.seconds
-    if trace is not None:
-        _write_trace(trace, lines)
     out = Output(json_output)
+    if trace is not None:
+        out.write_text(trace, "".join(json.dumps(line) + "\n" for line in lines))
     print_results(members, out, not streams, stats)
     _tell_empty(decoded.answers, in_chat)
     out.json(members)
@@ -260,26 +264,3 @@ def _tell_empty(answers: "Sequence[Answer | BatchAnswer]", in_chat: bool) -> Non
 def _plain(options: "Options") -> "Options":
     """The same options without drafts."""
     return {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}
-
-
-def check_new_trace(path: Path) -> None:
-    """Check before the work that a trace can be created."""
-    from mxconv.errors import ModelError
-
-    if path.exists():
-        raise ModelError(f"{path}: exists; nothing is overwritten. Choose another file.")
-    if not path.parent.is_dir():
-        raise ModelError(f"{path}: its folder does not exist; an existing folder is required. Create it first.")
-
-
-def _write_trace(path: Path, lines: list[dict[str, Any]]) -> None:
-    """A line an entry."""
-    import json
-
-    from mxconv.errors import ModelError
-
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be written ({error.strerror}). Check the path.") from error

@@ -11,21 +11,21 @@ from mxconv.report.tables import format_bytes
 
 
 def push(
-    package: Annotated[Path, typer.Argument(help="The package.")],
-    repo_id: Annotated[str, typer.Argument(help="Where to: OWNER/NAME, created where it is missing.")],
+    package: Annotated[Path, typer.Argument(help="The package, a folder.")],
+    repo_id: Annotated[str, typer.Argument(help="Repository OWNER/NAME, created where it is missing.")],
     private: Annotated[bool, typer.Option("--private", help="Create the repository private.")] = False,
     revision: Annotated[str | None, typer.Option(help="A branch, created where it is missing.")] = None,
-    message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
+    message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None,
     drafts_only: Annotated[
         bool, typer.Option("--drafts-only", help="Leave the target out; it stays on the Hub under its own id.")
     ] = False,
     recipe: Annotated[
-        bool, typer.Option("--recipe", help="Hashes alone, from which mxconv builds the package out of its source.")
+        bool, typer.Option("--recipe", help="Upload hashes alone, from which the package is built again.")
     ] = False,
     measurements: Annotated[
-        Path | None, typer.Option(help="What `mxconv bench decode --json` printed, for the card's table.")
+        Path | None, typer.Option(help="A file with what `mxconv bench decode --json` printed, for the card's table.")
     ] = None,
-    attestation: Annotated[Path | None, typer.Option(help="What `mxconv attest` wrote; uploaded beside it.")] = None,
+    attestation: Annotated[Path | None, typer.Option(help="A file of `mxconv attest`, uploaded too.")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of a repository that is no package, and an edited card.")
     ] = False,
@@ -67,7 +67,7 @@ def push(
 
 
 def pull(
-    repo_id: Annotated[str, typer.Argument(help="Hub id of a package or its recipe: OWNER/NAME; or a recipe here.")],
+    repo_id: Annotated[str, typer.Argument(help="Hub id OWNER/NAME of a package or its recipe, or a recipe's file.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder that does not exist yet; NAME by default.")
     ] = None,

@@ -34,8 +34,8 @@ def inspect(
 ) -> None:
     """Show exponent histograms and how good each 4-bit draft would be.
 
-    Also counts what falls outside the 16 exponents that hold most weights. With --tensor, each row's own histogram is
-    printed too. Of a file that `generate --trace` wrote: rounds, levels, and with --html the tree of every round.
+    It counts too what falls outside the 16 exponents that hold most weights. With --tensor, each row's own histogram is
+    printed too. A file of `generate --trace` is shown as rounds and levels, and with --html as the tree of every round.
     """
     check_outputs(force, [plot], [html])
     out = Output(json_output)

@@ -22,6 +22,7 @@ from mxconv.cli.cost_command import cost
 from mxconv.cli.evaluate_command import evaluate
 from mxconv.cli.export_command import export
 from mxconv.cli.generate_command import generate
+from mxconv.cli.help_page import CommandPage
 from mxconv.cli.hub_commands import pull, push
 from mxconv.cli.inspect_command import inspect
 from mxconv.cli.quantize_command import quantize
@@ -104,15 +105,15 @@ for command in (
     push,
     pull,
 ):
-    app.command()(command)
+    app.command(cls=CommandPage)(command)
 bench = typer.Typer(
     help="Measure kernels, decoding, serving and conversion.", no_args_is_help=True, rich_markup_mode=None
 )
 for command in (kernels, decode, serve_load, convert, machine):
-    bench.command()(command)
+    bench.command(cls=CommandPage)(command)
 train = typer.Typer(help="Make drafts from text.", no_args_is_help=True, rich_markup_mode=None)
 for command in (ngram, write_texts, speculator, spire, eagle3, dflash, draft, self_draft, mx2):
-    train.command()(command)
+    train.command(cls=CommandPage)(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")
 

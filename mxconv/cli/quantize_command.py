@@ -12,6 +12,7 @@ from mxconv.cli.common_options import Json, Revision, size_option
 from mxconv.cli.completion import choice, drafts
 from mxconv.cli.converted import package_name
 from mxconv.cli.output import Output, progress_bars
+from mxconv.cli.quantize_plan import plan_of, print_exactness, print_plan
 from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
@@ -26,30 +27,29 @@ def quantize(
             "--output",
             "-o",
             metavar="PATH",
-            help="The package: a folder that does not exist yet; or s3://BUCKET/FOLDER. By default ./NAME-CODEC.",
+            help="The package: a new folder, or s3://BUCKET/FOLDER; ./NAME-CODEC by default.",
         ),
     ] = None,
     codec: Annotated[str, choice("How matrices are stored", "mxfp4", "bsfp")] = "mxfp4",
     scale_rule: Annotated[
         str | None,
-        choice("MXFP4 block scales: ocp by default, mse with --calibrate", "ocp", "even", "ceil", "ggml", "mse"),
+        choice("MXFP4 block scales; ocp by default, mse with --calibrate", "ocp", "even", "ceil", "ggml", "mse"),
     ] = None,
     lm_head: Annotated[
         str | None,
         choice(
-            "The draft's output head. MXFP4: int8 (the default), quantize (to 4 bits) or keep (in 16 bits). BSFP: "
-            "quantize (the default), exact (all bits of the weights) or keep",
+            "Output head of the draft: 8 bits (MXFP4's default), all of BSFP's bits, 4 bits (BSFP's default) or 16",
             *("int8", "exact", "quantize", "keep"),
         ),
     ] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Tensor name pattern to leave in 16 bits; repeatable.")] = None,
-    outliers: Annotated[str, choice("BSFP: lossless, or SPEQ Algorithm 1", "exact", "rescale")] = "exact",
-    segments: Annotated[str, choice("BSFP segment table; paper is SPEQ's", "fitted", "paper")] = "fitted",
+    skip: Annotated[list[str] | None, typer.Option(help="Names of tensors to leave in 16 bits. Repeatable.")] = None,
+    outliers: Annotated[str, choice("BSFP outliers: exact, or SPEQ's Algorithm 1", "exact", "rescale")] = "exact",
+    segments: Annotated[str, choice("BSFP segment table: fitted, or SPEQ's", "fitted", "paper")] = "fitted",
     residual_bits: Annotated[str, choice("BSFP residual width", "auto", "8", "9", "10", "11", "12")] = "auto",
-    on_nonfinite: Annotated[str, choice("A tensor with NaN or infinity", "error", "keep")] = "error",
-    dtype: Annotated[str | None, choice("Round F32 weights, or all of a quantized GGUF, to", "bf16", "fp16")] = None,
+    on_nonfinite: Annotated[str, choice("What a tensor with NaN or infinity becomes", "error", "keep")] = "error",
+    dtype: Annotated[str | None, choice("Round F32 weights, or a quantized GGUF, to this type", "bf16", "fp16")] = None,
     target: Annotated[
-        str | None, choice("MXFP4: the 16-bit weights; by default include local ones", "include", "reference")
+        str | None, choice("MXFP4: include the 16-bit weights, as local ones by default", "include", "reference")
     ] = None,
     draft: Annotated[
         list[str] | None,
@@ -77,12 +77,12 @@ def quantize(
             "is. Repeatable."
         ),
     ] = None,
-    calibration_tokens: Annotated[int, typer.Option(help="Of these texts and answers, at most.")] = 16_384,
+    calibration_tokens: Annotated[int, typer.Option(help="Most tokens of these texts and answers.")] = 16_384,
     head_screen: Annotated[
         bool,
         typer.Option(
             "--head-screen/--no-head-screen",
-            help="With --calibrate: a small matrix chooses which rows of a large output head the draft reads.",
+            help="Let a small matrix, made by --calibrate, choose which rows of a large output head the draft reads.",
         ),
     ] = True,
     draft_vocabulary: Annotated[
@@ -96,7 +96,7 @@ def quantize(
         ),
     ] = None,
     revision: Revision = None,
-    max_shard_bytes: Annotated[int, size_option("Largest file to write.")] = 5_000_000_000,
+    max_shard_bytes: Annotated[int, size_option("Size of the largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",
     memory: MEMORY = None,
@@ -107,7 +107,6 @@ def quantize(
     """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
     from mxconv.arch.gguf.open_source import open_source
     from mxconv.checkpoint.object_store import Store
-    from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
     from mxconv.convert import convert
@@ -171,6 +170,8 @@ def quantize(
 def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: float) -> dict[str, Any]:
     from mxconv.system.memory import peak_rss_bytes
 
+    own = {record.path: record.num_bytes for record in manifest.files}
+    target, draft = (set(level.files or ()) for level in manifest.levels[:2])
     return {
         "package": package,
         "codec": manifest.options.codec,
@@ -178,6 +179,8 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
         "num_quantized": sum(record.codec != "keep" for record in manifest.tensors),
         "num_bytes_source": num_bytes_source,
         "num_bytes_package": sum(record.num_bytes for record in manifest.files),
+        "num_bytes_target": sum(own.get(name, 0) for name in target),
+        "num_bytes_draft": sum(own.get(name, 0) for name in draft - target),
         "bits_per_weight": manifest.bits_per_weight,
         "lossless": manifest.lossless,
         "rounded_from": manifest.rounded_from,
@@ -189,16 +192,16 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
 
 
 def _print_result(result: dict[str, Any], note: str | None, out: Output) -> None:
-    lossless = "lossless" if result["lossless"] else "not lossless on its own"
+    own = result["num_bytes_target"], result["num_bytes_draft"]
+    parts = f", {' of the target and '.join(map(format_bytes, own))} of its draft," if all(own) else ""
     out.line(
-        f"{result['package']}: {result['codec']}, {result['num_quantized']} of {result['num_tensors']} "
-        f"tensors at {result['bits_per_weight']:.2f} bits a weight, {lossless}"
-    )
-    out.line(
-        f"{format_bytes(result['num_bytes_source'])} became {format_bytes(result['num_bytes_package'])} in "
-        f"{result['seconds']:.1f} s ({result['input_gigabytes_per_second']:.2f} GB/s of input, peak memory "
+        f"{result['package']}: {format_bytes(result['num_bytes_source'])} became "
+        f"{format_bytes(result['num_bytes_package'])}{parts} in {result['seconds']:.1f} s "
+        f"({result['input_gigabytes_per_second']:.2f} GB/s of input, peak memory "
         f"{format_bytes(result['peak_rss_bytes'])})"
     )
-    out.line("levels: " + " <- ".join(level["name"] for level in result["levels"]))
+    print_exactness(result, out)
+    if len(result["levels"]) > 2:
+        out.line("levels: " + " <- ".join(level["name"] for level in result["levels"]))
     if note is not None:
         out.line(note)

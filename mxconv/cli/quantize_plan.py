@@ -66,8 +66,27 @@ def print_plan(result: dict[str, Any], out: Output) -> None:
     """Print a plan as a table."""
     out.table(TABLE, result["tensors"])
     out.line(
-        f"{result['num_quantized']} of {result['num_tensors']} tensors at {result['bits_per_weight']:.2f} bits each; "
-        f"{format_bytes(result['num_bytes_source'])} become {format_bytes(result['num_bytes_package'])}. "
+        f"{format_bytes(result['num_bytes_source'])} would become {format_bytes(result['num_bytes_package'])}. "
         "Nothing was written."
     )
+    print_exactness(result, out)
     out.line(f"{result['num_workers']} workers would each need {format_bytes(result['worker_bytes'])} of memory.")
+
+
+def print_exactness(result: dict[str, Any], out: Output) -> None:
+    """Print what of a package is exact, and what its draft is: a line each, of a plan or of a package."""
+    rounded = ", ".join(result["rounded_from"])
+    weights = "the source's weights" + (f", rounded from {rounded} to 16 bits," if rounded else "")
+    quantized = f"{result['num_quantized']} of {result['num_tensors']} tensors"
+    if result["codec"] == "bsfp":
+        exact = f"exact, {weights} rebuilt bit for bit" if result["lossless"] else "not exact, outliers were rescaled"
+        target = f"{exact}; {result['bits_per_weight']:.2f} bits a weight of {quantized}, the others in 16"
+        draft = "4 of these bits (BSFP), which take no bytes of their own"
+    else:
+        kept = "" if rounded else " as they are"
+        where = kept if result["lossless"] else ", which stay there and are no part of the package"
+        target = f"exact, {weights.rstrip(',')}{where}"
+        draft = (
+            f"{quantized} in 4 bits (MXFP4), {result['bits_per_weight']:.2f} a weight with scales and the output head"
+        )
+    out.line(f"target: {target}\ndraft: {draft}")

@@ -14,12 +14,11 @@ from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
     from mxconv.package.manifest import Manifest
-    from mxconv.package.recipe import Recipe
 
 
 def recipe(
     package: Package,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.json", help="The recipe.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.json", help="The recipe to write.")],
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -30,7 +29,16 @@ def recipe(
         folder = find_or_build(package, None, progress)
         made = write_recipe(folder, output, force=force, progress=progress)
     out = Output(json_output)
-    members = _recipe_members(made, output)
+    members: dict[str, Any] = {
+        "recipe": str(output),
+        "num_bytes": output.stat().st_size,
+        "recipe_sha256": made.recipe_sha256,
+        "manifest_sha256": made.package.manifest_sha256,
+        "source": made.package.source.id,
+        "commit": made.package.source.commit,
+        "further": [record.path for record in made.further],
+        "num_bytes_further": sum(record.num_bytes for record in made.further),
+    }
     out.line(f"{output}: {format_bytes(members['num_bytes'])}, of a package of {format_bytes(_size(made.package))}")
     if made.further:
         size = format_bytes(members["num_bytes_further"])
@@ -39,12 +47,12 @@ def recipe(
 
 
 def build(
-    recipe: Annotated[Path, typer.Argument(help="What `mxconv recipe` wrote.")],
+    recipe: Annotated[Path, typer.Argument(help="A file of `mxconv recipe`.")],
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="PATH", help="The package: a new folder; or s3://BUCKET/FOLDER.")
     ],
     source: Annotated[
-        str | None, typer.Option(help="The checkpoint: a folder, a file, a Hub id or a URL; by default the recipe's.")
+        str | None, typer.Option(help="The checkpoint: a folder, a file, a Hub id or a URL; the recipe's by default.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",
@@ -78,19 +86,6 @@ def build(
     out.json(
         {"package": output, "recipe": str(recipe), "manifest_sha256": manifest.manifest_sha256, "seconds": seconds}
     )
-
-
-def _recipe_members(made: "Recipe", output: Path) -> dict[str, Any]:
-    return {
-        "recipe": str(output),
-        "num_bytes": output.stat().st_size,
-        "recipe_sha256": made.recipe_sha256,
-        "manifest_sha256": made.package.manifest_sha256,
-        "source": made.package.source.id,
-        "commit": made.package.source.commit,
-        "further": [record.path for record in made.further],
-        "num_bytes_further": sum(record.num_bytes for record in made.further),
-    }
 
 
 def _size(manifest: "Manifest") -> int:

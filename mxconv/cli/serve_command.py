@@ -18,28 +18,22 @@ MOST_KEY_BYTES = 4096
 def serve(
     packages: Annotated[list[str], typer.Argument(help="Folders, Hub ids or URLs; the first model is the default.")],
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on; by default this machine alone.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen on; this machine alone by default.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
     model_name: Annotated[
-        list[str] | None, typer.Option(help="What clients call a model; the package's name. One a package, in order.")
+        list[str] | None, typer.Option(help="Names that clients use, one for each package, in order.")
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with the key that clients must have; or MXCONV_API_KEY.")
+        Path | None, typer.Option(help="A file with the key that clients must send; or MXCONV_API_KEY.")
     ] = None,
     max_sequences: MaxSequences = 16,
-    max_queue: Annotated[int, typer.Option(min=0, help="Sequences that wait; more are refused for the moment.")] = 64,
-    kv_bytes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Bytes of keys and values of all models, divided so that all hold as many tokens."),
-    ] = None,
-    max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of a prompt; all positions.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer; all positions.")] = None,
+    max_queue: Annotated[int, typer.Option(min=0, help="Sequences that may wait; more are refused.")] = 64,
+    kv_bytes: Annotated[int | None, size_option("Most bytes for the keys and values of all models.")] = None,
+    max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a prompt.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")] = None,
     max_body_bytes: Annotated[int, size_option("Most bytes of a request.")] = 4_000_000,
     allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An origin whose pages may ask and read, such as http://localhost:3000; * for all. Repeatable."
-        ),
+        list[str] | None, typer.Option(help="An origin whose pages may send requests; * for all. Repeatable.")
     ] = None,
     special_tokens_in_content: Annotated[
         bool,

@@ -28,7 +28,7 @@ def speculator(
     *,
     target: Target,
     output: OutputFolder,
-    heads: Annotated[int, typer.Option(min=1, max=64, help="Tokens that it proposes at most.")] = 3,
+    heads: Annotated[int, typer.Option(min=1, max=64, help="Most tokens that it proposes.")] = 3,
     inner_dim: Annotated[int, typer.Option(min=0, help="Length of its states; 0 is the target's.")] = 0,
     tie_weights: Annotated[bool, typer.Option("--tie-weights", help="One set of weights for all heads.")] = False,
     scale_input: Annotated[bool, typer.Option("--scale-input", help="Norm the target's state first.")] = False,
@@ -63,18 +63,19 @@ def spire(
     *,
     target: Target,
     output: OutputFolder,
-    layers: Annotated[int, typer.Option(min=1, help="Of the target, the last ones, that it begins with.")] = 2,
+    layers: Annotated[int, typer.Option(min=1, help="Last layers of the target that it begins with.")] = 2,
     block: Annotated[int, typer.Option(min=1, help="Tokens of a proposal, k.")] = 4,
     sink: Annotated[int, typer.Option(min=0, help="First positions that a token sees.")] = 1,
     window: Annotated[int, typer.Option(min=1, help="Last positions that a token sees, itself included.")] = 64,
     loss: Annotated[
-        Literal["mixed", "distillation", "text"], typer.Option(help="Half distillation, half acceptance; or one alone.")
+        Literal["mixed", "distillation", "text"],
+        typer.Option(help="Half distillation and half acceptance, or one alone."),
     ] = "mixed",
     past_memory: Annotated[
-        Literal["target", "embeddings"], typer.Option(help="What represents tokens that the target evaluated.")
+        Literal["target", "embeddings"], typer.Option(help="Memory of the tokens that the target evaluated.")
     ] = "target",
     random_start: Annotated[bool, typer.Option("--random-start", help="Begin with no layer of the target.")] = False,
-    no_feedback: Annotated[bool, typer.Option("--no-feedback", help="No memory of what it drafts itself.")] = False,
+    no_feedback: Annotated[bool, typer.Option("--no-feedback", help="Forget what it drafts itself.")] = False,
     schedule: Schedule,
 ) -> None:
     """Train a SPIRe draft of the target's last layers.
@@ -131,7 +132,7 @@ def dflash(
     *,
     target: Target,
     output: OutputFolder,
-    layers: Annotated[int, typer.Option(min=1, help="Its own, which begin as the target's last ones.")] = 2,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of its own, which begin as the target's last ones.")] = 2,
     block: Annotated[int, typer.Option(min=2, max=64, help="Rows of a block, one more than it drafts.")] = 8,
     spacing: Annotated[int, typer.Option(min=1, help="Tokens of a text for each block drafted in training.")] = 2,
     draft_vocab_size: DraftVocabSize = None,
@@ -180,13 +181,13 @@ def draft(
     *,
     target: Target,
     output: OutputFolder,
-    start: Annotated[Path | None, typer.Option(help="A Llama of the same tokens to begin with.")] = None,
-    hidden_size: Annotated[int, typer.Option(min=2, help="Of a new one.")] = 256,
-    intermediate_size: Annotated[int | None, typer.Option(min=1, help="Three times the hidden size.")] = None,
-    layers: Annotated[int, typer.Option(min=1, help="Of a new one.")] = 4,
-    heads: Annotated[int, typer.Option(min=1, help="Of a new one; each has a key and value head.")] = 4,
+    start: Annotated[Path | None, typer.Option(help="A Llama with the same tokens to begin with.")] = None,
+    hidden_size: Annotated[int, typer.Option(min=2, help="Hidden size of a new model.")] = 256,
+    intermediate_size: Annotated[int | None, typer.Option(min=1, help="MLP size of a new model.")] = None,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of a new model.")] = 4,
+    heads: Annotated[int, typer.Option(min=1, help="Attention heads of a new model.")] = 4,
     loss: Annotated[
-        Literal["kl", "tvd++", "text"], typer.Option(help="Distance to the target; text: cross-entropy.")
+        Literal["kl", "tvd++", "text"], typer.Option(help="Distance to the target, or cross-entropy.")
     ] = "kl",
     schedule: Schedule,
 ) -> None:
@@ -237,14 +238,14 @@ def draft(
 class SelfDraftSchedule(Schedule):
     """Options of a training with few steps, which begins near its end."""
 
-    steps: Annotated[int, typer.Option(min=1, help="Of all stages; 5 to 2 where there are two.")] = 300
+    steps: Annotated[int, typer.Option(min=1, help="Steps of all stages, 5 to 2 where there are two.")] = 300
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 1024
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest, in units of a block's scale.")] = 3e-3
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="Highest rate, in units of a block's scale.")] = 3e-3
 
 
 @grouped
 def self_draft(
-    texts: Annotated[list[Path] | None, typer.Argument(help="Plain text, or .jsonl with `text` or `prompt`.")] = None,
+    texts: Annotated[list[Path] | None, typer.Argument(help="Text, or .jsonl with `text` or `prompt`.")] = None,
     *,
     target: Target,
     output: Annotated[Path, typer.Option("--output", "-o", help="The draft file, .safetensors.")],
@@ -252,13 +253,13 @@ def self_draft(
         Path | None, typer.Option("--from", help="A draft file or package to begin with; else the direct cast.")
     ] = None,
     codec: Annotated[
-        Literal["mxfp4", "mx2"], typer.Option(help="Of the copy; mx2 is best begun --from a file of `train mx2`.")
+        Literal["mxfp4", "mx2"], typer.Option(help="Codec of the copy; mx2 begins best --from `train mx2`.")
     ] = "mxfp4",
     schedule: SelfDraftSchedule,
 ) -> None:
     """Distil the MXFP4 or MX2 copy of a model.
 
-    Best on text of its own: --generated alone, from `train generate`. The file is for `mxconv quantize
+    It learns best from text of its own: --generated alone, from `train generate`. The file is for `mxconv quantize
     --draft-weights`, one of MX2 for --draft mx2:FILE. It goes on where it was killed. Under `torchrun` the processes
     share every batch.
     """

@@ -15,16 +15,16 @@ from mxconv.cli.training import Texts
 def generate(
     texts: Texts,
     target: Annotated[Path, typer.Option(help="The model that writes: a 16-bit folder or a package.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="A .jsonl file, a text a line.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .jsonl file with a text in each line.")],
     num_texts: Annotated[int, typer.Option(min=1, help="Texts to write.")] = 1024,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each that are taken from the files.")] = 64,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each that the target writes.")] = 256,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of its draws; 0 takes the likeliest token.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws and of the places that are taken.")] = 0,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each text that are taken from the files.")] = 64,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each text that the target writes.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Randomness; 0 always takes the likeliest token.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws and of the places that are taken.")] = 0,
     chat: Annotated[
         bool,
         typer.Option(
-            "--chat", help="The files are prompts: each is put whole into the model's chat template, and answered."
+            "--chat", help="Put each prompt of the files whole into the model's chat template, to be answered."
         ),
     ] = False,
     force: Force = False,
@@ -35,7 +35,7 @@ def generate(
     It is what a draft is to predict. Source: arXiv 2404.19124, section 3.2, second stage: 256 tokens of the model's
     own. That 64 tokens of a text come before them follows from section 4: four written tokens for each one of a text.
 
-    With --chat an answer ends where the model ends it, --new-tokens are the most, and the file is one of texts: give it
+    An answer to --chat ends where the model ends it, --new-tokens are the most, and the file is one of texts: give it
     to the trainings in the place of texts. More texts than prompts answer these again, with other draws.
     """
     from mxconv.report.output_file import write_output

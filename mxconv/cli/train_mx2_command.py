@@ -16,7 +16,7 @@ def mx2(
     texts: Texts,
     package: Annotated[Path, typer.Option(help="The package of the target, whose layers become 2 bits a weight.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The draft file, .safetensors.")],
-    tokens: Annotated[int, typer.Option(min=256, help="Of the texts and the target's answers, at most.")] = 16_384,
+    tokens: Annotated[int, typer.Option(min=256, help="Most tokens of the texts and the target's answers.")] = 16_384,
     threads: Threads = None,
     force: Force = False,
     json_output: Json = False,

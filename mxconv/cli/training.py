@@ -35,16 +35,16 @@ class Schedule:
     """The options of one run of training, whatever the kind of draft."""
 
     generated: Annotated[
-        Path | None, typer.Option(help="The target's own text, of `train generate`: the second stage.")
+        Path | None, typer.Option(help="The target's own text, written by `train generate`, for the second stage.")
     ] = None
-    steps: Annotated[int, typer.Option(min=1, help="Of all stages; 5 to 2 where there are two.")] = 21_000
+    steps: Annotated[int, typer.Option(min=1, help="Steps of all stages, 5 to 2 where there are two.")] = 21_000
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 65_536
     length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window of the first stage; up to 4096.")] = None
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest; of the second stage a tenth.")] = 1e-3
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="Highest learning rate of the first stage.")] = 1e-3
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and order.", rich_help_panel="Training")] = 0
     mixed_precision: Annotated[
         Literal["no", "bf16"],
-        typer.Option(help="bf16: multiply in BF16, but for the target's output head; faster where it is native."),
+        typer.Option(help="Multiply in BF16, except in the target's output head; faster where it is native."),
     ] = "no"
     save_every: Annotated[int, typer.Option(min=1, help="Steps between states to go on from.")] = 100
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and train nothing.")] = False

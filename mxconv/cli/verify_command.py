@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 def verify(
     package: Package,
     *,
-    source: Annotated[str | None, typer.Option(help="What it was converted from; compare bit for bit.")] = None,
+    source: Annotated[str | None, typer.Option(help="The checkpoint to compare it with, bit for bit.")] = None,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Convert the source again, and compare every byte; nothing is kept.")
     ] = False,
     revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of a Hub source, or without --source of a Hub package.")
+        str | None, typer.Option(help="Branch, tag or commit of a Hub source; without --source, of a Hub package.")
     ] = None,
     decode: Annotated[
-        Path | None, typer.Option(help="Prompts (.jsonl: `prompt`, `messages`) to decode with and without drafts.")
+        Path | None,
+        typer.Option(help="A .jsonl file of prompts (`prompt`, `messages`) to decode with and without drafts."),
     ] = None,
     max_new_tokens: MaxNewTokens = 64,
     chat: Chat = False,
@@ -47,7 +48,7 @@ def verify(
 ) -> None:
     """Prove hashes, tensors and codes against the source.
 
-    With --decode, prompts are decoded with and without drafts, and tokens and logits compared.
+    Prompts are decoded with and without drafts (--decode), and tokens and logits compared.
     """
     from contextlib import ExitStack
     from dataclasses import replace

@@ -128,6 +128,7 @@ def _speedup(question: Question) -> dict[str, Any]:
         seconds = hierarchy_seconds(passes)
         outputs[name] = {
             "acceptance": [level.acceptance for level in drafts],
+            "acceptance_is_assumed": [level.is_assumed for level in drafts],
             "acceptance_sources": [level.acceptance_source for level in drafts],
             "num_draft_tokens": lengths,
             "draft_cost": None,
@@ -211,7 +212,7 @@ def _accelerator(question: Question) -> dict[str, Any] | None:
         outputs[mode] |= {"joules": made.joules, "watts": made.watts(), "chip_watts": made.chip_joules / made.seconds}
     return {
         "inputs": asdict(machine)
-        | {"acceptance": draft.acceptance, "num_draft_tokens": length}
+        | {"acceptance": draft.acceptance, "acceptance_is_assumed": draft.is_assumed, "num_draft_tokens": length}
         | {"context": question.workload.context},
         "outputs": outputs,
         "source": source,

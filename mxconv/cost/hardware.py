@@ -58,6 +58,10 @@ class Hardware:
     accelerator: dict[str, Number] = field(default_factory=dict)
     last_level_cache_bytes: Annotated[int, Field(gt=0, le=10**11, strict=True)] | None = None  # None: not described
 
+    def is_of(self, cpu: str) -> bool:
+        """Whether a processor of that name was measured: its description begins with the name."""
+        return f"{self.description},".startswith(f"{cpu},")
+
     def peak(self, form: str) -> float:
         """Giga multiply-adds a second in a form, or in the next wider one that the machine lists."""
         found: Any = form
@@ -112,11 +116,6 @@ def open_hardware(name: str) -> Hardware:
     if name in hardware_names():
         text = files("mxconv.cost").joinpath("hardware", f"{name}.toml").read_text("utf-8")
         return parse_hardware(text, f"{name}.toml")
-    if name == THIS_MACHINE:
-        raise MxconvError(
-            f"hardware {THIS_MACHINE}: not measured yet; {own} is required. "
-            f"Run `mxconv bench machine --write`, or name one of {', '.join(hardware_names())}."
-        )
     raise MxconvError(
         f"hardware {name!r}: unknown; {', '.join(hardware_names())}, or a .toml file is required. Choose one."
     )

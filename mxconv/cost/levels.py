@@ -24,6 +24,7 @@ SMALL_FRACTION = 1 / 8  # of the target's layers: the size of SPIRe's vanilla dr
 class CostLevel:
     """A level of a hierarchy.
 
+    `is_assumed` tells an acceptance that was published of other models from one that was given or measured.
     `num_bytes` is what a pass reads of the weights as files have them; None takes the typical bits of the codec.
     `rows_per_token` is the number of rows that the verification of a draft token takes: more than 1 of trees.
     """
@@ -35,6 +36,7 @@ class CostLevel:
     acceptance_source: str = ""
     num_bytes: int | None = None
     rows_per_token: float = 1.0
+    is_assumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def with_acceptance(
     found = []
     for level in levels:
         if level.name in by_name:
-            level = replace(level, acceptance=by_name[level.name], acceptance_source=source)
+            level = replace(level, acceptance=by_name[level.name], acceptance_source=source, is_assumed=False)
         found.append(replace(level, rows_per_token=(rows or {}).get(level.name, level.rows_per_token)))
     return found
 
@@ -156,7 +158,7 @@ def fastest_lengths(hardware: Hardware, levels: Sequence[CostLevel], workload: W
 
 def _typical(name: str, codec: str, key: str, architecture: ModelSizes) -> CostLevel:
     acceptance, source = TYPICAL_ACCEPTANCE[key]
-    return CostLevel(name, codec, architecture, acceptance, source)
+    return CostLevel(name, codec, architecture, acceptance, source, is_assumed=True)
 
 
 def _shallower(a: ModelSizes, fraction: float) -> ModelSizes:

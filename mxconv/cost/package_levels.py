@@ -1,10 +1,11 @@
 """The levels of a package as the cost models see them, each as its kind of draft counts it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from mxconv.cost.counts import multiplied_weights
-from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
+from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel, with_acceptance
 from mxconv.drafts.kinds import kind_of
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.package.package import Package, inside
@@ -13,7 +14,7 @@ NOT_KNOWN = "nobody measured such a draft; give --acceptance or a trace"
 
 
 def package_levels(package: Package) -> list[CostLevel]:
-    """Every level, the target first.
+    """Every level, the target first, with the acceptance that `mxconv evaluate --write` stored or a published one.
 
     Raises:
         CheckpointError, ModelError: a config.json is missing, or of a model that is not known.
@@ -26,8 +27,13 @@ def package_levels(package: Package) -> list[CostLevel]:
         unknown = 0.0, "" if target is None else NOT_KNOWN
         target = target or cost
         acceptance, source = TYPICAL_ACCEPTANCE.get(cost.typical or "", unknown)
-        levels.append(CostLevel(record.name, cost.codec, cost.sizes, acceptance, source, _num_bytes(cost)))
-    return levels
+        level = CostLevel(record.name, cost.codec, cost.sizes, acceptance, source, _num_bytes(cost))
+        levels.append(replace(level, is_assumed=bool(levels)))
+    if (evaluation := package.manifest.evaluation) is None:
+        return levels
+    drafts = {each.name: each.agreement for each in evaluation.levels[1:] if each.agreement is not None}
+    source = f"evaluation of this package: agreement on {evaluation.num_tokens:,} tokens"
+    return with_acceptance(levels, drafts, source)
 
 
 def package_strategies(levels: Sequence[CostLevel]) -> dict[str, list[CostLevel]]:

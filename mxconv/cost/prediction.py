@@ -6,7 +6,7 @@ say. A second one takes the seconds from the trace and the passes from Leviathan
 errs by what that leaves out.
 
 A roofline knows the speed of memory. A target that fits the processor's last-level cache is read from there, at a speed
-that nobody described, so its error does not count in the mean.
+that nobody described, so its error does not count in the mean. Neither does that of a trace from another processor.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,12 @@ class Prediction:
     num_bytes: float
     last_level_cache_bytes: int | None  # of the hardware; None where its description has none
     fits_cache: bool  # False where the cache is not known
+    other_processor: str | None  # that the trace is from, where the hardware is another one
+
+    @property
+    def counts(self) -> bool:
+        """Whether the error is one of the model: the target comes from memory, and of the hardware described."""
+        return not self.fits_cache and self.other_processor is None
 
 
 def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: TraceSummary, workload: Workload) -> Prediction:
@@ -93,10 +99,11 @@ def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: TraceSummary
         num_bytes=num_bytes,
         last_level_cache_bytes=cache,
         fits_cache=cache is not None and num_bytes <= cache,
+        other_processor=None if not trace.cpu or hardware.is_of(trace.cpu) else trace.cpu,
     )
 
 
 def mean_error(predictions: Sequence[Prediction]) -> float | None:
-    """The mean of the errors' magnitudes, of targets that do not fit the cache; None where all do."""
-    errors = [abs(prediction.error) for prediction in predictions if not prediction.fits_cache]
+    """The mean of the errors' magnitudes, of the predictions that count; None where none does."""
+    errors = [abs(prediction.error) for prediction in predictions if prediction.counts]
     return sum(errors) / len(errors) if errors else None

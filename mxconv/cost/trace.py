@@ -6,7 +6,7 @@ A prompt's first round evaluates the prompt itself and is left out of the sums.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -101,6 +101,7 @@ class TraceLine(BaseModel, frozen=True, strict=True):
     num_tokens: Count | None = None  # that the target added to the text; else one more than its draft's accepted ones
     text: str = ""  # that the round added; of the target's line, as the next two
     prompt_text: str = ""
+    cpu: str = ""  # the processor that decoded, in a prompt's first round
     tree: ProposedTree | None = None
 
     @model_validator(mode="after")
@@ -150,6 +151,7 @@ class TraceSummary:
     levels: list[LevelTrace]
     num_rounds: int
     num_tokens: int
+    cpu: str = ""  # the processor; empty where the trace does not say
 
     @property
     def seconds(self) -> float:
@@ -168,10 +170,11 @@ def read_trace(path: Path) -> TraceSummary:
         CheckpointError: it cannot be read.
         MxconvError: a line is no trace line, or nothing comes after the prompts.
     """
-    rounds = [line for _, line in trace_lines(path) if line.round > 0]
+    lines = [line for _, line in trace_lines(path)]
+    rounds = [line for line in lines if line.round > 0]
     if not rounds:
         raise MxconvError(f"{path}: no round after a prompt's first; at least one is required. Trace more new tokens.")
-    return summarize(rounds, path.stem)
+    return replace(summarize(rounds, path.stem), cpu=next((line.cpu for line in lines if line.cpu), ""))
 
 
 def trace_lines(path: Path, most_bytes: int = MAX_TRACE_BYTES) -> Iterator[tuple[str, TraceLine]]:

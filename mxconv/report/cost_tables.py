@@ -18,7 +18,7 @@ COUNTS = {
 }
 SPEEDUP = {
     "hierarchy": ("name",),
-    "acceptance": ("acceptance", ".3g"),
+    "acceptance": (lambda row: ", ".join(map(_told, row["acceptance"], row["acceptance_is_assumed"])) or None,),
     "draft tokens": ("num_draft_tokens", ".3g"),
     "draft cost": ("draft_cost", ".3f"),
     "verify cost": ("verify_cost", ".3f"),
@@ -121,14 +121,21 @@ def _speedup(entry: Members) -> TextTable:
     best = max(rows, key=lambda row: row["tokens_per_second"])
     verdict = f"{best['name']}, {best['speedup_over_baseline']:.2f} times {rows[0]['name']}"
     does_not_pay = len(rows) > 1 and not best["acceptance"]
+    verdict += " at an assumed acceptance" if any(best["acceptance_is_assumed"]) else ""
     table.lines.append(printable(f"Fastest: {verdict}{'; speculation does not pay' if does_not_pay else ''}."))
     if left_out := ", ".join(entry["not_run"]):
         table.notes.append(printable(f"left out, since the hardware has no mode for a draft: {left_out}"))
     for row in rows:
-        for value, source in zip(row["acceptance"], row["acceptance_sources"], strict=True):
-            note = f"acceptance {value:g}: {printable(source)}"
+        columns = (row["acceptance"], row["acceptance_is_assumed"], row["acceptance_sources"])
+        for value, is_assumed, source in zip(*columns, strict=True):
+            note = f"acceptance {_told(value, is_assumed)}: {printable(source)}"
             table.notes += [] if note in table.notes else [note]
     return table
+
+
+def _told(acceptance: float, is_assumed: bool) -> str:
+    """An acceptance, marked where it is not of this model."""
+    return f"{acceptance:.3g}{' (assumed)' if is_assumed else ''}"
 
 
 def _throughput(entry: Members) -> TextTable:
@@ -149,7 +156,8 @@ def _accelerator(entry: Members) -> TextTable:
     passes = {name: outputs[name] | outputs[name]["watts"] for name in ("plain", "draft", "verify")}
     table = TextTable.of("SPEQ's accelerator", ACCELERATOR, _named(passes))
     table.lines.append(
-        f"Td/Tar {outputs['draft_ratio']:.4f}, speed-up {outputs['speedup']:.3f}, energy efficiency "
+        f"Td/Tar {outputs['draft_ratio']:.4f}, speed-up {outputs['speedup']:.3f} at an acceptance of "
+        f"{_told(inputs['acceptance'], inputs['acceptance_is_assumed'])}, energy efficiency "
         f"{outputs['energy_efficiency']:.2f}; over Olive {outputs['speedup_over_olive']:.2f}, over Tender "
         f"{outputs['speedup_over_tender']:.2f}"
     )
@@ -187,9 +195,10 @@ def _predictions(predictions: Members) -> TextTable:
     for name, shares in predictions["acceptance_by_position"].items():
         if shares:
             table.lines.append(printable(f"{name}, acceptance by position: {', '.join(f'{s:.3f}' for s in shares)}"))
+    num_counted = sum(not row["fits_cache"] and row["other_processor"] is None for row in rows)
     fitting = [row for row in rows if row["fits_cache"]]
     error = predictions["mean_error"]
-    found = "No mean error" if error is None else f"Mean error {error:.1%} over {len(rows) - len(fitting)} traces"
+    found = "No mean error" if error is None else f"Mean error {error:.1%} over {num_counted} traces"
     if rows[0]["last_level_cache_bytes"] is None:
         found += "; the hardware's description has no last_level_cache_bytes, so targets that fit a cache count too"
     elif fitting:
@@ -199,4 +208,7 @@ def _predictions(predictions: Members) -> TextTable:
             f"MB, of a speed that the roofline does not know: {read}"
         )
     table.lines.append(printable(found))
+    for row in rows:
+        if other := row["other_processor"]:
+            table.lines.append(printable(f"{row['strategy']}: this trace is from another processor, {other}."))
     return table

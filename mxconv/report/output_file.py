@@ -17,8 +17,8 @@ def check_suffix(path: Path) -> None:
         )
 
 
-def check_output(path: Path, force: bool) -> None:
-    """Check before long work that a file can be written.
+def check_output(path: Path, force: bool | None) -> None:
+    """Check before long work that a file can be written; None: the command has no --force.
 
     Raises:
         MxconvError: it exists and `force` is not set, it is a folder, or its folder does not exist.
@@ -26,7 +26,8 @@ def check_output(path: Path, force: bool) -> None:
     if path.is_dir():
         raise MxconvError(f"{path}: is a folder; a file to write is required. Choose another name.")
     if os.path.lexists(path) and not force:
-        raise MxconvError(f"{path}: exists; nothing is overwritten. Choose another name, or give --force.")
+        remedy = "Choose another name." if force is None else "Choose another name, or give --force."
+        raise MxconvError(f"{path}: exists; nothing is overwritten. {remedy}")
     if not path.parent.is_dir():
         raise MxconvError(f"{path}: its folder {path.parent} does not exist; it must. Create it first.")
 

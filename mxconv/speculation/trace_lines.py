@@ -7,7 +7,7 @@ The target's line of a round also has, where the trace records trees:
                 labels
     num_tokens  how many of `emitted` the text got: fewer than all where it ends among them, and then `emitted` ends too
     text        what they added to it; a character whose bytes come in several rounds is in the last of them
-    prompt_text in a prompt's first round
+    prompt_text in a prompt's first round, with `cpu`, the processor that decoded
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,7 @@ from typing import Any
 
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.statistics import RoundTree
+from mxconv.system.processor import cpu_name
 from mxconv.text.text_stream import TextStream, token_label
 from mxconv.text.tokenizer import Tokenizer
 
@@ -36,7 +37,7 @@ def trace_lines(
             text = "".join(map(stream.feed, emitted)) + ("" if left else stream.finish())
             line |= {"tree": _tree(entry.tree, before, emitted, tokenizer), "num_tokens": len(emitted), "text": text}
             if entry.round == 0:
-                line["prompt_text"] = prompt_text
+                line |= {"prompt_text": prompt_text, "cpu": cpu_name()}
             before = emitted[-1] if emitted else before
         yield line
 

@@ -16,7 +16,7 @@ from http_servers import chat_package
 from mxconv.cli.chat_command import _reply, run_command
 from mxconv.cli.output import Output
 from mxconv.decode import load
-from mxconv.errors import ModelError
+from mxconv.errors import ModelError, MxconvError
 from mxconv.serving.conversation import Conversation
 from mxconv.text.constraint import Constraint
 
@@ -124,8 +124,8 @@ def test_commands_that_cannot_be_done_are_told(talkative: Path, tmp_path: Path) 
         conversation = Conversation(model, {})
         for line, message in (
             ("/save", "0 files"),
-            (f"/save {tmp_path}/none/x", "cannot be written"),
+            (f"/save {tmp_path}/none/x", "its folder .* does not exist; it must"),
             ("/x", "no command"),
         ):
-            with pytest.raises(ModelError, match=message):
+            with pytest.raises(MxconvError, match=message):
                 run_command(line, conversation, Output(json_output=False))

@@ -1,14 +1,18 @@
 """`mxconv cost` and `mxconv bench machine`: their JSON, their words, and what they refuse."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B
+from mxconv.system.processor import cpu_name
 
 QUESTION = ("--hardware", "speq-28nm", "--acceptance", 0.974, "--num-draft-tokens", 5.31)
 
@@ -94,15 +98,62 @@ def test_a_package_and_its_trace_give_prediction_beside_measurement(
     assert greedy["equation_error"] == pytest.approx(0, abs=1e-9)
     for row in (greedy, hierarchy):
         assert row["error"] == pytest.approx(row["predicted_tokens_per_second"] / row["measured_tokens_per_second"] - 1)
-    errors = [abs(greedy["error"]), abs(hierarchy["error"])]
-    assert outcome.json["predictions"]["mean_error"] == pytest.approx(sum(errors) / 2)
+        assert row["other_processor"] == cpu_name()
+    assert outcome.json["predictions"]["mean_error"] is None
+    assert f"all: this trace is from another processor, {cpu_name()}." in outcome.stderr
     choices = outcome.json["models"][0]["outputs"]
     assert set(choices) == {"greedy", "mxfp4", "small", "hierarchy"}
     assert choices["mxfp4"]["acceptance"] == hierarchy["acceptance"][:1]
     assert choices["mxfp4"]["acceptance_sources"] == ["trace all"]
+    own = tmp_path / "own.toml"
+    described = files("mxconv.cost").joinpath("hardware", "core-ultra-9-285k.toml").read_text("utf-8")
+    own.write_text(re.sub("description = .*", f'description = "{cpu_name()}, 2 threads"', described))
+    outcome = run("cost", package, *traces, "--hardware", own, "--context", 20, "--json")
+    errors = [abs(row["error"]) for row in outcome.json["predictions"]["strategies"]]
+    assert outcome.json["predictions"]["mean_error"] == pytest.approx(sum(errors) / 2)
+    assert "another processor" not in outcome.stderr
     outcome = run("cost", "--config", config, *traces, "--hardware", "core-ultra-9-285k")
     assert outcome.exit_code == 2
     assert "--trace: needs the package" in outcome.stderr
+
+
+def test_without_a_flag_this_processor_is_measured_once_and_acceptance_is_marked_as_assumed(
+    run: Any, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("mxconv.bench.capability.QUICK_SAMPLES", 1)
+
+    def answer(*options: Any) -> tuple[Any, Any]:
+        outcome = run("cost", package, *options, "--json")
+        assert outcome.exit_code == 0, outcome.stderr
+        return outcome, outcome.json["models"][0]["outputs"]["mxfp4"]
+
+    first, found = answer()
+    assert first.json["hardware"]["description"].startswith(f"{cpu_name()}, ")
+    assert "measured in two seconds; `mxconv bench machine --write`" in first.json["hardware"]["description"]
+    assert found["acceptance_is_assumed"] == [True] and "0.909 (assumed)" in first.stderr
+    for options in (("--acceptance", "0.5"), ("--acceptance", "0.99", "--num-draft-tokens", 4)):
+        again, found = answer(*options)
+        assert again.json["hardware"] == first.json["hardware"]  # from the cache
+        assert found["acceptance_is_assumed"] == [False] and "0.909 (assumed)" not in again.stderr
+    monkeypatch.setattr("mxconv.bench.capability.__version__", "of another version")
+    answer()
+    assert len(list((tmp_path / "cache/mxconv/hardware/measured").glob("*.toml"))) == 2
+
+
+def test_acceptance_is_that_of_the_packages_own_evaluation(run: Any, package: Path, tmp_path: Path) -> None:
+    own, texts = tmp_path / "package", tmp_path / "texts.txt"
+    shutil.copytree(package, own, symlinks=True)
+    texts.write_text("Once upon a time there was a little dog. " * 20)
+    outcome = run("evaluate", own, "--texts", texts, "--context", 32, "--kernel", "numpy", "--write", "--json")
+    agreement = {level["name"]: level["agreement"] for level in outcome.json["levels"]}
+    told = run("cost", own, "--hardware", "core-ultra-9-285k", "--model", "speedup", "--json")
+    outputs = told.json["models"][0]["outputs"]
+    assert outputs["hierarchy"]["acceptance"] == [agreement["mxfp4"], agreement["small"]]
+    assert outputs["mxfp4"]["acceptance_is_assumed"] == [False] and "assumed" not in told.stderr
+    (source,) = outputs["mxfp4"]["acceptance_sources"]
+    assert source == f"evaluation of this package: agreement on {outcome.json['num_tokens']:,} tokens"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ REFUSED = {
     "no prompt file": (["--prompts", "/nowhere/p.jsonl"], "/nowhere/p.jsonl: no such file; a readable file is"),
     "a trace without a folder": (
         ["--prompt", "a", "--trace", "/nowhere/trace.jsonl"],
-        "/nowhere/trace.jsonl: its folder does not exist; an existing folder is required. Create it first.",
+        "/nowhere/trace.jsonl: its folder /nowhere does not exist; it must. Create it first.",
     ),
 }
 

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from plug_ins import RECYCLING
 
-from mxconv.cli import generate_command as generate_module
-
 TRACE_KEYS = {
     "prompt", "round", "level", "num_asked", "num_proposed", "num_accepted", "num_forwards", "seconds", "num_nodes",
 }  # fmt: skip
@@ -22,7 +20,7 @@ def test_the_trace_has_a_line_for_every_round_and_level(run: Any, package: Path,
     assert len(lines) == sum(3 * result["rounds"] for result in results)
     for line in lines:
         more = {"tree", "num_tokens", "text"} if line["level"] == "target" else set()
-        assert set(line) == TRACE_KEYS | more | ({"prompt_text"} if more and line["round"] == 0 else set())
+        assert set(line) == TRACE_KEYS | more | ({"prompt_text", "cpu"} if more and line["round"] == 0 else set())
     for number, result in enumerate(results):
         for level in result["levels"]:
             mine = [line for line in lines if (line["prompt"], line["level"]) == (number, level["name"])]
@@ -71,12 +69,14 @@ def test_an_existing_trace_is_not_overwritten(run: Any, package: Path, tmp_path:
     trace.write_text("mine")
     outcome = run("generate", package, "--prompt", "a", "--trace", trace)
     assert outcome.exit_code == 1
-    assert f"{trace}: exists; nothing is overwritten. Choose another file." in outcome.stderr
+    assert f"{trace}: exists; nothing is overwritten. Choose another name." in outcome.stderr
     assert trace.read_text() == "mine"
 
 
 def test_a_trace_that_cannot_be_written_is_an_error(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_module, "check_new_trace", lambda path: None)  # as if the folder went away meanwhile
+    monkeypatch.setattr(
+        "mxconv.report.output_file.check_output", lambda *_: None
+    )  # as if the folder went away meanwhile
     outcome = run("generate", package, "--prompt", "a", "--max-new-tokens", 1, "--trace", "/nowhere/trace.jsonl")
     assert outcome.exit_code == 1
-    assert "/nowhere/trace.jsonl: cannot be written (No such file or directory). Check the path." in outcome.stderr
+    assert "/nowhere/trace.jsonl: cannot be written (No such file or directory). Check space" in outcome.stderr

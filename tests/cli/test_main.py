@@ -67,7 +67,7 @@ def test_every_command_has_help_and_json(run: Any, command: str) -> None:
         (["verify", "p", "--nonsense"], "No such option: --nonsense"),
         (["generate", "p", "--max-new-tokens", "many", "--prompt", "a"], "--max-new-tokens"),
         (["generate", "p", "--max-new-tokens", "0", "--prompt", "a"], "--max-new-tokens"),
-        (["quantize"], "source"),
+        (["quantize"], "Missing argument 'SOURCE'"),
     ],
 )
 def test_bad_usage_exits_with_2_and_says_what_is_wrong(run: Any, arguments: list[str], message: str) -> None:

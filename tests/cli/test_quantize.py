@@ -14,8 +14,9 @@ from mxconv.package.manifest import read_manifest
 from mxconv.report.tables import format_bytes
 
 KEYS = {
-    "package", "codec", "num_tensors", "num_quantized", "num_bytes_source", "num_bytes_package", "bits_per_weight",
-    "lossless", "rounded_from", "seconds", "input_gigabytes_per_second", "peak_rss_bytes", "levels",
+    "package", "codec", "num_tensors", "num_quantized", "num_bytes_source", "num_bytes_package", "num_bytes_target",
+    "num_bytes_draft", "bits_per_weight", "lossless", "rounded_from", "seconds", "input_gigabytes_per_second",
+    "peak_rss_bytes", "levels",
 }  # fmt: skip
 NUM_TENSORS = 12  # of the one-layer model: 3 norms, the embedding, 8 matrices
 NUM_QUANTIZED = 8
@@ -40,15 +41,33 @@ def test_the_last_line_of_stdout_is_the_contracts_object(
     assert result["num_bytes_package"] == on_disk
     assert [level["name"] for level in result["levels"]] == ["target", codec]
     assert f"{NUM_QUANTIZED} of {NUM_TENSORS} tensors" in outcome.stderr
-    assert f"levels: target <- {codec}" in outcome.stderr
+    own = {path.name: path.stat().st_size for path in package.glob("*.safetensors")}
+    draft = own.pop("mxfp4.safetensors", 0)
+    assert (result["num_bytes_target"], result["num_bytes_draft"]) == (sum(own.values()), draft)
 
 
-def test_without_json_the_summary_goes_to_stdout(run: Any, source: Path, tmp_path: Path) -> None:
-    outcome = run("quantize", source, "-o", tmp_path / "package", "--target", "reference")
-    assert outcome.exit_code == 0
-    assert "tensors at 4." in outcome.stdout.replace("\n", " ")
-    assert "not lossless on its own" in outcome.stdout
-    assert outcome.stderr == ""
+REFERENCE, EXACT = ("--target", "reference"), "target: exact, the source's weights"
+
+
+@pytest.mark.parametrize(
+    ("options", "target", "draft"),
+    [
+        ((), f"{EXACT} as they are", "draft: 8 of 12 tensors in 4 bits (MXFP4), 4."),
+        (REFERENCE, f"{EXACT}, which stay there and are no part of the package", "draft: 8 of 12 tensors in 4 bits"),
+        (("--codec", "bsfp"), f"{EXACT} rebuilt bit for bit; 1", "draft: 4 of these bits (BSFP), which take no bytes"),
+    ],
+)
+def test_the_last_lines_say_bytes_what_is_exact_and_what_the_draft_is(
+    run: Any, source: Path, tmp_path: Path, options: tuple[str, ...], target: str, draft: str
+) -> None:
+    planned = run("quantize", source, "-o", tmp_path / "package", *options, "--dry-run")
+    outcome = run("quantize", source, "-o", tmp_path / "package", *options)
+    assert outcome.exit_code == 0 and outcome.stderr == ""
+    first, *exactness = outcome.stdout.splitlines()
+    assert re.match(r"\S+package: [\d.]+ kB became [\d.]+ kB", first) and len(exactness) == 2
+    assert ("of the target and" in first) == (not options)
+    assert exactness[0].startswith(target) and exactness[1].startswith(draft)
+    assert set(exactness) <= set(planned.stdout.splitlines())
 
 
 def test_every_option_reaches_the_manifest(run: Any, source: Path, small: Path, tmp_path: Path) -> None:
@@ -79,7 +98,8 @@ def test_dry_run_prints_the_plan_and_writes_nothing(run: Any, source: Path, tmp_
     outcome = run("quantize", source, "-o", tmp_path / "package", "--codec", "bsfp", "--dry-run", "--json")
     assert outcome.exit_code == 0
     assert list(tmp_path.iterdir()) == []
-    assert KEYS - {"input_gigabytes_per_second", "peak_rss_bytes"} <= set(outcome.json)
+    done = {"input_gigabytes_per_second", "peak_rss_bytes", "num_bytes_target", "num_bytes_draft"}
+    assert KEYS - done <= set(outcome.json)
     tensors = {tensor["name"]: tensor for tensor in outcome.json["tensors"]}
     assert len(tensors) == NUM_TENSORS
     assert tensors["model.embed_tokens.weight"]["reason"] == "embeddings"

@@ -94,7 +94,7 @@ def test_drafts_of_every_kind_become_levels(tmp_path: Path, table: Path) -> None
     assert levels[3].path == "drafts/4-stories/stories.safetensors"
     assert (tmp_path / "p" / levels[3].path).read_bytes() == table.read_bytes()
     assert verify(tmp_path / "p").ok
-    level = quantize(target, tmp_path / "p", drafts=("prompt-lookup:max_ngram=4",)).levels[2]
+    level = quantize(target, tmp_path / "look-up", drafts=("prompt-lookup:max_ngram=4",)).levels[2]
     assert (level.kind, level.max_ngram) == ("prompt-lookup", 4)
 
 

@@ -152,7 +152,7 @@ def test_typical_acceptances_follow_from_the_published_numbers() -> None:
 
 
 def test_the_cost_page_names_every_typical_acceptance() -> None:
-    table = (PAGE.parent / "cost.md").read_text("utf-8").split("## Acceptance before there is a trace")[1]
+    table = (PAGE.parent / "cost.md").read_text("utf-8").split("## Where acceptance comes from")[1]
     rows = re.findall(r"^\| `([a-z0-9-]+)`[^|]*\| ([0-9.]+) \|", table.split("\n## ")[0], re.MULTILINE)
     assert {name: float(value) for name, value in rows} == {
         key: value for key, (value, _) in TYPICAL_ACCEPTANCE.items()

@@ -7,7 +7,7 @@ import pytest
 from checkpoints import write_tiny_llama, write_tiny_tokenizer
 from loaded_packages import IDS, logits, pack, rewrite, source_logits, three_levels
 from ngram_tables import write_table
-from plug_ins import RECYCLING, STAND
+from plug_ins import RECYCLING
 from tiny_levels import decoder_of
 
 from mxconv.checkpoint.hashing import sha256_file
@@ -39,8 +39,6 @@ KINDS = (
     "retrieval:pages=1,window=64",
     "int8-kv",
     "prompt-lookup:max_ngram=2,min_ngram=2",
-    f"{RECYCLING},num_candidates=5",
-    f"{STAND},max_ngram=2,num_candidates=5",
 )
 
 
@@ -145,7 +143,7 @@ def test_a_table_that_was_replaced_is_refused(tmp_path: Path) -> None:
 def test_a_model_with_a_tokenizer_of_its_own_brings_it(tmp_path: Path, as_package: bool, is_in_package: bool) -> None:
     small = write_tiny_llama(tmp_path / "small", vocab_size=90, seed=1)
     spec = f"package:{pack(small, tmp_path / 'small-package')},level=target" if as_package else f"checkpoint:{small}"
-    with load(tmp_path, [spec, RECYCLING], is_in_package) as loaded:
+    with load(tmp_path, [spec, "prompt-lookup"], is_in_package) as loaded:
         target, _, level, look_up = loaded.levels
         assert level.tokenizer is not None and level.tokenizer is not target.tokenizer
         assert level.tokenizer.vocab_size == 90

@@ -29,15 +29,18 @@ SELECTIONS = [Selection(penalties=PENALTIES), Selection(Sampling(0.8, min_p=0.02
 
 
 def every_hierarchy() -> list[tuple[str, Sequence[LoadedLevel], int | str]]:
-    three, up = levels_of(3), [look_up("prompt-lookup"), look_up(RECYCLING), look_up(STAND)]
+    three = levels_of(3)
     return [
         ("chain", three[:2], "chain"),
         ("tree", three[:2], 12),
         ("tree of a model with a cache of its own", [three[0], three[2]], 12),
         ("three", three, "chain"),
         ("three with trees", three, 12),
-        ("look-ups", [three[0], *up], 12),
-        ("all", [*three, *up], 12),
+        *(
+            (f"look-up {number}", [three[0], up], 12)
+            for number, up in enumerate(map(look_up, ("prompt-lookup", RECYCLING, STAND)))
+        ),
+        ("all", [*three, look_up(RECYCLING)], 12),
     ]
 
 

@@ -86,7 +86,7 @@ def test_a_config_gives_every_table_of_the_terminal_and_its_pictures(page: str) 
     titles = {title.text for title in parse(page).iter("h3")}
     assert titles == {table.title for _, table in report_tables(report)}
     assert "8,030,261,248 parameters" in words(page)
-    assert "Fastest: bsfp <- bsfp draft, 2.85 times bf16." in words(page)
+    assert "Fastest: bsfp <- bsfp draft, 2.85 times bf16 at an assumed acceptance." in words(page)
     for entry in report["models"]:
         assert f"source: {entry['source']}" in words(page)
     assert len(pictures(page)) == 4

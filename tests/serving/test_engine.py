@@ -9,7 +9,7 @@ import pytest
 from batches import alone, assert_as_alone, position_bytes, random_prompt, run_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plug_ins import RECYCLING, STAND
+from plug_ins import RECYCLING
 from tiny_levels import FORMATS, VOCAB_SIZE, Decoded, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
 from mxconv.engine.decoder import Decoder
@@ -33,7 +33,7 @@ def chain_of(name: str, dtype: str = "BF16") -> list[LoadedLevel]:
         "plain": [],
         "self-draft": [self_draft(0, FORMATS[dtype], **SIZES)],
         "models": [self_draft(0, FORMATS[dtype], **SIZES), noisy_copy(0, 0.3, **SIZES)],
-        "look-ups": [look_up("prompt-lookup"), look_up(STAND), look_up(RECYCLING)],
+        "look-ups": [look_up(RECYCLING)],
         "all": [
             self_draft(0, FORMATS[dtype], **SIZES),
             noisy_copy(0, 0.3, **SIZES),
