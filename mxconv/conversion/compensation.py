@@ -9,6 +9,7 @@ reach a weight (`codecs/bsfp/reach.py`).
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -17,19 +18,21 @@ from mxconv.arrays import F64, U8, U16
 from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
 from mxconv.codecs.gptq import (
     E2M1,
+    MANY_INPUTS,
     TWO_BITS,
     Grid,
     InputFactor,
     MxGrid,
     compensated_codes,
     fit_block_scales,
+    moved_by_rows,
     moved_weights,
     output_errors,
 )
 from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
-from mxconv.engine.recorded_inputs import InputSum
+from mxconv.engine.recorded_inputs import InputRows
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
 
 Draft = tuple[U8, U8 | U16]
@@ -40,32 +43,45 @@ Draft = tuple[U8, U8 | U16]
 class MatrixInputs:
     """What a matrix multiplied, and the factor of it; and whether stored rows are its inputs."""
 
-    sums: InputSum
+    rows: InputRows
+    halves: F64 | None  # X^T X of each half; None where inputs are many
     products: F64  # X^T X
     factor: InputFactor
     is_turned: bool
 
     @classmethod
-    def of(cls, sums: InputSum, is_turned: bool) -> Self:
-        products: F64 = sums.products.sum(axis=0)
-        return cls(sums, products, InputFactor.of(products), is_turned)
+    def of(cls, rows: InputRows, is_turned: bool) -> Self:
+        halves = rows.products(by_half=rows.num_inputs <= MANY_INPUTS)
+        products: F64 = halves.sum(axis=0) if len(halves) > 1 else halves[0]
+        return cls(rows, halves if len(halves) > 1 else None, products, InputFactor.of(products), is_turned)
+
+    @cached_property
+    def _moves(self) -> F64:
+        """X^T (Y - X) of each half, once for the matrices that share the input."""
+        return self.rows.moved()
+
+    @cached_property
+    def _missing(self) -> F64 | None:
+        return self.rows.missing()
 
     @property
     def squares(self) -> F64:
         """Mean squares of the inputs, which broadcast to the matrix as it is stored."""
-        squares: F64 = self.products.diagonal() / self.sums.num_rows
+        squares: F64 = self.products.diagonal() / self.rows.num_rows
         return squares[:, None] if self.is_turned else squares
 
     def moved(self, weights: F64, rows: slice) -> F64:
         """Rows of a matrix that the draft's inputs and residual want in place of these."""
-        sums = self.sums
-        if sums.moved is None:
+        if not self.rows.has_exact:
             return weights
-        weights = weights.T if self.is_turned else weights
-        wanted = sums.moved @ weights.T
-        if sums.missing is not None:
-            wanted += sums.missing if self.is_turned else sums.missing[:, :, rows]
-        moved = moved_weights(weights, sums.products, wanted)
+        weights, outputs = (weights.T, slice(None)) if self.is_turned else (weights, rows)
+        if self.halves is None:
+            moved = moved_by_rows(weights, *self.rows.joined(weights.astype(np.float32), outputs))
+        else:
+            wanted = self._moves @ weights.T
+            if self._missing is not None:
+                wanted += self._missing[:, :, outputs]
+            moved = moved_weights(weights, self.halves, wanted)
         return moved.T if self.is_turned else moved
 
     def better_codes(self, weights: F64, grid: Grid, nearest: U8) -> U8:

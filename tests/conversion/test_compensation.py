@@ -10,7 +10,7 @@ from mxconv.codecs.bsfp.speq import rescale, rescale_factor
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.compensation import MatrixInputs, bsfp_anew
-from mxconv.engine.recorded_inputs import InputSum
+from mxconv.engine.recorded_inputs import InputRows
 
 
 @pytest.mark.parametrize("outlier", [0.02, 2.5, 40.0])
@@ -22,7 +22,7 @@ def test_outputs_err_less_with_the_codes_chosen_anew_whatever_the_factor(outlier
     x *= np.exp(rng.standard_normal(128)).astype(np.float32)  # some columns matter more than others
     patterns, factor = BF16.encode(weights), rescale_factor(outlier)
     cast = replace(stored_bsfp(rescale(patterns, factor, BF16), BF16), rescale_factor=factor)
-    inputs = InputSum(128)
+    inputs = InputRows(128)
     inputs.add(x, np.arange(256) % 2 == 1)
     exact = BF16.decode(patterns).astype(np.float64)
     codes, scales = bsfp_anew(cast, slice(0, len(weights)), exact, MatrixInputs.of(inputs, False))
