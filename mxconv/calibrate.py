@@ -11,16 +11,17 @@ layer's sums and rows. What comes out is a draft file.
 """
 
 from collections.abc import Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import F32, U8, U16
+from mxconv.arrays import F32, F64, U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING
@@ -51,10 +52,9 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.package.stored import stored_shape
 from mxconv.package.stored_matrix import StoredMx2, StoredMxfp4
 from mxconv.package.tensor_record import TensorRecord
-from mxconv.progress import Progress, silent
+from mxconv.progress import CALIBRATED_LAYERS, Progress, silent
 from mxconv.speculation.calibration_texts import CalibrationTexts, read_texts
 
-LAYERS = "calibrate layers"  # the stage that `progress` is told of
 MIN_ROWS = 64  # of inputs; a matrix that multiplied fewer is cast
 
 
@@ -67,6 +67,7 @@ class Calibration:
     draft: TextStates
     norm: WeightedNorm  # of what the head takes
     held_out: HeldOutTexts | None = None
+    num_threads: int = 1
     is_in_two_bits: bool = False
     num_compensated: int = 0
     num_cast: int = 0
@@ -139,18 +140,18 @@ def calibrate(
         if codec is not None:
             description["codec"] = codec
         calibration = Calibration.begin(loaded, texts)
-        calibration.is_in_two_bits = codec == "mx2"
+        calibration.is_in_two_bits, calibration.num_threads = codec == "mx2", num_threads
         shapes = {record.name: stored_shape(record) for record in records.values()}
         with DraftFileWriter(draft_file, shapes, codec or options.codec) as writer:
             left = dict(records)
             config = loaded.own.config
             for index in range(config.num_hidden_layers):
-                progress(LAYERS, index, config.num_hidden_layers)
+                progress(CALIBRATED_LAYERS, index, config.num_hidden_layers)
                 prefix = f"{config.layer_prefix}.{index}."  # of the layer's tensors
                 of_layer = {own: left.pop(own) for own in list(left) if own.startswith(prefix)}
                 _calibrate_layer(calibration, index, prefix, of_layer, writer)
                 loaded.own.release()
-            progress(LAYERS, config.num_hidden_layers, config.num_hidden_layers)
+            progress(CALIBRATED_LAYERS, config.num_hidden_layers, config.num_hidden_layers)
             normed = [calibration.norm(states) for states in calibration.draft.states]
             screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
             weights = _calibrate_head(calibration, left, writer)
@@ -292,21 +293,33 @@ def _drafted(calibration: Calibration, record: TensorRecord, expert: int | None,
 def _rounded_anew(
     calibration: Calibration, own: str, record: TensorRecord, expert: int | None, inputs: MatrixInputs
 ) -> list[Draft]:
-    """Codes and scales of a matrix, of some rows after others."""
-    loaded, drafts = calibration.loaded, []
-    exact = loaded.own.sixteen_bits
+    """Codes and scales of a matrix, of some rows after others; threads share the rows of each step."""
+    drafts, exact = list[Draft](), calibration.loaded.own.sixteen_bits
     matrix = exact.matrices[own] if expert is None else exact.stacks[own].matrix(expert)
-    step = matrix.shape[0] if inputs.is_turned else BLOCK_ROWS
-    for start in range(0, matrix.shape[0], step):
-        rows = slice(start, min(start + step, matrix.shape[0]))
-        weights = inputs.moved(matrix.rows(np.arange(rows.start, rows.stop)).astype(np.float64), rows)
-        if calibration.is_in_two_bits:
-            drafts.append(mx2_anew(weights, inputs))
-        elif record.codec == "mxfp4":
-            drafts.append(mxfp4_anew(loaded.package.mxfp4(record, expert), rows, weights, inputs))
-        else:
-            drafts.append(bsfp_anew(loaded.package.bsfp(record, expert), rows, weights, inputs))
+    num_rows, num_threads = matrix.shape[0], 1 if inputs.is_turned else calibration.num_threads
+    step = num_rows if inputs.is_turned else BLOCK_ROWS
+    with ThreadPoolExecutor(num_threads) as threads:
+        for start in range(0, num_rows, step):
+            rows = slice(start, min(start + step, num_rows))
+            weights = inputs.moved(matrix.rows(np.arange(rows.start, rows.stop)).astype(np.float64), rows)
+            assert inputs.factor is not None, "made before threads share it"
+            part = -(-len(weights) // TILE_ROWS // num_threads) * TILE_ROWS
+            parts = [slice(first, min(first + part, rows.stop)) for first in range(rows.start, rows.stop, part)]
+            given = [weights[each.start - start : each.stop - start] for each in parts]
+            anew = partial(_part_anew, calibration, record, expert, inputs)
+            drafts += threads.map(anew, parts, given)
     return drafts
+
+
+def _part_anew(
+    calibration: Calibration, record: TensorRecord, expert: int | None, inputs: MatrixInputs, rows: slice, weights: F64
+) -> Draft:
+    package = calibration.loaded.package
+    if calibration.is_in_two_bits:
+        return mx2_anew(weights, inputs)
+    if record.codec == "mxfp4":
+        return mxfp4_anew(package.mxfp4(record, expert), rows, weights, inputs)
+    return bsfp_anew(package.bsfp(record, expert), rows, weights, inputs)
 
 
 def _cast(calibration: Calibration, record: TensorRecord, expert: int | None = None) -> Draft:

@@ -7,7 +7,7 @@ Source: arXiv 2210.17323, Algorithm 1, with the order that its authors' code cal
 with scales that were chosen before (`MxGrid`, `bsfp.reach.ReachGrid`); the original's is of integers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple, Protocol, Self
@@ -25,7 +25,7 @@ from mxconv.codecs.vnni8 import pad
 DAMPING = 0.01  # of the mean square of an input, added to every one
 RIDGES = (0.1, 1.0, 10.0, 100.0)  # of the mean square of an input, as DAMPING
 JUDGED_OUTPUTS = 256  # by which a ridge is chosen
-MANY_INPUTS = 4096  # a matrix with more is moved by its rows, since a square of so many numbers is large
+MANY_INPUTS = 4096  # beyond, squares of so many numbers are few and what is slow with them is done otherwise
 CHUNK_COLUMNS = 1024  # that are summed in float32
 BLOCK_INPUTS = 128  # whose errors reach later blocks together
 BLOCK_ROWS = 4096  # that are rounded together: rows do not depend on each other
@@ -191,14 +191,15 @@ def _gain(products: F64, wanted: F64, half: int, ridge: float) -> float:
     return float(np.vdot(found, 2 * wanted[half] - products[half] @ found))
 
 
-def _regressed(products: F64, wanted: F64, ridge: float) -> F64:
-    damped = products.copy()
-    damped[np.diag_indices_from(damped)] += ridge * products.diagonal().mean()
+def _regressed(products: F64, wanted: F64 | F32, ridge: float, num_inputs: int | None = None) -> F64:
+    """The solution for X^T X, or for X X^T of so many inputs."""
+    damped, squares = products.copy(), products.diagonal().sum()
+    damped[np.diag_indices_from(damped)] += ridge * (squares / (num_inputs or len(products)))
     return np.linalg.solve(damped, wanted).astype(np.float64, copy=False)
 
 
 def moved_by_rows(weights: F64, x: F32, wanted: F32, is_second: NDArray[np.bool_]) -> F64:
-    """Return what `moved_weights` does, from rows: cheaper in time and memory where inputs are many.
+    """Return what `moved_weights` does, by X X^T: cheaper in time and memory where there are fewer rows than inputs.
 
     Args:
         weights: W, (out_features, in_features) float64.
@@ -206,45 +207,34 @@ def moved_by_rows(weights: F64, x: F32, wanted: F32, is_second: NDArray[np.bool_
         wanted: (Y - X) W^T + S - R, (num_rows, out_features).
         is_second: (num_rows,) which rows are of the second half.
     """
-    halves = [(x[of_half], wanted[of_half]) for of_half in (~is_second, is_second)]
-    if not all(rows.any() for rows, _ in halves):
+    products = np.zeros((len(x), len(x)))
+    for start in range(0, x.shape[1], CHUNK_COLUMNS):
+        some = x[:, start : start + CHUNK_COLUMNS]
+        products += some @ some.T
+    halves = [np.flatnonzero(is_second == half) for half in range(2)]
+    if not all(products.diagonal()[half].any() for half in halves):
         return weights
-    few, gains = slice(None, None, -(-wanted.shape[1] // JUDGED_OUTPUTS)), np.zeros(len(RIDGES))
-    for (rows, given), (others, judged) in permutations(halves):
-        for place, found in enumerate(_regressed_by_rows(rows, given[:, few], RIDGES)):
-            made = others @ found
-            gains[place] += np.vdot(made, 2 * judged[:, few] - made)
-    del halves
+    few, gains = wanted[:, :: -(-wanted.shape[1] // JUDGED_OUTPUTS)].astype(np.float64), np.zeros(len(RIDGES))
+    for half, other in permutations(halves):
+        own, across = products[np.ix_(half, half)], products[np.ix_(other, half)]
+        for place, ridge in enumerate(RIDGES):
+            made = across @ _regressed(own, few[half], ridge, x.shape[1])
+            gains[place] += np.vdot(made, 2 * few[other] - made)
     if gains.max() <= 0:
         return weights
-    return weights + next(_regressed_by_rows(x, wanted, RIDGES[int(gains.argmax()) :])).T
-
-
-def _regressed_by_rows(x: F32, wanted: F32, ridges: Sequence[float]) -> Iterator[F32]:
-    """Yield the regression of each ridge, (in_features, out_features); of fewer rows than inputs by X X^T."""
-    is_wide = len(x) < x.shape[1]
-    lines = x if is_wide else x.T
-    products, given = np.zeros((len(lines), len(lines))), wanted.astype(np.float64) if is_wide else x.T @ wanted
-    for start in range(0, lines.shape[1], CHUNK_COLUMNS):
-        some = lines[:, start : start + CHUNK_COLUMNS]
-        products += some @ some.T
-    for ridge in ridges:
-        damped = products.copy()
-        damped[np.diag_indices_from(damped)] += ridge * products.trace() / x.shape[1]
-        solved = np.linalg.solve(damped, given).astype(np.float32)
-        yield x.T @ solved if is_wide else solved
+    found = _regressed(products, wanted, RIDGES[int(gains.argmax())], x.shape[1])
+    return weights + (x.T @ found.astype(np.float32)).T
 
 
 def _invert_upper(upper: F64) -> None:
-    """Invert an upper triangular matrix where it lies."""
-    if len(upper) <= MANY_INPUTS:
-        upper[:] = np.triu(np.linalg.inv(upper))
-        return
-    middle = len(upper) // 2
-    first, beside, last = upper[:middle, :middle], upper[:middle, middle:], upper[middle:, middle:]
-    _invert_upper(first)
-    _invert_upper(last)
-    beside[:] = -first @ (beside @ last)
+    """Invert an upper triangular matrix where it lies, a block of columns after another."""
+    step = len(upper) if len(upper) <= MANY_INPUTS else MANY_INPUTS // 8
+    for start in range(0, len(upper), step):
+        stop = start + step
+        upper[start:stop, start:stop] = last = np.triu(np.linalg.inv(upper[start:stop, start:stop]))
+        beside = upper[:start, start:stop] @ last
+        for first in range(0, start, step):  # what lies left of its diagonal block is zero
+            upper[first : first + step, start:stop] = -upper[first : first + step, first:start] @ beside[first:]
 
 
 def output_errors(off: F64, products: F64) -> F64:

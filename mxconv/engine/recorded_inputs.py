@@ -83,14 +83,18 @@ class InputRows:
         sizes = {lacking.shape[1] for lacking in found if lacking is not None}
         return self._sums(sizes.pop(), found) if sizes else None
 
-    def joined(self, weights: F32, outputs: slice) -> tuple[F32, F32, NDArray[np.bool_]]:
-        """X, (Y - X) W^T + S - R for some outputs, and which rows are of the second half; `weights` are W's rows."""
-        wanted = []
-        for x, _, exact, lacking in self._passes:
-            made = np.zeros((len(x), len(weights)), np.float32) if exact is None else (exact - x) @ weights.T
-            wanted.append(made if lacking is None else made + lacking[:, outputs])
+    def joined(self) -> tuple[F32, NDArray[np.bool_]]:
+        """X, and which rows are of the second half."""
         x, is_second = (np.concatenate([each[place] for each in self._passes]) for place in range(2))
-        return x, np.concatenate(wanted), is_second
+        return x, is_second
+
+    def wanted(self, weights: F32, outputs: slice) -> F32:
+        """(Y - X) W^T + S - R, (num_rows, num_outputs), of some outputs, of which `weights` are W's rows."""
+        made = []
+        for x, _, exact, lacking in self._passes:
+            moved = np.zeros((len(x), len(weights)), np.float32) if exact is None else (exact - x) @ weights.T
+            made.append(moved if lacking is None else moved + lacking[:, outputs])
+        return np.concatenate(made)
 
     def _sums(self, num_columns: int, others: Iterable[F32 | None], by_half: bool = True) -> F64:
         """X^T times other rows, of each half or of all."""
