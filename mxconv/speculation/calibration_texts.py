@@ -28,7 +28,7 @@ class CalibrationTexts:
     """Token ids of texts, those to calibrate with and those to judge the result by."""
 
     fitted: list[list[int]] = field(default_factory=list)
-    held_out: list[tuple[list[int], int]] = field(default_factory=list)  # with the place of the first token that counts
+    held_out: list[tuple[list[int], int]] = field(default_factory=list)  # and the place of the first token that counts
     num_written: int = 0  # of the tokens to calibrate with, by the target
 
     def add(self, found: Sequence[tuple[list[int], int]], num_fitted: int, are_answers: bool) -> None:
@@ -45,8 +45,9 @@ class CalibrationTexts:
             if fitted:
                 self.fitted.append(fitted)
                 self.num_written += max(len(fitted) - num_given, 0) if are_answers else 0
-            if len(rest := ids[len(fitted) :]) > 1:
-                self.held_out.append((rest, max(num_given - len(fitted), 1)))
+            rest, first_counted = ids[len(fitted) :], max(num_given - len(fitted), 1)
+            if len(rest) > first_counted:
+                self.held_out.append((rest, first_counted))
 
 
 def read_texts(
@@ -60,7 +61,7 @@ def read_texts(
         MxconvError: a file cannot be read, or all of them hold too few tokens.
     """
     texts = CalibrationTexts()
-    share = num_tokens // max(len(files), 1)
+    share, num_found = num_tokens // max(len(files), 1), 0
     most_held = min(share // HELD_SHARE, MOST_HELD // max(len(files), 1)) if holds_out else 0
     for path in files:
         are_answers, taken = _holds_prompts(path), list[tuple[list[int], int]]()
@@ -73,13 +74,13 @@ def read_texts(
             num_taken += len(taken[-1][0])
             if num_taken >= wanted:
                 break
+        num_found += num_taken
         texts.add(taken, min(share, num_taken - min(most_held, num_taken // (HELD_SHARE + 1))), are_answers)
-    if (num_fitted := sum(map(len, texts.fitted))) < min(FEWEST_TOKENS, num_tokens):
-        names, num_held = ", ".join(map(str, files)), sum(len(ids) for ids, _ in texts.held_out)
+    if num_found < (fewest := min(FEWEST_TOKENS, share * len(files))):
+        names = ", ".join(map(str, files))
         raise ModelError(
-            f"{names}: {num_fitted} tokens to calibrate with, and {num_held} held out to judge the result by; at least "
-            f"{min(FEWEST_TOKENS, num_tokens)} are required, since fewer do not improve a draft. Give longer or more "
-            "texts, or --calibrate without a file."
+            f"{names}: {num_found} tokens; at least {fewest} are required to calibrate with and to judge the result, "
+            "since fewer hardly improve a draft. Give longer or more texts, or --calibrate without a file."
         )
     return texts
 
