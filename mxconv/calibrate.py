@@ -154,22 +154,17 @@ def calibrate(
             progress(CALIBRATED_LAYERS, config.num_hidden_layers, config.num_hidden_layers)
             normed = [calibration.norm(states) for states in calibration.draft.states]
             screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
-            weights = _calibrate_head(calibration, left, writer)
+            head = _calibrate_head(calibration, left, writer)
             for record in left.values():
                 writer.write(record.name, *_cast(calibration, record))
                 calibration.num_cast += 1
             counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
             if calibration.held_out is not None:
-                heads = [
-                    each.matrices[head_tensor(config)]
-                    for each in (loaded.own.sixteen_bits, calibration.cast_weights, weights)
-                ]
-                cast, calibrated = calibration.held_out.agreements(calibration.norm, heads)
-                description["agreement"] = {
-                    "cast": cast,
-                    "calibrated": calibrated,
-                    "num_tokens": calibration.held_out.num_tokens,
-                }
+                models = loaded.own.sixteen_bits, calibration.cast_weights
+                heads = [*(each.matrices[head_tensor(config)] for each in models), head]
+                found = calibration.held_out.agreements(calibration.norm, heads)
+                shares = dict(zip(("cast", "calibrated"), found, strict=True))
+                description["agreement"] = {**shares, "num_tokens": calibration.held_out.num_tokens}
             writer.commit(description | counts, screen)
 
 
@@ -220,25 +215,20 @@ def _add_pass(sums: dict[Key, InputRows], exact: PassRows, draft: PassRows, is_s
         found.add(x, is_second, exact.taken[key], lacking)
 
 
-def _calibrate_head(
-    calibration: Calibration, records: dict[str, TensorRecord], writer: DraftFileWriter
-) -> ModelWeights:
-    """Round the output head anew, if it is among the matrices that are left: it takes the last layer's normed rows.
-
-    Returns:
-        Weights whose output head is the draft's.
-    """
+def _calibrate_head(calibration: Calibration, records: dict[str, TensorRecord], writer: DraftFileWriter) -> Matrix:
+    """Return the draft's output head, rounded anew by the last layer's normed rows if it is among the matrices left."""
     config = calibration.loaded.own.config
     name = config.head if config.head in records else config.embedding
     if name not in records or not (name == config.head or config.tie_word_embeddings):
-        return calibration.cast_weights
+        return calibration.cast_weights.matrices[head_tensor(config)]
     found = InputRows(config.hidden_size)
     for exact, draft, is_second in zip(
         calibration.exact.states, calibration.draft.states, calibration.draft.is_second, strict=True
     ):
         found.add(calibration.norm(draft), is_second, calibration.norm(exact))
     weights = calibration.loaded.own.sixteen_bits
-    return _write_anew(calibration, {(name, None): found}, set(), {name: records.pop(name)}, weights, writer)
+    made = _write_anew(calibration, {(name, None): found}, set(), {name: records.pop(name)}, weights, writer)
+    return made.matrices[name]
 
 
 def _write_anew(
