@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
 from mxconv.cli.common_options import Json, Revision, size_option
 from mxconv.cli.completion import choice, drafts
 from mxconv.cli.converted import package_name
+from mxconv.cli.help_page import CommandPage
 from mxconv.cli.output import Output, progress_bars
 from mxconv.cli.quantize_plan import plan_of, print_exactness, print_plan
 from mxconv.report.tables import format_bytes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mxconv.progress import Progress
 
 
-class QuantizeCommand(TyperCommand):
+class QuantizeCommand(CommandPage):
     """`--calibrate` without a file, before another option or at the end, takes the prompts that come with mxconv.
 
     Typer knows no option whose value may be left out.
