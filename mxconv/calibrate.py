@@ -11,45 +11,49 @@ layer's sums and rows. What comes out is a draft file.
 """
 
 from collections.abc import Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import F32, U8, U16
+from mxconv.arrays import F32, F64, U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING
 from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_scales, pad
-from mxconv.conversion.calibration_texts import read_texts
+from mxconv.conversion.calibration_texts import CalibrationTexts, read_texts
 from mxconv.conversion.compensation import Draft, MatrixInputs, bsfp_anew, mx2_anew, mxfp4_anew
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.fit_screen import fit_screen
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.held_out import HeldOutTexts
 from mxconv.engine.layer import Layer
 from mxconv.engine.recorded_inputs import (
     MLP,
     NUM_STAGES,
     EnoughError,
     InputRecorder,
-    InputSum,
+    InputRows,
     Key,
     PassRows,
     RecordedLayer,
 )
+from mxconv.engine.stored_weights import head_tensor
 from mxconv.engine.text_states import TextStates
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights, WeightedNorm
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.stored import stored_shape
 from mxconv.package.stored_matrix import StoredMx2, StoredMxfp4
 from mxconv.package.tensor_record import TensorRecord
-from mxconv.progress import Progress, silent
+from mxconv.progress import CALIBRATED_LAYERS, Progress, silent
 
 MIN_ROWS = 64  # of inputs; a matrix that multiplied fewer is cast
 
@@ -62,16 +66,28 @@ class Calibration:
     exact: TextStates
     draft: TextStates
     norm: WeightedNorm  # of what the head takes
+    held_out: HeldOutTexts | None = None
+    num_threads: int = 1
     is_in_two_bits: bool = False
     num_compensated: int = 0
     num_cast: int = 0
 
     @classmethod
-    def begin(cls, loaded: LoadedPackage, texts: list[list[int]]) -> "Calibration":
+    def begin(cls, loaded: LoadedPackage, texts: CalibrationTexts) -> "Calibration":
         """Embed the texts."""
         decoder = Decoder(loaded.own.config, loaded.own.sixteen_bits, "calibration")
-        exact = TextStates(decoder, texts)
-        return cls(loaded, exact, exact.copy(), decoder.norm)
+        exact = TextStates(decoder, texts.fitted)
+        held_out = None
+        if texts.held_out:
+            ids, first_counted = zip(*texts.held_out, strict=True)
+            held_out = HeldOutTexts(TextStates(decoder, ids), first_counted)
+        return cls(loaded, exact, exact.copy(), decoder.norm, held_out)
+
+    @cached_property
+    def cast_weights(self) -> ModelWeights:
+        """The weights of the package's own draft."""
+        level = next(level for level in self.loaded.package.manifest.levels if level.kind == "self-draft")
+        return self.loaded.own.four_bits(level.name, with_target=True)
 
 
 def calibrate(
@@ -100,8 +116,8 @@ def calibrate(
     Raises:
         MxconvError: a file cannot be read or holds no text, or the model cannot be decoded.
     """
-    with LoadedPackage(package, ["target"], num_threads=num_threads) as loaded:
-        texts, num_written = read_texts(loaded, files, num_tokens, progress)
+    with LoadedPackage(package, ["target"], num_threads=num_threads, weights="map") as loaded:
+        texts = read_texts(loaded, files, num_tokens, progress, holds_out=codec is None)
         records = {
             own: record
             for record in loaded.package.manifest.tensors
@@ -117,32 +133,39 @@ def calibrate(
             "weights": "moved",
             "damping": DAMPING,
             "texts": [{"sha256": sha256_file(path), "num_bytes": check_regular_file(path)} for path in files],
-            "num_texts": len(texts),
-            "num_tokens": sum(map(len, texts)),
-            "num_tokens_written": num_written,
+            "num_texts": len(texts.fitted),
+            "num_tokens": sum(map(len, texts.fitted)),
+            "num_tokens_written": texts.num_written,
         }
         if codec is not None:
             description["codec"] = codec
         calibration = Calibration.begin(loaded, texts)
-        calibration.is_in_two_bits = codec == "mx2"
+        calibration.is_in_two_bits, calibration.num_threads = codec == "mx2", num_threads
         shapes = {record.name: stored_shape(record) for record in records.values()}
         with DraftFileWriter(draft_file, shapes, codec or options.codec) as writer:
             left = dict(records)
             config = loaded.own.config
             for index in range(config.num_hidden_layers):
-                progress("calibrate layers", index, config.num_hidden_layers)
+                progress(CALIBRATED_LAYERS, index, config.num_hidden_layers)
                 prefix = f"{config.layer_prefix}.{index}."  # of the layer's tensors
                 of_layer = {own: left.pop(own) for own in list(left) if own.startswith(prefix)}
                 _calibrate_layer(calibration, index, prefix, of_layer, writer)
+                loaded.own.release()
+            progress(CALIBRATED_LAYERS, config.num_hidden_layers, config.num_hidden_layers)
             normed = [calibration.norm(states) for states in calibration.draft.states]
             screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
-            _calibrate_head(calibration, left, writer)
+            head = _calibrate_head(calibration, left, writer)
             for record in left.values():
                 writer.write(record.name, *_cast(calibration, record))
                 calibration.num_cast += 1
             counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
+            if calibration.held_out is not None:
+                models = loaded.own.sixteen_bits, calibration.cast_weights
+                heads = [*(each.matrices[head_tensor(config)] for each in models), head]
+                found = calibration.held_out.agreements(calibration.norm, heads)
+                shares = dict(zip(("cast", "calibrated"), found, strict=True))
+                description["agreement"] = {**shares, "num_tokens": calibration.held_out.num_tokens}
             writer.commit(description | counts, screen)
-    progress("calibrate layers", 1, 1)
 
 
 def _calibrate_layer(
@@ -158,7 +181,7 @@ def _calibrate_layer(
         wanted.append(recorder.pass_rows())
     left, mixed = dict(records), list[F32]()
     for stage in range(NUM_STAGES):
-        recorder, sums = InputRecorder(prefix, stage), dict[Key, InputSum]()
+        recorder, sums = InputRecorder(prefix, stage), dict[Key, InputRows]()
         layer = RecordedLayer(weights, config, index, recorder)
         for group in groups:
             with suppress(EnoughError):
@@ -172,16 +195,19 @@ def _calibrate_layer(
     weights = _write_anew(calibration, {}, set(), left, weights, writer)
     rounded = Layer(CheckedWeights(weights, "calibration"), config, index)
     draft.states = [draft.finished(rounded, group, mixed[group]) for group in groups]
+    if calibration.held_out is not None:
+        sixteen_bits = calibration.loaded.own.sixteen_bits
+        calibration.held_out.advance(index, [sixteen_bits, calibration.cast_weights, weights])
 
 
-def _add_pass(sums: dict[Key, InputSum], exact: PassRows, draft: PassRows, is_second: NDArray[np.bool_]) -> None:
+def _add_pass(sums: dict[Key, InputRows], exact: PassRows, draft: PassRows, is_second: NDArray[np.bool_]) -> None:
     """Add the rows of one pass; matrices that multiply the same array share a sum."""
-    added: dict[int, InputSum] = {}
+    added: dict[int, InputRows] = {}
     for key, x in draft.taken.items():
         if id(x) in added:
             sums[key] = added[id(x)]
             continue
-        found = added[id(x)] = sums.setdefault(key, InputSum(x.shape[1]))
+        found = added[id(x)] = sums.setdefault(key, InputRows(x.shape[1]))
         if key not in exact.taken:  # rows that an expert took are others in the exact model
             found.add(x, np.zeros(len(x), np.bool_))
             continue
@@ -189,24 +215,25 @@ def _add_pass(sums: dict[Key, InputSum], exact: PassRows, draft: PassRows, is_se
         found.add(x, is_second, exact.taken[key], lacking)
 
 
-def _calibrate_head(calibration: Calibration, records: dict[str, TensorRecord], writer: DraftFileWriter) -> None:
-    """The output head, if it is among the matrices that are left: it takes the last layer's normed rows."""
+def _calibrate_head(calibration: Calibration, records: dict[str, TensorRecord], writer: DraftFileWriter) -> Matrix:
+    """Return the draft's output head, rounded anew by the last layer's normed rows if it is among the matrices left."""
     config = calibration.loaded.own.config
     name = config.head if config.head in records else config.embedding
     if name not in records or not (name == config.head or config.tie_word_embeddings):
-        return
-    found = InputSum(config.hidden_size)
+        return calibration.cast_weights.matrices[head_tensor(config)]
+    found = InputRows(config.hidden_size)
     for exact, draft, is_second in zip(
         calibration.exact.states, calibration.draft.states, calibration.draft.is_second, strict=True
     ):
         found.add(calibration.norm(draft), is_second, calibration.norm(exact))
     weights = calibration.loaded.own.sixteen_bits
-    _write_anew(calibration, {(name, None): found}, set(), {name: records.pop(name)}, weights, writer)
+    made = _write_anew(calibration, {(name, None): found}, set(), {name: records.pop(name)}, weights, writer)
+    return made.matrices[name]
 
 
 def _write_anew(
     calibration: Calibration,
-    sums: Mapping[Key, InputSum],
+    sums: Mapping[Key, InputRows],
     turned: Container[Key],
     records: Mapping[str, TensorRecord],
     weights: ModelWeights,
@@ -256,21 +283,33 @@ def _drafted(calibration: Calibration, record: TensorRecord, expert: int | None,
 def _rounded_anew(
     calibration: Calibration, own: str, record: TensorRecord, expert: int | None, inputs: MatrixInputs
 ) -> list[Draft]:
-    """Codes and scales of a matrix, of some rows after others."""
-    loaded, drafts = calibration.loaded, []
-    exact = loaded.own.sixteen_bits
+    """Codes and scales of a matrix, of some rows after others; threads share the rows of each step."""
+    drafts, exact = list[Draft](), calibration.loaded.own.sixteen_bits
     matrix = exact.matrices[own] if expert is None else exact.stacks[own].matrix(expert)
-    step = matrix.shape[0] if inputs.is_turned else BLOCK_ROWS
-    for start in range(0, matrix.shape[0], step):
-        rows = slice(start, min(start + step, matrix.shape[0]))
-        weights = inputs.moved(matrix.rows(np.arange(rows.start, rows.stop)).astype(np.float64), rows)
-        if calibration.is_in_two_bits:
-            drafts.append(mx2_anew(weights, inputs))
-        elif record.codec == "mxfp4":
-            drafts.append(mxfp4_anew(loaded.package.mxfp4(record, expert), rows, weights, inputs))
-        else:
-            drafts.append(bsfp_anew(loaded.package.bsfp(record, expert), rows, weights, inputs))
+    num_rows, num_threads = matrix.shape[0], 1 if inputs.is_turned else calibration.num_threads
+    step = num_rows if inputs.is_turned else BLOCK_ROWS
+    with ThreadPoolExecutor(num_threads) as threads:
+        for start in range(0, num_rows, step):
+            rows = slice(start, min(start + step, num_rows))
+            weights = inputs.moved(matrix.rows(np.arange(rows.start, rows.stop)).astype(np.float64), rows)
+            assert inputs.factor is not None, "made before threads share it"
+            part = -(-len(weights) // TILE_ROWS // num_threads) * TILE_ROWS
+            parts = [slice(first, min(first + part, rows.stop)) for first in range(rows.start, rows.stop, part)]
+            given = [weights[each.start - start : each.stop - start] for each in parts]
+            anew = partial(_part_anew, calibration, record, expert, inputs)
+            drafts += threads.map(anew, parts, given)
     return drafts
+
+
+def _part_anew(
+    calibration: Calibration, record: TensorRecord, expert: int | None, inputs: MatrixInputs, rows: slice, weights: F64
+) -> Draft:
+    package = calibration.loaded.package
+    if calibration.is_in_two_bits:
+        return mx2_anew(weights, inputs)
+    if record.codec == "mxfp4":
+        return mxfp4_anew(package.mxfp4(record, expert), rows, weights, inputs)
+    return bsfp_anew(package.bsfp(record, expert), rows, weights, inputs)
 
 
 def _cast(calibration: Calibration, record: TensorRecord, expert: int | None = None) -> Draft:
@@ -292,6 +331,5 @@ def _cast(calibration: Calibration, record: TensorRecord, expert: int | None = N
     return bsfp.codes, bsfp.scales
 
 
-def _is_usable(found: InputSum) -> bool:
-    squares = found.products.diagonal(axis1=1, axis2=2).sum(axis=0)
-    return bool(np.isfinite(squares).all() and squares.any())
+def _is_usable(found: InputRows) -> bool:
+    return bool(np.isfinite(found.squares).all() and found.squares.any())

@@ -8,3 +8,6 @@ Progress = Callable[[str, int, int], None]
 
 def silent(stage: str, num_bytes_done: int, num_bytes_total: int) -> None:
     """Shows nothing."""
+
+
+CALIBRATED_LAYERS = "calibrate layers"  # a stage that is counted in layers

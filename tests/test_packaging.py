@@ -67,7 +67,7 @@ def test_the_wheel_holds_the_python_package_and_no_sources_of_the_kernels(instal
     expected = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "mxconv").rglob("*")
-        if path.suffix in (".py", ".pyi", ".j2", ".html", ".js", ".css", ".toml", ".typed")
+        if path.suffix in (".py", ".pyi", ".j2", ".html", ".js", ".css", ".toml", ".jsonl", ".typed")
     }
     assert {file for file in files if file.startswith("mxconv/")} == expected
     assert "mxconv/py.typed" in files

@@ -25,7 +25,7 @@ from mxconv.cli.generate_command import generate
 from mxconv.cli.help_page import CommandPage
 from mxconv.cli.hub_commands import pull, push
 from mxconv.cli.inspect_command import inspect
-from mxconv.cli.quantize_command import quantize
+from mxconv.cli.quantize_command import QuantizeCommand, quantize
 from mxconv.cli.recipe_commands import build, recipe
 from mxconv.cli.serve_command import serve
 from mxconv.cli.train_drafts_commands import dflash, draft, eagle3, self_draft, speculator, spire
@@ -105,7 +105,7 @@ for command in (
     push,
     pull,
 ):
-    app.command(cls=CommandPage)(command)
+    app.command(cls=QuantizeCommand if command is quantize else CommandPage)(command)
 bench = typer.Typer(
     help="Measure kernels, decoding, serving and conversion.", no_args_is_help=True, rich_markup_mode=None
 )

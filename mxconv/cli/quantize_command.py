@@ -11,12 +11,31 @@ from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
 from mxconv.cli.common_options import Json, Revision, size_option
 from mxconv.cli.completion import choice, drafts
 from mxconv.cli.converted import package_name
+from mxconv.cli.help_page import CommandPage
 from mxconv.cli.output import Output, progress_bars
 from mxconv.cli.quantize_plan import plan_of, print_exactness, print_plan
 from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
     from mxconv.package.manifest import Manifest
+    from mxconv.progress import Progress
+
+
+class QuantizeCommand(CommandPage):
+    """`--calibrate` without a file, before another option or at the end, takes the prompts that come with mxconv.
+
+    Typer knows no option whose value may be left out.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list[str]()
+        for word, following in zip(args, [*args[1:], "-"], strict=False):
+            given.append(word)
+            if word == "--calibrate" and following.startswith("-"):
+                from mxconv.speculation.calibration_texts import OWN_PROMPTS
+
+                given.append(str(OWN_PROMPTS))
+        return super().parse_args(ctx, given)
 
 
 def quantize(
@@ -72,9 +91,10 @@ def quantize(
     calibrate: Annotated[
         list[Path] | None,
         typer.Option(
+            metavar="[FILE]",
             help="Choose the draft's codes by texts like those that it will draft: a text file, or JSONL with "
-            "`text`, or with `prompt` or `messages`, which the target answers. Takes minutes; the target stays as it "
-            "is. Repeatable."
+            "`text`, or with `prompt` or `messages`, which the target answers. Without a file, prompts that come with "
+            "mxconv. Takes minutes; the target stays as it is. Repeatable.",
         ),
     ] = None,
     calibration_tokens: Annotated[int, typer.Option(help="Most tokens of these texts and answers.")] = 16_384,
@@ -154,7 +174,7 @@ def quantize(
             preparation = prepare(checkpoint, options, progress, work, to_store=isinstance(package, Store))
             result = plan_of(preparation, str(package), work.num_workers, time.perf_counter() - begin)
         else:
-            manifest = convert(checkpoint, package, options, progress, executor)
+            manifest = convert(checkpoint, package, options, _with_estimate(progress), executor)
             num_bytes_source = sum(tensor.num_bytes_stored for tensor in checkpoint.tensors.values())
             result = _result(manifest, str(package), num_bytes_source, time.perf_counter() - begin)
     out = Output(json_output)
@@ -164,7 +184,33 @@ def quantize(
         print_plan(result, out)
     else:
         _print_result(result, manifest.quantizer_note, out)
+        if manifest.draft_weights is not None and "agreement" in manifest.draft_weights.description:
+            found = manifest.draft_weights.description["agreement"]
+            shares = (f"{found[name]:.2f}".removeprefix("0") for name in ("cast", "calibrated"))
+            out.line(f"agreement {' -> '.join(shares)} ({found['num_tokens']} tokens that were held out)")
     out.json(result)
+
+
+def _with_estimate(progress: "Progress") -> "Progress":
+    """Return a progress that says, after the first layer of a calibration, how long the others take."""
+    from mxconv.progress import CALIBRATED_LAYERS
+
+    begins = list[float]()
+
+    def show(stage: str, done: int, total: int) -> None:
+        progress(stage, done, total)
+        if stage == CALIBRATED_LAYERS and done <= 1:
+            begins.append(time.perf_counter())
+            if done == 1 < total:
+                seconds = begins[1] - begins[0]
+                rest = seconds * (total - 1)
+                left = f"{rest / 60:.0f} minutes" if rest >= 90 else f"{rest:.0f} s"
+                print(
+                    f"calibration: layer 1 of {total} took {seconds:.1f} s, the others take about {left}",
+                    file=sys.stderr,
+                )
+
+    return show
 
 
 def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: float) -> dict[str, Any]:

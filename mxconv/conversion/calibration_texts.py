@@ -1,6 +1,7 @@
 """The texts of a calibration as token ids: pieces of text, or prompts with the target's own answers."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
@@ -10,39 +11,78 @@ from mxconv.progress import Progress
 from mxconv.speculation.continuations import continuations
 from mxconv.speculation.prompts import read_prompts
 from mxconv.text.chat import encode_prompts
+from mxconv.text.chat_templates import read_templates
 from mxconv.text.texts import MAX_LINE_BYTES, read_pieces
 
+OWN_PROMPTS = Path(__file__).with_name("calibration_prompts.jsonl")  # what `--calibrate` without a file takes
+FEWEST_TOKENS = 1024  # of texts: with 256 a draft was worse than the cast, with 512 hardly better (docs/drafts.md)
+HELD_SHARE, MOST_HELD = 8, 2048  # one token in so many more is held out, and at most so many
 WINDOW = 512  # tokens of a piece of plain text
 MAX_PROMPTS = 128  # of a file
 NEW_TOKENS = 256  # that the target answers to each
 BATCH = 8  # prompts that are answered at a time
 
 
+@dataclass
+class CalibrationTexts:
+    """Token ids of texts, those to calibrate with and those to judge the result by."""
+
+    fitted: list[list[int]] = field(default_factory=list)
+    held_out: list[tuple[list[int], int]] = field(default_factory=list)  # and the place of the first token that counts
+    num_written: int = 0  # of the tokens to calibrate with, by the target
+
+    def add(self, found: Sequence[tuple[list[int], int]], num_fitted: int, are_answers: bool) -> None:
+        """Calibrate with the first tokens of some texts, and hold out the others.
+
+        Args:
+            found: token ids, and how many of them were given to the target.
+            num_fitted: how many tokens these are.
+            are_answers: whether what follows the given tokens is the target's.
+        """
+        for ids, num_given in found:
+            fitted = ids[:num_fitted] if num_fitted > 1 and len(ids) > 1 else []
+            num_fitted -= len(fitted)
+            if fitted:
+                self.fitted.append(fitted)
+                self.num_written += max(len(fitted) - num_given, 0) if are_answers else 0
+            rest, first_counted = ids[len(fitted) :], max(num_given - len(fitted), 1)
+            if len(rest) > first_counted:
+                self.held_out.append((rest, first_counted))
+
+
 def read_texts(
-    loaded: LoadedPackage, files: Sequence[Path], num_tokens: int, progress: Progress
-) -> tuple[list[list[int]], int]:
-    """Token ids of texts, and how many of them the target wrote; each file gives its share of the tokens at most.
+    loaded: LoadedPackage, files: Sequence[Path], num_tokens: int, progress: Progress, holds_out: bool = True
+) -> CalibrationTexts:
+    """Texts of files, each of which gives its share of the tokens to calibrate with at most.
+
+    What is held out follows these; of a file without so many tokens it is the last ninth.
 
     Raises:
-        MxconvError: a file cannot be read or holds no text.
+        MxconvError: a file cannot be read, or all of them hold too few tokens.
     """
-    texts: list[list[int]] = []
-    num_written, share = 0, num_tokens // max(len(files), 1)
+    texts = CalibrationTexts()
+    share, num_found = num_tokens // max(len(files), 1), 0
+    most_held = min(share // HELD_SHARE, MOST_HELD // max(len(files), 1)) if holds_out else 0
     for path in files:
+        are_answers, taken = _holds_prompts(path), list[tuple[list[int], int]]()
+        wanted, num_taken = share + most_held, 0
         found: Iterable[tuple[list[int], int]] = (
-            _answers(loaded, path, share, progress) if _holds_prompts(path) else _windows(loaded, path)
+            _answers(loaded, path, wanted, progress) if are_answers else _windows(loaded, path)
         )
-        taken = 0
         for ids, num_given in found:
-            ids = ids[: share - taken]
-            if len(ids) > 1:
-                texts.append(ids)
-                taken, num_written = taken + len(ids), num_written + max(len(ids) - num_given, 0)
-            if taken >= share:
+            taken.append((ids[: wanted - num_taken], num_given))
+            num_taken += len(taken[-1][0])
+            if num_taken >= wanted:
                 break
-        if not taken:
-            raise ModelError(f"{path}: holds no text; some tokens to calibrate with are required. Give a longer file.")
-    return texts, num_written
+        num_found += num_taken
+        texts.add(taken, min(share, num_taken - min(most_held, num_taken // (HELD_SHARE + 1))), are_answers)
+    if num_found < (fewest := min(FEWEST_TOKENS, share * len(files))):
+        names = ", ".join(map(str, files))
+        raise ModelError(
+            f"{names}: {num_found} tokens; at least {fewest} are required to calibrate with and to judge the result, "
+            "since fewer hardly improve a draft. Give longer or more texts, or --calibrate without a file."
+        )
+    return texts
 
 
 def _holds_prompts(path: Path) -> bool:
@@ -58,18 +98,19 @@ def _holds_prompts(path: Path) -> bool:
 
 
 def _windows(loaded: LoadedPackage, path: Path) -> Iterator[tuple[list[int], int]]:
-    """Pieces of a text of the length of a window, and that nothing of them is written."""
+    """Pieces of a text of the length of a window, of which every token counts."""
     length = min(WINDOW, loaded.config.max_position_embeddings)
     for piece in read_pieces(path, lambda _: None):
         ids = loaded.tokenizer.encode(piece.text, piece.begins_document)
-        yield from ((ids[start : start + length], length) for start in range(0, len(ids), length))
+        yield from ((ids[start : start + length], 0) for start in range(0, len(ids), length))
 
 
 def _answers(loaded: LoadedPackage, path: Path, num_tokens: int, progress: Progress) -> Iterator[tuple[list[int], int]]:
     """Prompts with the target's own greedy answers, and the prompts' lengths; `num_tokens` are wanted in all."""
     target = loaded.target
     most = target.config.max_position_embeddings - NEW_TOKENS
-    prompts = encode_prompts(loaded.tokenizer, loaded.folder, read_prompts(path)[:MAX_PROMPTS])
+    as_chat = path == OWN_PROMPTS and bool(read_templates(loaded.folder)[0])
+    prompts = encode_prompts(loaded.tokenizer, loaded.folder, read_prompts(path, as_chat)[:MAX_PROMPTS])
     prompts = [ids for ids in prompts if 0 < len(ids) <= most]
     texts = continuations(target, prompts, NEW_TOKENS, ends=loaded.tokenizer.eos_token_ids, batch=BATCH)
     done = 0

@@ -9,27 +9,31 @@ reach a weight (`codecs/bsfp/reach.py`).
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mxconv.arrays import F64, U8, U16
+from mxconv.arrays import F32, F64, U8, U16
 from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
 from mxconv.codecs.gptq import (
     E2M1,
+    MANY_INPUTS,
     TWO_BITS,
     Grid,
     InputFactor,
     MxGrid,
     compensated_codes,
     fit_block_scales,
+    moved_by_rows,
     moved_weights,
     output_errors,
 )
 from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
-from mxconv.engine.recorded_inputs import InputSum
+from mxconv.engine.recorded_inputs import InputRows
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
 
 Draft = tuple[U8, U8 | U16]
@@ -40,32 +44,58 @@ Draft = tuple[U8, U8 | U16]
 class MatrixInputs:
     """What a matrix multiplied, and the factor of it; and whether stored rows are its inputs."""
 
-    sums: InputSum
+    rows: InputRows
+    halves: F64 | None  # X^T X of each half; None where inputs are many
     products: F64  # X^T X
-    factor: InputFactor
     is_turned: bool
 
     @classmethod
-    def of(cls, sums: InputSum, is_turned: bool) -> Self:
-        products: F64 = sums.products.sum(axis=0)
-        return cls(sums, products, InputFactor.of(products), is_turned)
+    def of(cls, rows: InputRows, is_turned: bool) -> Self:
+        found = rows.products(by_half=rows.num_inputs <= MANY_INPUTS)
+        if len(found) == 1:
+            return cls(rows, None, found[0], is_turned)
+        return cls(rows, found, found.sum(axis=0), is_turned)
+
+    @cached_property
+    def factor(self) -> InputFactor:
+        """How errors of inputs go together."""
+        return InputFactor.of(self.products)
+
+    @cached_property
+    def _joined(self) -> tuple[F32, NDArray[np.bool_]]:
+        return self.rows.joined()
+
+    @cached_property
+    def _moves(self) -> F64:
+        return self.rows.moved()
+
+    @cached_property
+    def _missing(self) -> F64 | None:
+        return self.rows.missing()
 
     @property
     def squares(self) -> F64:
         """Mean squares of the inputs, which broadcast to the matrix as it is stored."""
-        squares: F64 = self.products.diagonal() / self.sums.num_rows
+        squares: F64 = self.products.diagonal() / self.rows.num_rows
         return squares[:, None] if self.is_turned else squares
 
     def moved(self, weights: F64, rows: slice) -> F64:
         """Rows of a matrix that the draft's inputs and residual want in place of these."""
-        sums = self.sums
-        if sums.moved is None:
+        if not self.rows.has_exact:
             return weights
-        weights = weights.T if self.is_turned else weights
-        wanted = sums.moved @ weights.T
-        if sums.missing is not None:
-            wanted += sums.missing if self.is_turned else sums.missing[:, :, rows]
-        moved = moved_weights(weights, sums.products, wanted)
+        weights, outputs = (weights.T, slice(None)) if self.is_turned else (weights, rows)
+        if self.halves is not None:
+            wanted = self._moves @ weights.T
+            if self._missing is not None:
+                wanted += self._missing[:, :, outputs]
+            moved = moved_weights(weights, self.halves, wanted)
+        else:
+            (x, is_second), lacking = self._joined, self.rows.wanted(weights.astype(np.float32), outputs)
+            if len(x) < self.rows.num_inputs:
+                moved = moved_by_rows(weights, x, lacking, is_second)
+            else:
+                given = [x[is_second == half].T @ lacking[is_second == half] for half in range(2)]
+                moved = moved_weights(weights, self.rows.products(by_half=True), np.stack(given).astype(np.float64))
         return moved.T if self.is_turned else moved
 
     def better_codes(self, weights: F64, grid: Grid, nearest: U8) -> U8:
@@ -73,9 +103,16 @@ class MatrixInputs:
         if self.is_turned:
             weights, grid, nearest = weights.T, grid.turned(), nearest.T
         codes = compensated_codes(weights, grid, self.factor)
-        errors, others = (output_errors(weights - grid.values(each), self.products) for each in (codes, nearest))
+        errors, others = (self._errors(weights - grid.values(each)) for each in (codes, nearest))
         made = np.where((errors < others)[:, None], codes, nearest)
         return made.T if self.is_turned else made
+
+    def _errors(self, off: F64) -> F64:
+        """The squared error of each output whose weights are off by this, (out_features,)."""
+        if self.halves is not None:
+            return output_errors(off, self.products)
+        errors: F64 = np.square(self._joined[0] @ off.T.astype(np.float32)).sum(axis=0, dtype=np.float64)
+        return errors
 
 
 def mxfp4_anew(cast: StoredMxfp4, rows: slice, weights: F64, inputs: MatrixInputs) -> Draft:

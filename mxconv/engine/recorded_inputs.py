@@ -33,44 +33,82 @@ Key = tuple[str, int | None]
 """A tensor by the decoder's name, and of a stack the expert."""
 
 
-class InputSum:
-    """Sums over the rows X that matrices with one input multiply in a draft, each of two halves of them, float64.
+class InputRows:
+    """The rows X that matrices with one input multiply in a draft, each of one of two halves, and sums over them.
 
-    `products` are X^T X, (in_features, in_features). `moved` are X^T (Y - X), where Y are the same rows in the exact
-    model. `missing` are X^T (S - R), (in_features, out_features), where R are the rows that the product is added to
-    and S those of the exact model; None where it is added to none.
+    Y are the same rows in the exact model, R the rows that the product is added to, and S those of the exact model.
     """
 
     def __init__(self, num_inputs: int) -> None:
-        self.products = np.zeros((2, num_inputs, num_inputs))
-        self.moved: F64 | None = None
-        self.missing: F64 | None = None
+        self.num_inputs = num_inputs
         self.num_rows = 0
+        self._passes: list[tuple[F32, NDArray[np.bool_], F32 | None, F32 | None]] = []
 
     def add(self, x: F32, is_second: NDArray[np.bool_], exact: F32 | None = None, lacking: F32 | None = None) -> None:
-        """Add rows.
+        """Keep the rows of a pass.
 
         Args:
-            x: (num_tokens, in_features).
+            x: X, (num_tokens, in_features).
             is_second: (num_tokens,) which of them are of the second half.
-            exact: the same of the exact model.
-            lacking: (num_tokens, out_features) of what their products are added to.
+            exact: Y; None where they are unknown.
+            lacking: S - R, (num_tokens, out_features); None where products are added to nothing.
         """
-        if exact is not None and self.moved is None:
-            self.moved = np.zeros_like(self.products)
-        if lacking is not None and self.missing is None:
-            self.missing = np.zeros((2, x.shape[1], lacking.shape[1]))
-        for half in range(2):
-            of_half = np.flatnonzero(is_second == half)
-            for start in range(0, len(of_half), CHUNK_ROWS):
-                some = of_half[start : start + CHUNK_ROWS]
-                rows = x[some]
-                self.products[half] += rows.T @ rows
-                if exact is not None and self.moved is not None:
-                    self.moved[half] += rows.T @ (exact[some] - rows)
-                if lacking is not None and self.missing is not None:
-                    self.missing[half] += rows.T @ lacking[some]
+        self._passes.append((x, is_second, exact, lacking))
         self.num_rows += len(x)
+
+    @property
+    def squares(self) -> F64:
+        """Sums of squares of each input, (in_features,)."""
+        with np.errstate(over="ignore"):
+            found: F64 = np.sum([np.square(x).sum(axis=0) for x, *_ in self._passes], axis=0, dtype=np.float64)
+        return found
+
+    @property
+    def has_exact(self) -> bool:
+        """Whether Y is known."""
+        return any(exact is not None for _, _, exact, _ in self._passes)
+
+    def products(self, by_half: bool) -> F64:
+        """X^T X of each half, (2, in_features, in_features), or of all rows, (1, in_features, in_features)."""
+        return self._sums(self.num_inputs, (x for x, *_ in self._passes), by_half)
+
+    def moved(self) -> F64:
+        """X^T (Y - X) of each half, (2, in_features, in_features)."""
+        moved = (None if exact is None else exact - x for x, _, exact, _ in self._passes)
+        return self._sums(self.num_inputs, moved)
+
+    def missing(self) -> F64 | None:
+        """X^T (S - R) of each half, (2, in_features, out_features), where there are such."""
+        found = [lacking for *_, lacking in self._passes]
+        sizes = {lacking.shape[1] for lacking in found if lacking is not None}
+        return self._sums(sizes.pop(), found) if sizes else None
+
+    def joined(self) -> tuple[F32, NDArray[np.bool_]]:
+        """X, and which rows are of the second half."""
+        x, is_second = (np.concatenate([each[place] for each in self._passes]) for place in range(2))
+        return x, is_second
+
+    def wanted(self, weights: F32, outputs: slice) -> F32:
+        """(Y - X) W^T + S - R, (num_rows, num_outputs), of some outputs, of which `weights` are W's rows."""
+        made = []
+        for x, _, exact, lacking in self._passes:
+            moved = np.zeros((len(x), len(weights)), np.float32) if exact is None else (exact - x) @ weights.T
+            made.append(moved if lacking is None else moved + lacking[:, outputs])
+        return np.concatenate(made)
+
+    def _sums(self, num_columns: int, others: Iterable[F32 | None], by_half: bool = True) -> F64:
+        """X^T times other rows, of each half or of all."""
+        sums = np.zeros((2 if by_half else 1, self.num_inputs, num_columns))
+        for (x, is_second, *_), other in zip(self._passes, others, strict=True):
+            if other is None:
+                continue
+            for half in range(2):
+                of_half = np.flatnonzero(is_second == half)
+                for start in range(0, len(of_half), CHUNK_ROWS):
+                    some = of_half[start : start + CHUNK_ROWS]
+                    rows = x[some]
+                    sums[half * by_half] += rows.T @ (rows if other is x else other[some])
+        return sums
 
 
 class EnoughError(Exception):

@@ -48,6 +48,7 @@ class OwnWeights:
         self._make = make
         self._stack = stack
         self._in_four_bits: ModelWeights | None = None
+        self._tensors: Mapping[str, SourceTensor] = {}  # of a source that the package references
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -80,6 +81,11 @@ class OwnWeights:
                 exact, matrices={**exact.matrices, **drafts}, stacks={**exact.stacks, **stacks}
             )
         return self._in_four_bits
+
+    def release(self) -> None:
+        """Take all weights out of resident memory; what is read again comes back from its file."""
+        for tensor in (*self.package.arrays.values(), *self._tensors.values()):
+            tensor.release()
 
     def head_rows(self, whole: Matrix, tokens: I64, in_four_bits: bool) -> Matrix:
         """The rows of a level's whole output head that belong to some tokens, ascending ids, copied."""
@@ -133,7 +139,7 @@ class OwnWeights:
         """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""
         found: Mapping[str, SourceTensor] = self.package.arrays
         if not self.package.has_target:
-            found = self._stack.enter_context(open_referenced(self.package)).tensors
+            found = self._tensors = self._stack.enter_context(open_referenced(self.package)).tensors
         tensors = {r.name: found[r.name] for r in records if r.name in found}
         config = self.config
         weights = dense_weights(tensors, config, self._make)

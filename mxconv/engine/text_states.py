@@ -29,10 +29,10 @@ class TextStates:
     def __init__(self, decoder: Decoder, texts: Sequence[Sequence[int]]) -> None:
         """Embed the texts."""
         self.config = decoder.config
-        self._groups = list(_groups(texts))
+        self.groups = list(_groups(texts))
         self.states: list[F32] = []
         self._own_inputs: list[F32 | None] = []  # (num_layers, num_tokens, size), where layers have inputs of their own
-        for group in self._groups:
+        for group in self.groups:
             ids = np.concatenate([np.array(text, np.intp) for text in group])
             states, own_inputs = decoder.first_inputs(ids, _positions(group))
             self.states.append(states)
@@ -42,7 +42,7 @@ class TextStates:
             halves = [np.arange(len(texts[0])) >= len(texts[0]) // 2]
         parts = iter(halves)
         # (num_tokens,) of each group: every other text is of the second half
-        self.is_second = [np.concatenate([next(parts) for _ in group]) for group in self._groups]
+        self.is_second = [np.concatenate([next(parts) for _ in group]) for group in self.groups]
         mixers = [layer.mixer for layer in self.config.layers]
         self._shares = any(isinstance(mixer, Attending) and mixer.source is not None for mixer in mixers)
         self._caches = self._fresh_caches()
@@ -55,11 +55,11 @@ class TextStates:
 
     def _fresh_caches(self) -> list[list[KVCache]]:
         """A cache of each text, where layers read what others wrote."""
-        return [[KVCache(self.config) for _ in group] for group in self._groups] if self._shares else []
+        return [[KVCache(self.config) for _ in group] for group in self.groups] if self._shares else []
 
     def mixed(self, layer: Layer, number: int) -> F32:
         """The states of a group with what a layer's mixer adds to them."""
-        group = self._groups[number]
+        group = self.groups[number]
         caches = self._caches[number] if self._shares else [KVCache(self.config) for _ in group]
         sequences = [SequenceRows(text, cache) for text, cache in zip(group, caches, strict=True)]
         for rows in sequences:

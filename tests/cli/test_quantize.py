@@ -1,5 +1,6 @@
 """`mxconv quantize`: the JSON contract, the plan, and every refusal."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 from gguf_files import write_gguf
+from mxconv.speculation.calibration_texts import OWN_PROMPTS
+from packages import files_of
 
 from mxconv.package.manifest import read_manifest
 from mxconv.report.tables import format_bytes
+from mxconv.speculation.prompts import read_prompts
 
 KEYS = {
     "package", "codec", "num_tensors", "num_quantized", "num_bytes_source", "num_bytes_package", "num_bytes_target",
@@ -209,6 +213,42 @@ def test_a_draft_is_calibrated_and_verify_says_what_it_cannot_know(run: Any, tmp
     outcome = run("verify", tmp_path / "package", "--source", source, "--json")
     assert (outcome.exit_code, outcome.json["num_draft_tensors_given"]) == (0, 21)
     assert "21 draft tensors were given ('gptq'): no source encodes to them" in outcome.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("codec", "template"), [("mxfp4", True), ("bsfp", False)])
+def test_without_a_file_a_draft_is_calibrated_by_prompts_that_come_with_mxconv(
+    run: Any, tmp_path: Path, codec: str, template: bool
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(Path(__file__).parents[2] / "examples/models/pylib-0.2m", source)
+    if template:
+        (source / "chat_template.jinja").write_text("{% for each in messages %}# {{ each.content }}\n{% endfor %}")
+    package, options = tmp_path / "package", ("--calibration-tokens", "300", "--codec", codec)
+    outcome = run("quantize", source, "--calibrate", "-o", package, *options)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert re.search(r"calibration: layer 1 of 3 took \d+\.\d s, the others take about \d+ (s|minutes)", outcome.stderr)
+    (line,) = (line for line in outcome.stdout.splitlines() if line.startswith("agreement"))
+    weights = read_manifest(package).draft_weights
+    assert weights is not None
+    shares, (own,) = weights.description["agreement"], weights.description["texts"]
+    assert line == (
+        f"agreement {shares['cast']:.2f} -> {shares['calibrated']:.2f} "
+        f"({shares['num_tokens']} tokens that were held out)".replace("0.", ".")
+    )
+    assert own["sha256"] == hashlib.sha256(OWN_PROMPTS.read_bytes()).hexdigest()
+    assert own["num_bytes"] == OWN_PROMPTS.stat().st_size
+    again = run("quantize", source, "-o", tmp_path / "again", *options, "--calibrate")
+    assert again.exit_code == 0 and files_of(package) == files_of(tmp_path / "again")
+    assert "--calibrate [FILE]" in run("quantize", "--help").stdout
+
+
+def test_the_prompts_that_come_with_mxconv_are_enough_and_varied() -> None:
+    chats = [prompt for prompt in read_prompts(OWN_PROMPTS, chat=True) if isinstance(prompt, list)]
+    texts = [prompt for prompt in read_prompts(OWN_PROMPTS) if isinstance(prompt, str)]
+    assert len(chats) == len(texts) == len(set(texts)) >= 72  # of 256 tokens: those of a calibration, and held out
+    assert sum(len(chat) > 1 for chat in chats) >= 5
+    assert sum(not text.isascii() for text in texts) >= 10
+    assert OWN_PROMPTS.stat().st_size < 16_384
 
 
 def test_a_vocabulary_that_is_left_out_is_said(run: Any, tmp_path: Path) -> None:

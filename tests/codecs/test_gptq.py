@@ -1,11 +1,14 @@
 """GPTQ on the MXFP4 grid, beside the algorithm as its paper writes it: one column after another, in float64."""
 
+import tracemalloc
+
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from mxconv.arrays import F64
+from mxconv.codecs import gptq
 from mxconv.codecs.gptq import (
     BLOCK_INPUTS,
     DAMPING,
@@ -15,6 +18,7 @@ from mxconv.codecs.gptq import (
     MxGrid,
     compensated_codes,
     fit_block_scales,
+    moved_by_rows,
     moved_weights,
     output_errors,
 )
@@ -131,3 +135,34 @@ def test_weights_stay_where_one_half_of_the_rows_is_empty() -> None:
     x = np.concatenate([rng.standard_normal((40, 3)), np.zeros((40, 3))])
     weights = rng.standard_normal((2, 3))
     assert moved_weights(weights, halves(x, x), halves(x, rng.standard_normal((80, 2)))) is weights
+
+
+def test_weights_move_by_rows_as_they_do_by_sums_over_these() -> None:
+    rng, num_rows = np.random.default_rng(6), 60
+    x = rng.standard_normal((num_rows, 100)) * rng.gamma(1.0, size=100)
+    weights = rng.standard_normal((7, 100))
+    wanted = x @ rng.standard_normal((100, 7)) + 0.1 * rng.standard_normal((num_rows, 7))
+    is_second = np.arange(num_rows) >= num_rows // 2
+    moved = moved_by_rows(weights, x.astype(np.float32), wanted.astype(np.float32), is_second)
+    expected = moved_weights(weights, halves(x, x), halves(x, wanted))
+    assert np.abs(expected - weights).max() > 0.1
+    assert np.allclose(moved, expected, atol=1e-3)
+    first, second = np.split(x.astype(np.float32), 2)
+    zeros = np.concatenate([first, np.zeros_like(second)])
+    assert moved_by_rows(weights, zeros, wanted.astype(np.float32), is_second) is weights
+
+
+def test_the_factor_of_many_inputs_is_the_same_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    inputs = rng.standard_normal((900, 700)) * rng.gamma(1.0, size=700)
+    products = inputs.T @ inputs
+    expected = InputFactor.of(products)
+    monkeypatch.setattr(gptq, "MANY_INPUTS", 100)
+    tracemalloc.start()
+    found = InputFactor.of(products)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(found.order, expected.order)
+    assert np.allclose(found.unit, expected.unit, atol=1e-9)
+    assert np.array_equal(found.unit, np.triu(found.unit))
+    assert peak < 2.3 * products.nbytes  # the factor and its inverse

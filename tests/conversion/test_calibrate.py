@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from checkpoints import write_tiny_tokenizer
 from dequantized import dequantized, state_errors
+from mxconv.speculation.calibration_texts import read_texts
 from packages import check_exact, compare, files_of, quantize
 from safetensors.numpy import load_file
 
@@ -15,6 +16,7 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import MxconvError
 from mxconv.interop.hub.card import SourceCard, model_card
 from mxconv.package.manifest import read_manifest
+from mxconv.progress import silent
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.verification.decode_proof import verify_decoding
 
@@ -32,7 +34,7 @@ FAMILIES = [
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("texts") / "text.txt"
-    path.write_text((ROOT / "mxconv/convert.py").read_text()[:4000])
+    path.write_text((ROOT / "mxconv/convert.py").read_text()[:4000].rpartition("\n")[0] + "\n")
     return path
 
 
@@ -92,6 +94,34 @@ def test_prompts_are_answered_by_the_target_and_the_same_run_gives_the_same_byte
     assert description["num_tokens"] == 256 > description["num_tokens_written"] > 200
 
 
+@pytest.mark.parametrize("name", ["calibrated", "calibrated-bsfp"])
+def test_the_agreement_is_what_both_drafts_find_on_the_tokens_that_follow(
+    packages: Path, text: Path, name: str
+) -> None:
+    found = read_manifest(packages / name).draft_weights
+    assert found is not None
+    agreement = found.description["agreement"]
+    held_out = TOKENS // 8
+    assert agreement["num_tokens"] == held_out - 1
+    for key, folder in (("calibrated", name), ("cast", name.replace("calibrated", "cast"))):
+        with LoadedPackage(packages / folder) as loaded:
+            ids = loaded.tokenizer.encode(text.read_text())[TOKENS : TOKENS + held_out]
+            levels = [loaded.target, loaded.levels[1].decoder]
+            likeliest = [level.forward(ids[:-1], level.new_cache()).argmax(axis=1) for level in levels if level]
+        equal = int((likeliest[0] == likeliest[1]).sum())
+        assert abs(agreement[key] * (held_out - 1) - equal) <= 1, key  # sums in another order
+    assert agreement["cast"] < agreement["calibrated"] < 1
+
+
+def test_the_last_ninth_of_a_short_text_is_held_out(packages: Path, text: Path) -> None:
+    with LoadedPackage(packages / "cast", ["target"]) as loaded:
+        ids = loaded.tokenizer.encode(text.read_text())
+        found = read_texts(loaded, [text], len(ids), silent)
+    held_out = [token for held, _ in found.held_out for token in held]
+    assert [token for fitted in found.fitted for token in fitted] + held_out == ids
+    assert len(held_out) == len(ids) // 9 > 64
+
+
 @pytest.mark.parametrize(("family", "codec"), FAMILIES)
 def test_any_model_that_is_decoded_is_calibrated(family: str, codec: str, tmp_path: Path) -> None:
     checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
@@ -110,7 +140,8 @@ def test_any_model_that_is_decoded_is_calibrated(family: str, codec: str, tmp_pa
     ("content", "options", "message"),
     [
         (None, {}, "text.txt: no such file"),
-        ("", {}, "text.txt: holds no text; some tokens to calibrate with are required"),
+        ("", {}, r"text.txt: 0 tokens; at least \d+ are required to calibrate with and to judge the result"),
+        ("some text", {}, r"text.txt: 4 tokens; .* Give longer or more texts, or --calibrate without a file\."),
         ("some text", {"draft_weights": "f"}, "--calibrate: given with --draft-weights f; one of the two is required"),
         ("some text", {"calibration_tokens": 3}, "--calibration-tokens: 3; at least 256 is required"),
     ],
