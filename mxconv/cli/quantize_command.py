@@ -32,7 +32,7 @@ class QuantizeCommand(CommandPage):
         for word, following in zip(args, [*args[1:], "-"], strict=False):
             given.append(word)
             if word == "--calibrate" and following.startswith("-"):
-                from mxconv.speculation.calibration_texts import OWN_PROMPTS
+                from mxconv.conversion.calibration_texts import OWN_PROMPTS
 
                 given.append(str(OWN_PROMPTS))
         return super().parse_args(ctx, given)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from gguf_files import write_gguf
-from mxconv.speculation.calibration_texts import OWN_PROMPTS
 from packages import files_of
 
+from mxconv.conversion.calibration_texts import OWN_PROMPTS
 from mxconv.package.manifest import read_manifest
 from mxconv.report.tables import format_bytes
 from mxconv.speculation.prompts import read_prompts

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from checkpoints import write_tiny_tokenizer
 from dequantized import dequantized, state_errors
-from mxconv.speculation.calibration_texts import read_texts
 from packages import check_exact, compare, files_of, quantize
 from safetensors.numpy import load_file
 
+from mxconv.conversion.calibration_texts import read_texts
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import MxconvError
 from mxconv.interop.hub.card import SourceCard, model_card
