@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxconv.cli.common_options import Force, Json
-from mxconv.cli.output import Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs
 
 if TYPE_CHECKING:
-    from mxconv.interop.attestation.signature import Attestation
+    from mxconv.interop.attestation import Attestation
 
 PASSWORD = "MXCONV_KEY_PASSWORD"
 
@@ -35,23 +35,20 @@ def attest(
 ) -> None:
     """Sign a verified package.
 
-    What is signed is an in-toto statement: digests of its files, its recipe and certificate. The file is a bundle of
-    sigstore that model-signing's own command verifies, too.
+    What is signed is the SHA-256 of each of its files, the certificate among them. The file is a signature of OpenSSF
+    model-signing, whose own command verifies it, too.
     """
     if certificate_chain and signing_certificate is None:
         raise typer.BadParameter("--certificate-chain needs --signing-certificate.")
     place = output or package.resolve().parent / f"{package.resolve().name}.attestation.json"
     check_outputs(force, [], [place])
-    from mxconv.interop.attestation.signature import SigningKey, sign
-    from mxconv.interop.attestation.statement import make_payload
+    from mxconv.interop.attestation import SigningKey, sign
     from mxconv.package.manifest import read_manifest
 
-    with progress_bars() as progress:
-        payload = make_payload(package, progress)
     out = Output(json_output)
     key = SigningKey(private_key, _password(private_key), signing_certificate, tuple(certificate_chain or ()))
-    made = sign(payload, key, place)
-    out.line(f"wrote {place}: {len(made.statement.digests)} files, signed by {', '.join(made.signers)}")
+    made = sign(package, key, place)
+    out.line(f"wrote {place}: {len(made.digests)} files, signed by {', '.join(made.signers)}")
     if (certificate := read_manifest(package).certificate) is not None:
         out.line(f"stated: {certificate.proof}")
     out.json({"output": str(place), "attestation": made.to_json()})
@@ -80,12 +77,10 @@ class AttestationOptions:
             return None
         if (self.public_key is None) != bool(roots and self.identity) or (self.public_key and roots):
             raise typer.BadParameter("--attestation: --public-key, or --certificate-chain and --identity, is required.")
-        from mxconv.interop.attestation.signature import check_signature, read_attestation
-        from mxconv.interop.attestation.statement import check_statement
+        from mxconv.interop.attestation import check_signature, read_attestation
 
         found = read_attestation(self.attestation)
-        check_signature(found, self.public_key, roots, self.identity)
-        check_statement(found.statement, str(self.attestation), package)
+        check_signature(found, package, self.public_key, roots, self.identity)
         return found
 
 

@@ -17,7 +17,7 @@ from mxconv.package.manifest import Manifest, SourceRecord
 from mxconv.report.tables import number
 
 if TYPE_CHECKING:
-    from mxconv.interop.attestation.signature import Attestation
+    from mxconv.interop.attestation import Attestation
 
 FILE_NAME = "README.md"
 ATTESTATION = "attestation.json"

@@ -31,7 +31,7 @@ from mxconv.progress import Progress, silent
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
-    from mxconv.interop.attestation.signature import Attestation
+    from mxconv.interop.attestation import Attestation
 
 LARGE_FILE_BYTES = 1_000_000  # smaller ones travel together in the commit
 
@@ -128,11 +128,10 @@ def prepare_recipe(package: Path, folder: Path, progress: Progress = silent) -> 
 
 def attested(publication: Publication, path: Path) -> Publication:
     """With an attestation; raises MxconvError unless it is about this package. Who signed it, readers check."""
-    from mxconv.interop.attestation.signature import read_attestation  # of an extra
-    from mxconv.interop.attestation.statement import check_statement
+    from mxconv.interop.attestation import check_subject, read_attestation  # of an extra
 
     attestation = read_attestation(path)
-    check_statement(attestation.statement, str(path), publication.root)
+    check_subject(attestation, publication.root)
     files = publication.files | {ATTESTATION: UploadedFile.of(path.read_bytes())}
     return replace(publication, files=files, attestation=attestation)
 

@@ -45,7 +45,7 @@ def test_a_pushed_attestation_is_checked_by_those_who_have_only_the_id(
     (signer,) = client("verify", "me/tiny", "--attestation", signed, "--public-key", pair.public)["attestation"][
         "signers"
     ]
-    assert f"Signed by `{signer}`, the SHA-256 of a public key: `attestation.json` is an in-toto statement" in card
+    assert f"Signed by `{signer}`, the SHA-256 of a public key: `attestation.json` is a signature of OpenSSF" in card
     assert "mxconv verify me/tiny --attestation attestation.json --public-key KEY.pem\n" in card
     client("pull", "me/tiny", "-o", "pulled")
     for folder in (repository, tmp_path / "pulled"):
@@ -85,12 +85,11 @@ def test_an_attestation_of_another_package_is_not_pushed(
 
 
 def test_the_card_names_a_certificates_signer(package: Path, pair: Pair, tmp_path: Path) -> None:
-    from mxconv.interop.attestation.signature import SigningKey, sign
-    from mxconv.interop.attestation.statement import make_payload
+    from mxconv.interop.attestation import SigningKey, sign
 
     root = make_pair(tmp_path, "root")
     certify(pair, root, names=[x509.RFC822Name(EMAIL)])
-    made = sign(make_payload(package), SigningKey(pair.private, None, pair.certificate), tmp_path / "attestation.json")
+    made = sign(package, SigningKey(pair.private, None, pair.certificate), tmp_path / "attestation.json")
     card = model_card(read_manifest(package), "me/tiny", SourceCard(), attestation=made)
     assert f"Signed by `{EMAIL}`: `attestation.json`" in card
     assert "--attestation attestation.json --certificate-chain ROOT.pem --identity SIGNER\n" in card

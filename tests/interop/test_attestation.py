@@ -1,11 +1,13 @@
-"""Signed statements: round trips that model-signing's own command confirms, and what is refused with which words."""
+"""Signed packages: round trips that model-signing's own command confirms, and what is refused with which words."""
 
 import base64
+import hashlib
 import json
 import random
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,24 +18,53 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from model_signing._signing import signing
-from packages import forge
+from packages import flip, forge, quantize
 from signing_keys import EMAIL, NOW, Pair, certify, make_pair
 
-from mxconv.errors import MxconvError
-from mxconv.interop.attestation.signature import Attestation, SigningKey, check_signature, read_attestation, sign
-from mxconv.interop.attestation.statement import MEMBER, check_statement, make_payload
+from mxconv.errors import MxconvError, PackageError
+from mxconv.interop.attestation import Attestation, SigningKey, check_signature, check_subject, read_attestation, sign
+from mxconv.verify import verify, write_certificate
 
 
-def attested(package: Path, key: SigningKey, path: Path) -> Attestation:
-    return sign(make_payload(package), key, path)
+@dataclass(frozen=True)
+class Chain:
+    """A root that certifies an issuer, that certifies a signer."""
+
+    root: Pair
+    issuer: Pair
+    signer: Pair
+
+
+def certified_copy(package: Path, copy: Path) -> Path:
+    shutil.copytree(package, copy)
+    write_certificate(copy, verify(copy))
+    return copy
+
+
+@pytest.fixture(scope="session")
+def verified(tmp_path_factory: pytest.TempPathFactory, mxfp4: Path) -> Path:
+    return certified_copy(mxfp4, tmp_path_factory.mktemp("attested") / "package")
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("keys"), "mine")
+
+
+@pytest.fixture(scope="session")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    folder = tmp_path_factory.mktemp("chain")
+    root, issuer, signer = (make_pair(folder, name) for name in ("root", "issuer", "signer"))
+    certify(root, root, days=(-20, 30))  # tests put signers of last week below it
+    certify(issuer, root)
+    names = [x509.RFC822Name(EMAIL), x509.UniformResourceIdentifier("https://example.org/release")]
+    return Chain(root, issuer, certify(signer, issuer, names=names))
 
 
 def check(path: Path, package: Path, **trusted: Any) -> Attestation:
     """What `mxconv verify --attestation` does."""
     attestation = read_attestation(path)
-    check_signature(attestation, **trusted)
-    check_statement(attestation.statement, str(path), package)
+    check_signature(attestation, package, **trusted)
     return attestation
 
 
@@ -45,24 +76,24 @@ def model_signing_verifies(
 
 
 @pytest.fixture
-def certified(chain: Any) -> SigningKey:
+def certified(chain: Chain) -> SigningKey:
     return SigningKey(chain.signer.private, None, chain.signer.certificate, (chain.issuer.certificate,))
 
 
 @pytest.fixture
 def signed(verified: Path, pair: Pair, tmp_path: Path) -> Path:
     path = tmp_path / "attestation.json"
-    attested(verified, SigningKey(pair.private), path)
+    sign(verified, SigningKey(pair.private), path)
     return path
 
 
 @pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
 def test_a_key_signs_and_model_signing_verifies(verified: Path, tmp_path: Path, curve: ec.EllipticCurve) -> None:
     pair, path = make_pair(tmp_path, "key", curve), tmp_path / "attestation.json"
-    made = attested(verified, SigningKey(pair.private), path)
+    made = sign(verified, SigningKey(pair.private), path)
     found = check(path, verified, public_key=pair.public)
-    assert found.to_json() == made.to_json() and found.to_json()["signed_with"] == "key"
-    assert found.statement.claims == made.statement.claims
+    assert found == made and found.to_json()["signed_with"] == "key"
+    assert made.signers == (hashlib.sha256(pair.public.read_bytes()).hexdigest(),)
     done = model_signing_verifies("key", verified, path, "--public_key", pair.public)
     assert (done.returncode, done.stdout) == (0, "Verification succeeded\n"), done.stderr
     (tmp_path / "copy").mkdir()
@@ -72,10 +103,10 @@ def test_a_key_signs_and_model_signing_verifies(verified: Path, tmp_path: Path, 
 
 
 def test_a_certificate_signs_and_model_signing_verifies(
-    verified: Path, chain: Any, certified: SigningKey, tmp_path: Path
+    verified: Path, chain: Chain, certified: SigningKey, tmp_path: Path
 ) -> None:
     path = tmp_path / "attestation.json"
-    attested(verified, certified, path)
+    sign(verified, certified, path)
     for identity in (EMAIL, "https://example.org/release"):
         found = check(path, verified, roots=(chain.root.certificate,), identity=identity)
     assert found.signers == (EMAIL, "https://example.org/release")
@@ -99,14 +130,45 @@ def test_a_clone_of_a_repository_is_what_was_signed(signed: Path, verified: Path
 
 def test_another_key_is_refused(signed: Path, verified: Path, tmp_path: Path) -> None:
     other = make_pair(tmp_path, "other")
-    with pytest.raises(MxconvError, match=r"not signed by what .*other\.pub holds \(Key mismatch: .*Trust no"):
+    with pytest.raises(
+        MxconvError, match=r"package is not signed by what .*other\.pub holds \(Key mismatch: .*Trust no"
+    ):
         check(signed, verified, public_key=other.public)
+
+
+def test_what_is_signed_are_the_files_that_the_manifest_lists(llama: Path, pair: Pair, tmp_path: Path) -> None:
+    """A folder, `drafts`, and a file whose name is before it as text; the digests are computed by hand."""
+    quantize(llama, package := tmp_path / "package", drafts=(f"checkpoint:{llama}",))
+    write_certificate(package, verify(package))
+    (package / "README.md").write_text("no part of the package")
+    made = sign(package, SigningKey(pair.private), tmp_path / "a.json")
+    payload = json.loads(base64.b64decode(json.loads((tmp_path / "a.json").read_bytes())["dsseEnvelope"]["payload"]))
+    paths = sorted(path.relative_to(package) for path in package.rglob("*") if path.is_file() and path.suffix != ".md")
+    digests = {path.as_posix(): hashlib.sha256((package / path).read_bytes()) for path in paths}
+    assert any("/" in name for name in digests) and "mxconv.json" in digests
+    assert made.digests == {name: digest.hexdigest() for name, digest in digests.items()}
+    assert made.sha256 == hashlib.sha256(b"".join(digest.digest() for digest in digests.values())).hexdigest()
+    assert payload["subject"] == [{"name": "package", "digest": {"sha256": made.sha256}}]
+    assert payload["_type"] == "https://in-toto.io/Statement/v1"
+
+
+def test_a_folder_of_links_is_signed_and_checked(verified: Path, pair: Pair, signed: Path, tmp_path: Path) -> None:
+    """As the Hub's cache keeps a package."""
+    links, path = tmp_path / "links" / "package", tmp_path / "b.json"
+    for file in (file for file in verified.rglob("*") if file.is_file()):
+        place = links / file.relative_to(verified)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(file)
+    check(signed, links, public_key=pair.public)
+    assert sign(links, SigningKey(pair.private), path).digests == check(path, links, public_key=pair.public).digests
 
 
 def test_a_changed_statement_is_refused(signed: Path, verified: Path, pair: Pair) -> None:
     bundle = json.loads(signed.read_bytes())
     payload = base64.b64decode(bundle["dsseEnvelope"]["payload"])
-    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload.replace(b"mxconv 0", b"mxconv 9")).decode()
+    changed = payload.replace(b'"package"', b'"another"')
+    assert changed != payload
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(changed).decode()
     signed.write_text(json.dumps(bundle))
     with pytest.raises(MxconvError, match=r"pub holds \(the statement was changed, or another key signed it\); a"):
         check(signed, verified, public_key=pair.public)
@@ -115,32 +177,37 @@ def test_a_changed_statement_is_refused(signed: Path, verified: Path, pair: Pair
 def test_a_statement_about_another_package_is_refused(
     signed: Path, pair: Pair, verified: Path, bsfp: Path, tmp_path: Path
 ) -> None:
-    message = (
-        r"is about 'package', whose mxconv\.json has SHA-256 [0-9a-f]{64}, and not about .*, whose has [0-9a-f]{64}; "
-    )
-    with pytest.raises(MxconvError, match=message + r"\d further files differ, first '\w+\.safetensors'\. Get the"):
+    message = r"is about 'package', whose mxconv\.json has SHA-256 \w{64}, and not about .*, whose has \w{64}; "
+    with pytest.raises(MxconvError, match=message + r"\d further files differ\. Get the"):
         check(signed, bsfp, public_key=pair.public)
     changed = Path(shutil.copytree(verified, tmp_path / "changed"))
-    weights = bytearray((changed / "mxfp4.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (changed / "mxfp4.safetensors").write_bytes(weights)
+    flip(changed / "mxfp4.safetensors", 2000)
+    with pytest.raises(MxconvError, match=r"\(Signature mismatch: .*Hash mismatch for 'mxfp4\.safetensors'"):
+        check(signed, changed, public_key=pair.public)
     forge(changed)  # the manifest's hashes are true again
-    with pytest.raises(MxconvError, match=message + r"1 further files differ, first 'mxfp4\.safetensors'\. Get"):
+    with pytest.raises(MxconvError, match=message + r"1 further files differ\. Get"):
         check(signed, changed, public_key=pair.public)
 
 
-def test_a_digest_that_is_not_the_manifests_is_refused(verified: Path, pair: Pair, tmp_path: Path) -> None:
-    """A careless signer hashed a damaged file as it was."""
-    damaged, path = Path(shutil.copytree(verified, tmp_path / "package")), tmp_path / "attestation.json"
-    (damaged / "mxfp4.safetensors").write_bytes(b"damaged")
-    payload, honest = signing.Payload(model_signing.hashing.hash(damaged)), make_payload(verified)
-    payload.statement.pb.predicate.update({MEMBER: honest.statement.pb.predicate[MEMBER]})
-    SigningKey(pair.private).signer().sign(payload).write(path)
-    with pytest.raises(MxconvError, match=r"'mxfp4\.safetensors' has SHA-256 [0-9a-f]{64} there and [0-9a-f]{64} in"):
-        check(path, verified, public_key=pair.public)
+def test_a_file_that_is_not_signed_or_not_listed_is_refused(
+    verified: Path, pair: Pair, signed: Path, tmp_path: Path
+) -> None:
+    """A signer who left weights out, or found more in the folder than the manifest lists."""
+    ignoring = model_signing.hashing.Config().set_ignored_paths(paths=["mxfp4.safetensors"])
+    config = model_signing.signing.Config().use_elliptic_key_signer(private_key=pair.private)
+    config.set_hashing_config(ignoring).sign(verified, path := tmp_path / "part.json")
+    with pytest.raises(MxconvError, match=r"whose mxfp4\.safetensors has SHA-256 None, and .*; all other files agree"):
+        check_subject(read_attestation(path), verified)
+    clone = Path(shutil.copytree(verified, tmp_path / "clone"))
+    (clone / "further.txt").write_text("")
+    with pytest.raises(MxconvError, match=r"\(Signature mismatch: .*Extra files found in model 'clone': further\.txt"):
+        check(signed, clone, public_key=pair.public)
+    with pytest.raises(PackageError, match=r"further\.txt: SHA-256 e3b0\w+ was found; no such file of mxconv\.json is"):
+        sign(clone, SigningKey(pair.private), tmp_path / "none.json")
+    assert not (tmp_path / "none.json").exists()
 
 
-def test_a_bundle_without_a_key_is_left_to_model_signing(signed: Path, chain: Any) -> None:
+def test_a_bundle_without_a_key_is_left_to_model_signing(signed: Path, chain: Chain) -> None:
     """As keyless signing writes them: a certificate of some minutes, and a log's entry."""
     bundle = json.loads(signed.read_bytes())
     certificate = x509.load_pem_x509_certificate(chain.signer.certificate.read_bytes())
@@ -153,7 +220,7 @@ def test_a_bundle_without_a_key_is_left_to_model_signing(signed: Path, chain: An
 
 @pytest.mark.parametrize("days", [(-9, -2), (2, 9)], ids=["expired", "of the future"])
 def test_a_certificate_that_is_not_valid_now_is_refused(
-    verified: Path, chain: Any, tmp_path: Path, days: tuple[float, float]
+    verified: Path, chain: Chain, tmp_path: Path, days: tuple[float, float]
 ) -> None:
     """model-signing itself takes it: it judges a certificate as of its first day."""
     path, old = tmp_path / "attestation.json", make_pair(tmp_path, "old")
@@ -162,9 +229,9 @@ def test_a_certificate_that_is_not_valid_now_is_refused(
     begin, end = (f"{NOW + timedelta(days=day):%Y-%m-%d %H:%M}" for day in days)
     dates = f"valid from {begin} to {end} UTC; one that is valid now, {NOW:%Y-%m-%d}"
     with pytest.raises(MxconvError, match=rf"old\.crt: the certificate of 'CN=old' is {dates}"):
-        attested(verified, key, path)
+        sign(verified, key, path)
     assert not path.exists()
-    key.signer().sign(make_payload(verified)).write(path)
+    key.config().sign(verified, path)
     with pytest.raises(MxconvError, match=rf"json: the certificate of 'CN=old' is {dates}"):
         check(path, verified, roots=(chain.root.certificate,), identity=EMAIL)
 
@@ -174,17 +241,17 @@ def test_an_expired_issuer_is_refused(verified: Path, tmp_path: Path) -> None:
     root, signer = make_pair(tmp_path, "root"), make_pair(tmp_path, "signer")
     certify(root, root, days=(-9, -2))
     certify(signer, root, names=[x509.RFC822Name(EMAIL)], days=(-8, 30))
-    attested(verified, SigningKey(signer.private, None, signer.certificate), path)
+    sign(verified, SigningKey(signer.private, None, signer.certificate), path)
     with pytest.raises(MxconvError, match=r"the certificate of 'CN=root' is valid from"):
         check(path, verified, roots=(root.certificate,), identity=EMAIL)
 
 
 def test_other_roots_and_identities_are_refused(
-    verified: Path, chain: Any, certified: SigningKey, pair: Pair, signed: Path, tmp_path: Path
+    verified: Path, chain: Chain, certified: SigningKey, pair: Pair, signed: Path, tmp_path: Path
 ) -> None:
     path, stranger = tmp_path / "certified.json", make_pair(tmp_path, "root")
     certify(stranger, stranger)
-    attested(verified, certified, path)
+    sign(verified, certified, path)
     with pytest.raises(MxconvError, match=r"not signed by what .*root\.crt holds \(.*\); a signature by release"):
         check(path, verified, roots=(stranger.certificate,), identity=EMAIL)
     with pytest.raises(
@@ -199,21 +266,12 @@ def test_other_roots_and_identities_are_refused(
         check(signed, verified, public_key=chain.signer.certificate)
 
 
-def test_a_certificate_without_a_name_signs_nothing(verified: Path, chain: Any, tmp_path: Path) -> None:
+def test_a_certificate_without_a_name_signs_nothing(verified: Path, chain: Chain, tmp_path: Path) -> None:
     nameless, path = make_pair(tmp_path, "nameless"), tmp_path / "attestation.json"
     certify(nameless, chain.root, names=[])
     with pytest.raises(MxconvError, match=r"names no signer; .* alternative name, is required"):
-        attested(verified, SigningKey(nameless.private, None, nameless.certificate), path)
+        sign(verified, SigningKey(nameless.private, None, nameless.certificate), path)
     assert not path.exists()
-
-
-def test_a_signature_without_claims_is_refused(verified: Path, pair: Pair, tmp_path: Path) -> None:
-    path = tmp_path / "model.sig"
-    model_signing.signing.Config().use_elliptic_key_signer(private_key=pair.private).sign(verified, path)
-    with pytest.raises(
-        MxconvError, match=r"model\.sig: no attestation \(ValidationError: .* for Claims Input .*; other signatures are"
-    ):
-        read_attestation(path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"verificationMaterial": 3}', "[" * 100_000, "\x00"])
