@@ -1,10 +1,8 @@
-"""tokenizer.model files, written field by field, and the same content as transformers' converter sees it."""
+"""tokenizer.model files, written field by field."""
 
 import struct
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,7 +61,9 @@ def model_bytes(pieces: Sequence[Entry], trainer: dict[int, int], normalizer: di
 
 def write_llama(folder: Path, pieces: Sequence[Entry] | None = None, **changes: Any) -> Path:
     """As Llama 2 has it: a space before a text, bytes for what has no piece."""
-    return _write(folder, pieces or llama_pieces(), **{"ids": (0, 1, 2), "prefix": 1} | changes)
+    _write(folder, pieces or llama_pieces(), **{"ids": (0, 1, 2), "prefix": 1} | changes)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    return folder
 
 
 def write_gemma(folder: Path, pieces: Sequence[Entry] | None = None, **changes: Any) -> Path:
@@ -71,34 +71,6 @@ def write_gemma(folder: Path, pieces: Sequence[Entry] | None = None, **changes: 
     _write(folder, pieces or gemma_pieces(), **{"ids": (3, 2, 1), "prefix": 0} | changes)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
     return folder
-
-
-def as_transformers_sees(
-    pieces: Sequence[Entry], ids: tuple[int, int, int], has_prefix: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Let transformers convert these pieces whatever tokenizer.model it opens.
-
-    It takes the sentencepiece library to parse the file. All that it does with what it parsed is its own code.
-    """
-    # the package has a function of the module's name, and which of them the name means depends on who imported what
-    converter = import_module("transformers.convert_slow_tokenizer")
-    unknown, bos, eos = ids
-    proto = SimpleNamespace(
-        pieces=[SimpleNamespace(piece=text, score=score, type=kind) for text, score, kind in pieces],
-        trainer_spec=SimpleNamespace(
-            model_type=2, byte_fallback=True, unk_id=unknown, bos_id=bos, eos_id=eos,
-            unk_piece=pieces[unknown][0], bos_piece=pieces[bos][0], eos_piece=pieces[eos][0],
-        ),
-        normalizer_spec=SimpleNamespace(  # as `_write` has it
-            precompiled_charsmap=b"", add_dummy_prefix=has_prefix, remove_extra_whitespaces=False,
-            escape_whitespaces=True,
-        ),
-    )  # fmt: skip
-
-    def parsed(self: Any, model: str) -> None:
-        self.proto = proto
-
-    monkeypatch.setattr(converter.SentencePieceExtractor, "__init__", parsed)
 
 
 def _write(
@@ -110,6 +82,7 @@ def _write(
     trainer: dict[int, int] | None = None,
     normalizer: dict[int, Any] | None = None,
 ) -> Path:
+    pytest.importorskip("sentencepiece")  # whoever writes one reads it, which takes the extra
     folder.mkdir(exist_ok=True)
     specials = dict(zip((40, 41, 42), ids, strict=True))
     content = model_bytes(

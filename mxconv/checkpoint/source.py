@@ -33,9 +33,8 @@ from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.object_store import is_store_url
 from mxconv.checkpoint.ranged_file import RangedFile, StoreSnapshot, fetch_store_snapshot
 from mxconv.checkpoint.regular_file import check_regular_file, read_json_object
-from mxconv.checkpoint.sentencepiece.derived_tokenizer import TOKENIZER_FILE, derive_tokenizer
-from mxconv.checkpoint.sentencepiece.model_file import MODEL_FILE
 from mxconv.checkpoint.tensor import SourceTensor, WeightFile
+from mxconv.checkpoint.tokenizer_files import MODEL_FILE, TOKENIZER_FILE, derive_from_pieces
 from mxconv.errors import CheckpointError
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
@@ -209,7 +208,7 @@ def _derive_tokenizer(root: Path) -> dict[str, bytes]:
     """The tokenizer.json of a folder with tokenizer.model alone; none of a kind that is not read, which is still
     quantized: `generate` then says why it cannot be decoded."""
     try:
-        return {TOKENIZER_FILE: derive_tokenizer(root)}
+        return {TOKENIZER_FILE: derive_from_pieces(root)}
     except CheckpointError:
         return {}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.regular_file import parse_json_object, read_json_object
-from mxconv.checkpoint.sentencepiece.derived_tokenizer import TOKENIZER_FILE, read_tokenizer_json
+from mxconv.checkpoint.tokenizer_files import TOKENIZER_FILE, read_tokenizer_json
 from mxconv.checkpoint.tokenizer_settings import TokenizerSettings
 from mxconv.errors import CheckpointError
 

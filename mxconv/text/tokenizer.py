@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mxconv.arch.fields import Fields
 from mxconv.checkpoint.gguf.gguf_tokenizer import LEFT_OUT
-from mxconv.checkpoint.sentencepiece.derived_tokenizer import OTHER_FILES, TOKENIZER_FILE, read_tokenizer_json
+from mxconv.checkpoint.tokenizer_files import TOKENIZER_FILE, WRITE_IT, read_tokenizer_json
 from mxconv.checkpoint.tokenizer_settings import CONFIG_FILE, TokenizerSettings
 from mxconv.errors import ModelError, MxconvError
 from mxconv.text.chat_templates import read_templates
@@ -22,7 +22,8 @@ TURN_ENDS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "[EOT]",
     "<end_of_turn>", "<turn|>", "<end_of_utterance>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
 )  # fmt: skip
-WRITE_IT = "Write it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+# of tokenizers that mxconv does not read, in the order in which a message names them
+OTHER_FILES = ("tekken.json", "tiktoken.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 # Letters that byte-level vocabularies write bytes as: printable ones as themselves, the others from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from mxconv.arrays import F64, I64, U32, U64, Bool
-from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_json
+from mxconv.checkpoint.tokenizer_files import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import MAX_VOCAB_SIZE, NgramEntries, NgramTable
 from mxconv.progress import Progress, silent

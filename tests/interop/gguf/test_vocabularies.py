@@ -22,7 +22,7 @@ from mxconv.checkpoint.gguf.pre_tokenizers import (
     PRE_TOKENIZERS,
     pre_tokenizer_json,
 )
-from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_json
+from mxconv.checkpoint.tokenizer_files import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.gguf_vocabulary import GgufVocabulary, read_vocabulary
 from mxconv.text.tokenizer import Tokenizer

@@ -1,1 +1,0 @@
-"""tokenizer.model, the file of SentencePiece: read, and turned into what tokenizer.json holds."""

@@ -1,0 +1,112 @@
+"""Files that a model's tokenizer is read from: tokenizer.json, else tokenizer.model, else vocab.json with merges.txt.
+
+transformers converts a tokenizer.model, the file of SentencePiece (extra `sentencepiece`). What its converter does not
+carry over exactly is refused here, by what SentencePiece's own messages say.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.checkpoint.tokenizer_json import SPACE, TokenType
+from mxconv.checkpoint.vocab_merges import derive_from_merges
+from mxconv.errors import CheckpointError, install_line
+
+TOKENIZER_FILE = "tokenizer.json"
+MODEL_FILE = "tokenizer.model"
+MAX_FILE_BYTES = 1 << 26  # Gemma's, of 262,144 pieces, has 4.7 million
+MAX_PIECE_CHARACTERS = 1024  # a piece is split in every place
+WRITE_IT = "Write it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+REMEDY = "Take tokenizer.json from the model's source."
+BPE = 2  # of `model_type`
+
+# what transformers does not carry over, and what a message requires instead
+_UNREAD: tuple[tuple[Callable[[Any], bool], str, str], ...] = (
+    (lambda m: not m.pieces, "no pieces", "a vocabulary of SentencePiece"),
+    (lambda m: m.trainer_spec.model_type != BPE, "its kind is not BPE", "a vocabulary of merges"),
+    (lambda m: bool(m.normalizer_spec.precompiled_charsmap), "a table of characters", "text as it is"),
+    (lambda m: m.normalizer_spec.remove_extra_whitespaces, "remove_extra_whitespaces", "whitespace as it is"),
+    (lambda m: not m.normalizer_spec.escape_whitespaces, "no escape_whitespaces", f"spaces written as {SPACE}"),
+    (lambda m: m.trainer_spec.treat_whitespace_as_suffix, "treat_whitespace_as_suffix", "whitespace before words"),
+    (lambda m: _of_type(m, TokenType.UNUSED) != [], "pieces that are unused", "a use of each piece"),
+    (
+        lambda m: m.trainer_spec.byte_fallback and len(_of_type(m, TokenType.BYTE)) != 256,
+        "byte_fallback without a piece of each byte",
+        "256 of them",
+    ),
+    (
+        lambda m: any(not 0 < len(piece.piece) <= MAX_PIECE_CHARACTERS for piece in m.pieces),
+        "a piece without text, or of a long one",
+        f"1 to {MAX_PIECE_CHARACTERS} characters",
+    ),
+    (lambda m: len({piece.piece for piece in m.pieces}) < len(m.pieces), "a piece that occurs twice", "one of a text"),
+    (lambda m: not _falling(_of_type(m, TokenType.NORMAL)), "scores that rise", "those of merges in their order"),
+)
+
+
+def read_tokenizer_json(folder: Path) -> bytes | None:
+    """The content of a tokenizer.json, derived where there is only a tokenizer.model or a vocab.json with merges.txt;
+    None where there is none. Raises CheckpointError where a file is damaged, or of a kind that mxconv does not read."""
+    if (path := folder / TOKENIZER_FILE).is_file():
+        check_regular_file(path)
+        with open_file(path) as file:
+            return file.read()
+    return derive_from_pieces(folder) if (folder / MODEL_FILE).is_file() else derive_from_merges(folder)
+
+
+def derive_from_pieces(folder: Path) -> bytes:
+    """The content of a tokenizer.json, of a folder with tokenizer.model.
+
+    Raises:
+        CheckpointError: the extra is missing, the file is damaged, or it is of a kind that is not carried over exactly.
+    """
+    path = folder / MODEL_FILE
+    if (num_bytes := check_regular_file(path)) > MAX_FILE_BYTES:
+        raise CheckpointError(f"{path}: {num_bytes:,} bytes; at most {MAX_FILE_BYTES:,} are read. {REMEDY}")
+    try:
+        from google.protobuf.message import DecodeError
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise CheckpointError(
+            f"{path}: a file of SentencePiece, and {error.name} is not installed; tokenizer.json or the extra "
+            f"`sentencepiece` is required. {install_line('sentencepiece')} Or: {WRITE_IT}"
+        ) from error
+    with open_file(path) as file:
+        raw = file.read(MAX_FILE_BYTES)
+    try:
+        model = ModelProto.FromString(raw)
+    except DecodeError as error:
+        raise CheckpointError(
+            f"{path}: no message of SentencePiece ({error}); a whole one is required. Copy the file anew. Or: {REMEDY}"
+        ) from error
+    for is_so, found, required in _UNREAD:
+        if is_so(model):
+            raise CheckpointError(f"{path}: {found}; {required} is required. {REMEDY}")
+    try:
+        theirs = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        backend = theirs.backend_tokenizer
+        lost = [piece.piece for number, piece in enumerate(model.pieces) if backend.token_to_id(piece.piece) != number]
+        derived = str(backend.to_str())
+    except Exception as error:  # whatever a stranger's files make of the library
+        raise CheckpointError(
+            f"{path}: transformers makes no tokenizer of it ({type(error).__name__}: {' '.join(str(error).split())}); "
+            f"one is required. {REMEDY}"
+        ) from error
+    named = {str(token) for token in theirs.added_tokens_decoder.values()}
+    if len(lost) > len(named):  # tokenizer_config.json may give pieces other names
+        raise CheckpointError(
+            f"{path}: {len(lost)} pieces have other ids in transformers' tokenizer, first {lost[0][:80]!r}; each piece "
+            f"is required. {REMEDY}"
+        )
+    return derived.encode()
+
+
+def _of_type(model: Any, kind: TokenType) -> list[Any]:
+    return [piece for piece in model.pieces if piece.type == kind]
+
+
+def _falling(pieces: list[Any]) -> bool:
+    return all(before.score >= after.score for before, after in pairwise(pieces))
