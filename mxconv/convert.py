@@ -28,10 +28,11 @@ from mxconv.conversion.preparation import Preparation, draft_folder, prepare, re
 from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
 from mxconv.conversion.source_hash import FinishedTensors, SourceHashes
 from mxconv.package.draft_vocabulary import VOCABULARY_FILE, draft_vocabulary_file
+from mxconv.package.folder_target import check_folder, recover_folder
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.staging import EncodedTensor, PlacedFile, Staging, fingerprint
-from mxconv.package.target import Target, check_apart, check_target, open_staging, recover_target
+from mxconv.package.target import Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers
 
@@ -59,14 +60,15 @@ def convert(
         MxconvError: the source, the options, the target or the recipe do not allow it. Nothing half-written is left at
             `target`.
     """
-    recover_target(target)
+    if isinstance(target, Path):
+        recover_folder(target)
     check_target(target, options.force)
     check_apart(checkpoint, target)
     if options.calibrate:
         return _convert_calibrated(checkpoint, target, options, progress, executor)
     place = Place(
         lambda fingerprint: open_staging(target, fingerprint),
-        lambda: check_target(target, options.force),
+        lambda: check_folder(target, options.force) if isinstance(target, Path) else None,  # a store's commit looks
         isinstance(target, Store),
     )
     return convert_into(place, checkpoint, options, progress, executor, recipe)

@@ -56,11 +56,11 @@ def stop_after(num_tensors: int) -> Progress:
     return progress
 
 
-def stop_in(wanted: str, at_end: bool = False) -> Progress:
+def stop_in(wanted: str) -> Progress:
     """A progress callback that ends a conversion in a stage."""
 
     def progress(stage: str, done: int, total: int) -> None:
-        if stage == wanted and (done == total or not at_end):
+        if stage == wanted:
             raise StoppedError
 
     return progress

@@ -1,7 +1,7 @@
 """A folder on an object store (`s3://`, `gs://`, `az://`, `hf://`, ...): listed, read by ranges, written whole or not.
 
 fsspec and its clients speak the protocols; addresses and keys are theirs. One policy holds for all of them: a request
-whose failure may pass is sent again for half a minute. docs/scale.md says how stores are used.
+whose failure may pass is sent again, seven times in half a minute. docs/scale.md says how stores are used.
 """
 
 import importlib
@@ -55,7 +55,6 @@ def parse_store_url(text: str) -> tuple[str, str]:
 
 
 CONNECT_SECONDS, READ_SECONDS = 10, 60  # a connection that says nothing for so long is given up
-TRIES = 10  # of s3fs, with waits of 0.1 s, and 1.7 times longer each time: 28 s
 WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # before each further try
 LASTING = (PermissionError, IsADirectoryError, NotADirectoryError, TypeError, ValueError)  # trying does not help
 _Answer = TypeVar("_Answer")
@@ -84,22 +83,12 @@ def is_refused(error: Exception) -> bool:
 def _options(protocol: str) -> dict[str, Any]:
     if protocol != "s3":
         return {}
-    core: Any = importlib.import_module("s3fs.core")
-    aiohttp, botocore = importlib.import_module("aiohttp"), importlib.import_module("botocore.exceptions")
-    lines: tuple[Any, ...] = (botocore.BotoCoreError, aiohttp.ClientError, TimeoutError)
 
-    def may_pass(error: Any) -> bool:
-        if isinstance(error, lines):
-            # a read asks once more for what its request was refused: with both, ten tries would be a hundred
-            was_tried = getattr(error, "was_tried", False)
-            error.was_tried = True
-            return not was_tried and not isinstance(error, botocore.NoCredentialsError)
+    def may_pass(error: Exception) -> bool:  # of one request, a part of an upload too, which s3fs sends five times
         answer = getattr(error, "response", None) or {}
         return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500)
 
-    core.S3_RETRYABLE_ERRORS = ()  # none beside these
-    core.set_custom_error_handler(may_pass)
-    core.S3FileSystem.retries = TRIES
+    importlib.import_module("s3fs.core").set_custom_error_handler(may_pass)
     patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
     return {"config_kwargs": patience}
 
@@ -194,15 +183,12 @@ class Store:
         num_bytes = path.stat().st_size
         if self._protocol == "s3":
             options = {"chunksize": max(PART_BYTES, -(-num_bytes // MAX_PARTS)), "max_concurrency": PARTS_AT_A_TIME}
-        before = self.look(name)
         try:
             request = partial(self._files.put_file, str(path), self.path(name), **options)
             self._ask(name, request, may_be_absent=True)
-        except FileNotFoundError as error:
-            # either there is no bucket; or the answer to the last request was lost, and the client asked again for
-            # the end of an upload that had ended
+        except FileNotFoundError as error:  # no bucket; or the answer to an upload's end was lost
             look = self.look(name)
-            if look is None or look == before or look.num_bytes != num_bytes:
+            if look is None or look.num_bytes != num_bytes:
                 raise self._missing(name) from error
 
     def delete(self, names: Iterable[str]) -> None:
@@ -214,8 +200,7 @@ class Store:
     def _ask(self, name: str, request: Callable[[], _Answer], may_be_absent: bool = False) -> _Answer:
         """Send a request, again while its failure may pass, and turn what a client raises into our errors;
         FileNotFoundError passes where it may be."""
-        # s3fs tries again itself, each part of an upload too
-        waits = iter(() if self._protocol == "s3" else WAITS_SECONDS)
+        waits = iter(WAITS_SECONDS)
         while True:
             try:
                 return request()
@@ -240,8 +225,8 @@ class Store:
                 "are required. Set them as the store's own client reads them."
             )
         return self._error(
-            f"{self.path(name)}: the store gives no good answer ({reason}), tried for half a minute; a connection to "
-            "it is required. Run the same command again: it goes on where it stopped."
+            f"{self.path(name)}: the store gives no good answer ({reason}), tried seven times; a connection to "
+            "it is required. Run the same command again."
         )
 
     def _missing(self, name: str) -> MxconvError:

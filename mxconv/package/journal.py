@@ -1,7 +1,7 @@
 """The journal of a conversion: what it writes for itself, so that it can resume.
 
     line 1      {"fingerprint": ...} of the source files and options
-    each other  a finished tensor; for an object store, names to upload or a finished upload
+    each other  a finished tensor
 
 A kill may cut the last line short; lines that are no JSON object are skipped, so that one of them costs one tensor.
 While a conversion runs the journal is locked, and a second one into the same folder is refused.
@@ -80,15 +80,6 @@ class Journal:
                 f"{folder}: another process is converting into it; one at a time is required. "
                 "Wait until it ends, or choose another output."
             )
-
-
-def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a journal, unlocked; none where there is none."""
-    try:
-        text = (folder / FILE_NAME).read_text(errors="replace")
-    except OSError:
-        return []
-    return _parsed(text)
 
 
 def _parsed(text: str) -> list[dict[str, Any]]:

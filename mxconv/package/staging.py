@@ -13,9 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from mxconv.checkpoint.object_store import ObjectLook
 from mxconv.package.manifest import FileRecord
 from mxconv.package.shard_layout import ShardLayout
 from mxconv.progress import Progress
@@ -34,22 +32,11 @@ class EncodedTensor:
     arrays: dict[str, int]  # array name to the CRC-32 of its bytes
 
 
-class UploadRecord(FileRecord):
-    """A file of the package that is on an object store."""
-
-    tag: str  # the store's; it changes with every write
-    tensors: dict[str, str] = Field(default_factory=dict)  # of a shard: the SHA-256 of each tensor in it
-
-    def is_of(self, look: ObjectLook | None) -> bool:
-        """Whether the object is still the one that was uploaded."""
-        return look is not None and bool(self.tag) and look == ObjectLook(self.num_bytes, self.tag)
-
-
 class Written(NamedTuple):
     """The tensors whose arrays a sink has written."""
 
     tensors: list[EncodedTensor]
-    upload: UploadRecord | None = None  # the shard, where it is on a store by now
+    upload: FileRecord | None = None  # the shard, where it is on a store by now
 
 
 class Sink(Protocol):

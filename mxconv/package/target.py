@@ -6,9 +6,9 @@ from mxconv.checkpoint.object_store import Store, is_store_url, parse_store_url
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import PackageError
 from mxconv.package.folder_staging import FolderStaging
-from mxconv.package.folder_target import check_folder, recover_folder
+from mxconv.package.folder_target import check_folder
 from mxconv.package.staging import Staging
-from mxconv.package.store_staging import StoreStaging, check_store, recover_store
+from mxconv.package.store_staging import StoreStaging, check_store
 
 Target = Path | Store
 
@@ -45,25 +45,13 @@ def check_target(target: Target, force: bool) -> None:
         check_folder(target, force)
 
 
-def recover_target(target: Target) -> None:
-    """Finish what a kill at the very end of an earlier run left.
-
-    Raises:
-        PackageError: it cannot be finished.
-    """
-    if isinstance(target, Store):
-        recover_store(target)
-    else:
-        recover_folder(target)
-
-
 def open_staging(target: Target, fingerprint: str) -> Staging:
     """Begin the package, or go on with it.
 
     Raises:
         PackageError: something else is in the way, or it cannot be written.
     """
-    return StoreStaging(target, fingerprint) if isinstance(target, Store) else FolderStaging(target, fingerprint)
+    return StoreStaging(target) if isinstance(target, Store) else FolderStaging(target, fingerprint)
 
 
 def check_apart(checkpoint: Checkpoint, target: Target) -> None:

@@ -15,7 +15,7 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder that holds journals and shards of conversions, for processes that tests start, too."""
+    """Folder that holds shards of conversions, for processes that tests start, too."""
     cache = tmp_path_factory.mktemp("cache")
     (cache / "mxconv" / "conversions").mkdir(parents=True)
     monkeypatch.setenv("HF_ASSETS_CACHE", str(cache))

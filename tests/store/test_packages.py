@@ -79,49 +79,12 @@ def test_what_is_no_place_for_a_package_is_refused(s3: S3Server, folder: str, so
     for force in (False, True):
         with pytest.raises(PackageError, match=r"there: a package is there; on a store one cannot be replaced"):
             quantize(source, store(f"{folder}/there"), force=force)
-    with pytest.raises(PackageError, match=r"holds there/.*, which no interrupted conversion of this machine uploaded"):
+    with pytest.raises(PackageError, match=r"holds there/.*; an empty place is required\. Choose another"):
         quantize(source, store(folder))
     with pytest.raises(PackageError, match=r"s3://bucket: names a bucket; .* Write s3://bucket/FOLDER"):
         quantize(source, Store("s3://bucket", PackageError))
     with pytest.raises(PackageError, match=r"s3://nowhere/p.*: no such object or bucket; an existing one is required"):
         quantize(source, Store("s3://nowhere/p", PackageError))
-
-
-def test_what_a_kill_after_the_manifest_leaves_is_deleted(
-    s3: S3Server, folder: str, source: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("mxconv.package.store_staging._delete", lambda _: None)
-        quantize(source, store(folder))
-    assert list(scratch.rglob(".mxconv-journal"))
-    with pytest.raises(PackageError, match="a package is there"):
-        quantize(source, store(folder))
-    assert not list(scratch.iterdir())
-
-
-@pytest.mark.parametrize("is_late", [False, True], ids=["before the manifest", "after it"])
-def test_a_shard_that_a_worker_of_another_conversion_uploads_late_is_noticed_and_uploaded_again(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
-) -> None:
-    target, write = Store(f"memory://late/{is_late}", PackageError), Store.write
-    name = "bsfp.safetensors"
-
-    def write_beside(store: Store, written: str, content: bytes) -> None:
-        if is_late:
-            write(store, written, content)
-        if written == "mxconv.json":
-            write(store, name, bytes(store.looks()[name].num_bytes))
-        if not is_late:
-            write(store, written, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", write_beside)
-        with pytest.raises(PackageError, match=rf"{name}: .* bytes with tag .*; the [\d,]+ bytes that were uploaded"):
-            quantize(source, target, codec="bsfp")
-    assert "mxconv.json" not in target.looks()
-    quantize(source, target, codec="bsfp")
-    quantize(source, tmp_path / "p", codec="bsfp")
-    assert {name: target.read_all(name) for name in target.looks()} == files_of(tmp_path / "p")
 
 
 def test_a_weight_that_is_not_finite_leaves_nothing(s3: S3Server, folder: str, tmp_path: Path) -> None:
