@@ -8,5 +8,4 @@ speedup.py             tokens a second of a hierarchy; throughput.py of batches,
 surfaces.py            both over ranges
 trace.py               what a run did; prediction.py compares it with the models
 answers.py             the answers of all models to one question, as plain data
-published/             numbers of papers beside ours
 """

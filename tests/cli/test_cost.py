@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published.model_cards import LLAMA_3_1_8B
 
-from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.system.processor import cpu_name
 
 QUESTION = ("--hardware", "speq-28nm", "--acceptance", 0.974, "--num-draft-tokens", 5.31)

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from published.model_cards import LLAMA_3_1_8B
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, compare, run_pass, tokens_at_once
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.errors import MxconvError
 
 HARDWARE = open_hardware("speq-28nm")

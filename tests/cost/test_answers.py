@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from published.model_cards import LLAMA_3_1_8B, QWEN3_30B_A3B
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
@@ -22,7 +23,6 @@ from mxconv.cost.levels import (
     strategies_of,
     with_acceptance,
 )
-from mxconv.cost.published.model_cards import LLAMA_3_1_8B, QWEN3_30B_A3B
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup
 from mxconv.cost.surfaces import draft_surface, throughput_surface, two_draft_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS, SPIRE_TARGET, throughput_multiplier

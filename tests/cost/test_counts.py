@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from published.model_cards import LLAMA_3_1_8B, MIXTRAL_8X7B
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
@@ -12,7 +13,6 @@ from mxconv.cost.counts import (
     kv_bytes,
     multiplied_weights,
 )
-from mxconv.cost.published.model_cards import LLAMA_3_1_8B, MIXTRAL_8X7B
 from mxconv.errors import ModelError, MxconvError
 
 DENSE: dict[str, Any] = {

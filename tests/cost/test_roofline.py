@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from published.model_cards import LLAMA_3_1_8B
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import Workload, pass_seconds, strategies_of
-from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.cost.roofline import pass_points, point
 
 LLAMA = ModelSizes.from_fields(Fields(LLAMA_3_1_8B, "config.json"))

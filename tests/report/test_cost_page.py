@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published.model_cards import GPT_OSS_20B, LLAMA_3_1_8B
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
@@ -15,7 +16,6 @@ from mxconv.cost.answers import Question, cost_report
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import Workload, strategies_of, with_acceptance
 from mxconv.cost.package_levels import package_levels, package_strategies
-from mxconv.cost.published.model_cards import GPT_OSS_20B, LLAMA_3_1_8B
 from mxconv.cost.trace import read_trace
 from mxconv.package.package import Package
 from mxconv.report.cost_picture import DESCRIPTIONS, render_cost_page

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+from published.model_cards import GPT_OSS_20B, LLAMA_3_1_8B
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.answers import Question
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import strategies_of
-from mxconv.cost.published.model_cards import GPT_OSS_20B, LLAMA_3_1_8B
 from mxconv.errors import MxconvError
 from mxconv.report.cost_picture import draw_figure
 from mxconv.report.picture import write_picture

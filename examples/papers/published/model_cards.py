@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from published.claim import Claim, Section
+
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import active_parameters, count_parameters
-from mxconv.cost.published.claim import Claim, Section
 
 LLAMA_3_1_8B: dict[str, object] = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,

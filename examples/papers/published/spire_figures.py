@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from published.claim import Claim, Kind, Section
+
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.published.claim import Claim, Kind, Section
 from mxconv.cost.throughput import (
     LLAMA_3_70B,
     SPIRE_DRAFT_TOKENS,

@@ -1,9 +1,12 @@
-"""Print the tables of docs/published.md."""
+"""Numbers of four papers and of model cards beside those that mxconv's cost models derive: docs/published.md's tables.
+
+python examples/papers/published_numbers.py
+"""
 
 from collections.abc import Iterator
 
-from mxconv.cost.published import ml_specqd, mlp_tables, model_cards, speq_tables, spire_figures
-from mxconv.cost.published.claim import Section
+from published import ml_specqd, mlp_tables, model_cards, speq_tables, spire_figures
+from published.claim import Section
 
 
 def sections() -> Iterator[Section]:

@@ -4,14 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import mean
 
+from published.claim import Claim, Section
+from published.model_cards import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
+
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, Comparison, compare
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.processing_element import DRAFT_LANES, INPUT_BITS
-from mxconv.cost.published.claim import Claim, Section
-from mxconv.cost.published.model_cards import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
 from mxconv.cost.speedup import expected_tokens, speedup
 
 MODELS = {

@@ -13,12 +13,13 @@ its weights once. No constant is fitted to what the model predicts.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from published.claim import Claim, Section
+from published.model_cards import CODELLAMA_13B, LLAMA_2_7B
+
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.published.claim import Claim, Section
-from mxconv.cost.published.model_cards import CODELLAMA_13B, LLAMA_2_7B
 
 BATCHES = (1, 2, 4)
 HARDWARE = "a100-80g"

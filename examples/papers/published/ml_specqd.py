@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from published.claim import Claim, Section
+
 from mxconv.cost.counts import BITS
-from mxconv.cost.published.claim import Claim, Section
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup
 
 NUM_DRAFT_TOKENS = 8  # section IV-A
