@@ -70,7 +70,7 @@ def throughput_surface(
         [throughput_multiplier(target, made, batch, context, SPIRE_DRAFT_TOKENS, intensity) for context in contexts]
         for batch in BATCHES
     ]
-    return Surface(draft, "batch", "context", BATCHES, contexts, values)
+    return Surface(draft, "batch (sequences)", "context (positions; K is 1,024)", BATCHES, contexts, values)
 
 
 def _speedup(*drafts: LevelCost) -> float:

@@ -4,6 +4,8 @@ Sources: the views are those of ML-SpecQD (arXiv 2503.13565), Figs. 2, 3 and 8, 
 Figs. 4 and 6.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 STYLES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (VERMILION, "D"), (PURPLE, "P"), (SKY, "v"))
 CONTEXTS = [2**power for power in range(10, 21)]
 ROOFLINE_TOKENS = (1, 2, 4, 8, 16)
-LINES = (1.5, 2, 2.5, 3, 4, 6, 8, 12, 16)  # speed-ups that surfaces name
 
 
 TITLES = {
@@ -77,91 +78,62 @@ def draw_figure(figure: "Figure", name: str, question: Question) -> None:
     Raises:
         MxconvError: no strategy with as many drafts, or experts, which SPIRe's equation does not know.
     """
-    if name == "throughput-maps":
-        _draw_maps(figure, question)
-    elif name == "roofline":
+    machine = question.hardware.name
+    if name == "roofline":
         _draw_roofline(figure, question)
+    elif name == "throughput-maps":
+        model, intensity, window = question.architecture, intensity_of(question.hardware), question.workload.window
+        if model.num_experts:
+            raise MxconvError(
+                "--figure throughput-maps: a mixture of experts; a dense decoder is required. Choose another figure."
+            )
+        contexts = [context for context in CONTEXTS if context <= max(model.max_position_embeddings, 1 << 13)]
+        maps = [throughput_surface(body_of(model), draft, contexts, intensity, window) for draft in SPIRE_DRAFTS]
+        title = f"{model.model_type}, 4 draft tokens, sparse caches with a window of {window:,}"
+        _draw_surfaces(figure, maps, f"{title}, {machine} ({intensity:.0f} FLOPs a byte)")
     else:
-        surfaces = speedup_surfaces(question, 1 if name == "draft" else 2)
-        if not surfaces:
+        found = speedup_surfaces(question, 1 if name == "draft" else 2)
+        if not found:
             raise MxconvError(
                 f"--figure {name}: no hierarchy with so many drafts; one is required. Choose another figure."
             )
+        panels = [replace(surface, title=f"{plain(level)}\n{surface.title}") for level, surface in found.items()]
         title = f"Speed-up by {'a draft' if name == 'draft' else 'two drafts'}, ML-SpecQD Eq. (1)"
-        _draw_surfaces(figure, surfaces, f"{title}, {question.hardware.name}")
+        _draw_surfaces(figure, panels, f"{title}, {machine}")
 
 
-def _draw_surfaces(figure: "Figure", panels: dict[str, Surface], title: str) -> None:
-    figure.set_size_inches(max(4.3 * len(panels) + 0.8, 6.0), 4.4)
-    axes = list(figure.subplots(1, len(panels), squeeze=False).flat)
-    top = max(max(max(row) for row in surface.values) for surface in panels.values())
-    for panel, (name, surface) in zip(axes, panels.items(), strict=True):
-        colours = panel.contourf(
-            surface.columns, surface.rows, surface.values, levels=_steps(top), cmap="RdBu", norm=_around_one(top)
-        )
-        colours.set_rasterized(True)  # as paths an SVG of it is ten times as large
-        for levels, width, form in (([1.0], 1.2, "as fast"), (LINES, 0.5, "%g")):
-            lines = panel.contour(
-                surface.columns, surface.rows, surface.values, levels=levels, colors="black", linewidths=width
-            )
-            panel.clabel(lines, fmt=form, fontsize=8)
-        panel.set_title(f"{plain(name)}\n{surface.title}", fontsize=8)
-        panel.set_xlabel(surface.column_name)
-        panel.set_ylabel(surface.row_name)
-    bar = figure.colorbar(colours, ax=axes, label="speed-up over plain decoding")
-    ticks = [0, 0.25, 0.5, 0.75, *_apart(top)]
-    bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
-    figure.suptitle(title, fontsize=11, fontweight="bold")
-
-
-def _steps(top: float) -> list[float]:
-    """Twelve below one and as many above: the colours turn where speculation begins to pay."""
-    return [step / 12 for step in range(12)] + [1 + step / 12 * (max(top, 1.2) - 1) for step in range(13)]
-
-
-def _apart(top: float) -> list[float]:
-    """One, and those of the named speed-ups that have room for a label each."""
-    found = [1.0]
-    for line in LINES:
-        if line <= top and line - found[-1] >= (top - 1) / 9:
-            found.append(line)
-    return found
-
-
-def _around_one(top: float) -> Any:
+def _draw_surfaces(figure: "Figure", surfaces: Sequence[Surface], title: str) -> None:
+    """Draw each surface as a map whose colours turn where speculation begins to pay, with the figure in each cell."""
     from matplotlib.colors import TwoSlopeNorm
 
-    return TwoSlopeNorm(1.0, 0.0, max(top, 1.2))
-
-
-def _draw_maps(figure: "Figure", question: Question) -> None:
-    """Throughput over batch and context, a map a draft of SPIRe's."""
-    model, intensity = question.architecture, intensity_of(question.hardware)
-    if model.num_experts:
-        raise MxconvError(
-            "--figure throughput-maps: a mixture of experts; a dense decoder is required. Choose another figure."
-        )
-    contexts = [context for context in CONTEXTS if context <= max(model.max_position_embeddings, 1 << 13)]
-    body, window = body_of(model), question.workload.window
-    surfaces = [throughput_surface(body, name, contexts, intensity, window) for name in SPIRE_DRAFTS]
-    figure.set_size_inches(16, 5)
+    figure.set_size_inches(max(5.2 * len(surfaces) + 0.8, 6.0), 5)
     axes = list(figure.subplots(1, len(surfaces), squeeze=False).flat)
     top = max(max(max(row) for row in surface.values) for surface in surfaces)
+    norm = TwoSlopeNorm(1.0, 0.0, max(top, 1.2))
     for panel, surface in zip(axes, surfaces, strict=True):
-        image = panel.imshow(surface.values, origin="lower", aspect="auto", cmap="RdBu", norm=_around_one(top))
-        for row, values in enumerate(surface.values):
+        rows, columns = _some(surface.rows), _some(surface.columns)
+        shown = [[surface.values[row][column] for column in columns] for row in rows]
+        image = panel.imshow(shown, origin="lower", aspect="auto", cmap="RdBu", norm=norm)
+        for row, values in enumerate(shown):
             for column, value in enumerate(values):
                 shade = "white" if value < 0.35 or value > 1 + 0.7 * (top - 1) else "black"
                 panel.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=shade)
-        panel.set_xticks(range(len(contexts)), [f"{context // 1024}K" for context in contexts], fontsize=8)
-        panel.set_yticks(range(len(surface.rows)), [f"{batch:g}" for batch in surface.rows], fontsize=8)
-        panel.set_title(surface.title)
-        panel.set_xlabel("context (positions; K is 1,024)")
-        panel.set_ylabel("batch (sequences)")
-    figure.colorbar(image, ax=axes, label="throughput over plain decoding")
-    machine = f"{question.hardware.name} ({intensity:.0f} FLOPs a byte)"
-    title = f"{model.model_type}, 4 draft tokens, sparse caches with a window of {window:,}, {machine}"
+        panel.set_xticks(range(len(columns)), [_short(surface.columns[place]) for place in columns], fontsize=8)
+        panel.set_yticks(range(len(rows)), [_short(surface.rows[place]) for place in rows], fontsize=8)
+        panel.set_xlabel(surface.column_name)
+        panel.set_ylabel(surface.row_name)
+        panel.set_title(surface.title, fontsize=8)
+    figure.colorbar(image, ax=axes, label="over plain decoding")
     figure.suptitle(title, fontsize=11, fontweight="bold")
+
+
+def _some(values: Sequence[float]) -> range:
+    """At most eleven places, evenly apart."""
+    return range(0, len(values), -(-len(values) // 11))
+
+
+def _short(value: float) -> str:
+    return f"{value / 1024:g}K" if value >= 4096 or value in (1024, 2048) else f"{value:g}"
 
 
 def _draw_roofline(figure: "Figure", question: Question) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
 
 from mxconv.report.tables import TextTable
 
@@ -20,7 +19,6 @@ class PageSection:
         facts: figures by name, shown as tiles.
         pictures: descriptions and data URIs.
         tables: with their titles.
-        prompt: rounds of a run with their trees, see run_report.py.
     """
 
     title: str = ""
@@ -28,7 +26,6 @@ class PageSection:
     facts: dict[str, str] = field(default_factory=dict)
     pictures: Sequence[tuple[str, str]] = ()
     tables: Sequence[TextTable] = ()
-    prompt: dict[str, Any] | None = None
 
 
 def render_page(title: str, subtitles: Sequence[str], notes: Sequence[str], sections: Sequence[PageSection]) -> str:

@@ -1,4 +1,4 @@
-"""The pages of inspections and runs in a browser: what fits, on a desk and on a phone, and what does not touch."""
+"""The pages of inspections and runs in a browser: what fits, on a desk and on a phone."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from mxconv.report.traced_run import read_run
 from mxconv.report.weight_statistics import Statistics
 
 PROBES = Path(__file__).parent / "probes"
-SCROLLS, TREES = ((PROBES / f"{name}.js").read_text() for name in ("scrolls", "trees"))
+SCROLLS = (PROBES / "scrolls.js").read_text()
 FRAMES = "<!DOCTYPE html><html><body style='margin:0'></body></html>"
 DESK = (1265, 1280, 1300)  # the first is 1280 less a scroll bar
 PHONE = 390
@@ -71,24 +71,9 @@ def test_on_a_desk_nothing_needs_scrolling_and_on_a_phone_only_tables_do(
             assert max(found["tables"]) <= 0, found["width"]
 
 
-def test_trees_are_laid_out_by_depth_and_nothing_overlaps(browse: Browse, tmp_path: Path) -> None:
+def test_the_page_of_a_run_fits_a_desk_and_a_phone(browse: Browse, tmp_path: Path) -> None:
     page = render_run_page(read_run(write_lines(tmp_path / "run.jsonl", run_lines())))
-    seen = browse(page, TREES, width=500)
-    assert seen.console == []
-    assert seen.found["wide"] <= 0
-    trees = [line["tree"] for line in run_lines() if "tree" in line]
-    assert len(seen.found["trees"]) == len(trees)
-    for boxes, tree in zip(seen.found["trees"], trees, strict=True):
-        assert len(boxes) == len(tree["tokens"]) + 1  # the target's own
-        for index, box in enumerate(boxes):
-            assert box["right"] - box["left"] > 4 and box["bottom"] - box["top"] > 8
-            for other in boxes[:index]:
-                apart = (
-                    box["left"] >= other["right"] or other["left"] >= box["right"],
-                    box["top"] >= other["bottom"] or other["top"] >= box["bottom"],
-                )
-                assert any(apart), (box, other)
-        line = [box for box in boxes if box["kind"] in ("accepted", "own")]
-        assert [box["kind"] for box in line] == [*["accepted"] * len(tree["path"]), "own"]
-        assert len({box["top"] for box in line}) == 1
-        assert [box["left"] for box in line] == sorted(box["left"] for box in line)
+    for found in seen_at(browse, page, (DESK[0], PHONE)):
+        assert found["page"] <= 0
+        assert len(found["tables"]) == 6  # levels, two drafts by depth, three prompts
+        assert found["width"] == PHONE or max(found["tables"]) <= 0
