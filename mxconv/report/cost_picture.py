@@ -133,7 +133,7 @@ def _some(values: Sequence[float]) -> range:
 
 
 def _short(value: float) -> str:
-    return f"{value / 1024:g}K" if value >= 4096 or value in (1024, 2048) else f"{value:g}"
+    return f"{value / 1024:g}K" if value >= 1024 else f"{value:g}"
 
 
 def _draw_roofline(figure: "Figure", question: Question) -> None:
