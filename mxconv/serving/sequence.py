@@ -24,12 +24,14 @@ class Request:
         max_new_tokens: at least one.
         stop_tokens: ids that end the text; the one that does is part of it.
         selection: how tokens are chosen.
+        uses_drafts: whether drafts propose tokens; without them the same text takes a pass of the target a token.
     """
 
     prompt: list[int]
     max_new_tokens: int
     stop_tokens: Collection[int] = ()
     selection: Selection = GREEDY
+    uses_drafts: bool = True
 
 
 class Sequence:
@@ -94,9 +96,8 @@ class Sequence:
                 self._begun_at = time.perf_counter()
             if self._decoding is None:
                 request, max_length = self.request, len(self.request.prompt) + self.request.max_new_tokens
-                self._decoding = self._hierarchy.decoding(
-                    self.context, max_length, request.stop_tokens, self._acceptance, self.generation, self.passes
-                )
+                fixed = request.stop_tokens, self._acceptance, self.generation, self.passes, request.uses_drafts
+                self._decoding = self._hierarchy.decoding(self.context, max_length, *fixed)
             self._round = greenlet(self._decoding.round)
         found = self.passes.run(self._round, answer)
         if isinstance(found, Wanted):

@@ -44,7 +44,7 @@ from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served_models import ServedModels
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
 
-SCRIPTS = ("events.js", "statistics.js", "sampling.js", "reply.js", "talk.js", "page.js")
+SCRIPTS = ("events.js", "statistics.js", "plain.js", "sampling.js", "reply.js", "talk.js", "page.js")
 
 
 def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loopback: bool) -> ASGIApp:
