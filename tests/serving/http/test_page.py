@@ -18,8 +18,6 @@ QUESTION = "Which module reads files?"
 MOST = 160  # tokens: more than a screen
 SECONDS = 60
 CERTAIN = "certain by the schema"
-COMPARED = "document.getElementById('compared').textContent !== ''"
-FIGURES = ("a-second", "plain", "times")
 LONG = "\n".join("0123456789" * 4)
 CODE = "if a < b:\n\n    print('```')\n"
 BEFORE, AFTER = "So <img src=x onerror=alert(1)>:\n\n", "That is all, ``` or not."
@@ -172,10 +170,11 @@ def test_a_reply_appears_in_the_colours_of_its_guessers(
     used = browser.value("document.getElementById('used-sampling').textContent")
     assert used == "temperature 0.5 (request)"  # what others would add is off
     assert float(browser.value("document.getElementById('a-round').textContent")) >= 1
-    browser.wait(COMPARED)
-    shown = [browser.value(f"Number(document.getElementById('{name}').textContent)") for name in FIGURES]
-    assert 0 < shown[2] == pytest.approx(shown[0] / shown[1], rel=0.1)  # figures are rounded
-    assert browser.value("document.getElementById('compared').textContent") == "128 tokens, the same."
+    browser.wait("document.getElementById('compared').textContent !== ''")
+    assert texts(browser, "#compared") == ["128 tokens, the same."]
+    answered, plain, times = texts(browser, "#a-second, #plain, #times")
+    if plain != "–":  # in under 20 ms
+        assert float(times) == pytest.approx(float(answered) / float(plain), rel=0.1)  # figures are rounded
     ends = [f"document.getElementById('{name}').getBoundingClientRect().top" for name in ("form", "turns")]
     fate = browser.value("document.querySelector('.fate').getBoundingClientRect().bottom")
     assert browser.value(ends[1]) < 0 < fate <= browser.value(ends[0])  # the end of a long reply is in sight
