@@ -9,7 +9,6 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from mxconv.errors import MxconvError
 from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.serving.learner import Learner
 from mxconv.speculation.generation import Step
 from mxconv.speculation.hierarchy import Decoding, Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
@@ -40,9 +39,7 @@ class Sequence:
     Each round runs in a greenlet of its own, which waits wherever rows are to be evaluated.
     """
 
-    def __init__(
-        self, request: Request, hierarchy: Hierarchy, budget: KvBudget, learner: Learner | None = None
-    ) -> None:
+    def __init__(self, request: Request, hierarchy: Hierarchy, budget: KvBudget) -> None:
         self.request = request
         self.generation = hierarchy.begin()
         self.error: MxconvError | None = None
@@ -52,7 +49,6 @@ class Sequence:
         self._hierarchy = hierarchy
         self._acceptance = request.selection.acceptance(len(request.prompt))
         self._budget = budget
-        self._learner = learner
         self._decoding: Decoding | None = None
         self._round: greenlet | None = None
         self._begun_at: float | None = None
@@ -76,11 +72,6 @@ class Sequence:
     def num_left_of_prompt(self) -> int:
         """Rows that are to be evaluated before it decodes."""
         return self.num_tokens if self.wanted is None else self.wanted.num_left
-
-    @property
-    def is_in_round(self) -> bool:
-        """Whether a round has begun that is not over."""
-        return self._round is not None
 
     def go_on(self, answer: Answer | MxconvError | None = None) -> Step | None:
         """Begin a round, or continue it with what it waited for, or with an error there.
@@ -133,8 +124,5 @@ class Sequence:
         self.error = self.error or error
         if self.error is not None:
             self.generation.ending = "error"
-        elif self._learner is not None and self._decoding is not None and not self.is_in_round:
-            session, statistics = self._decoding.target.session, self.generation.trace.statistics
-            self._learner.observe(self.context, len(self.request.prompt), session, statistics)
         self.is_done = True
         self.set_back()

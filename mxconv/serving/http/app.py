@@ -64,8 +64,7 @@ def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loop
         lifespan=lifespan,
         responses=OTHERS,
     )
-    learners = {model.name: model.engine.learner for model in served if model.engine.learner is not None}
-    metrics, page = Metrics(desk, learners), _page(served)
+    metrics, page = Metrics(desk), _page(served)
     reply = partial(Reply, desk, metrics, options.request_seconds)
     _handle_errors(app)
 
