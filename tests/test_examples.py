@@ -153,6 +153,17 @@ def test_a_speculator_goes_on_learning_and_no_token_depends_on_it(tmp_path: Path
     assert all(0 < share < 1 for shares in json.loads(out.splitlines()[-1]).values() for share in shares)
 
 
+def test_answers_depend_neither_on_the_load_nor_on_drafts(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    from http_servers import chat_package, running
+
+    with running(chat_package(tmp_path)) as server:
+        sizes = ["--at-a-time", "1,3", "--num-requests", "5", "--max-tokens", "12", "--temperature", "0.8"]
+        out = run(EXAMPLES / "compare_answers.py", server.url, EXAMPLES / "prompts.jsonl", *sizes)
+    loads = re.findall(r"(\d) at a time, (\w+): [\d.]+ tokens a second", out)  # it ends with an error where one differs
+    assert loads == [(count, how) for count in "13" for how in ("plain", "drafts")]
+
+
 def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     for model in (TARGET, DRAFT):
