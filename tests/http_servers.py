@@ -92,12 +92,11 @@ def running(
     kv_dtype: KvDtype = "fp32",
     others: Mapping[str, Path] | None = None,
     decoding: Options | None = None,
-    learns: bool = False,
     **options: Any,
 ) -> Iterator[Running]:
     """A server in this process, on a port of its own; `others` are further packages by their names.
 
-    `decoding` says how much is drafted, and `learns` lets a new speculator learn.
+    `decoding` says how much is drafted.
     """
     listens = threading.Event()
     with ExitStack() as stack:
@@ -105,13 +104,8 @@ def running(
             name: stack.enter_context(load(path, num_threads=1, levels=levels, kv_dtype=kv_dtype))
             for name, path in {NAME: package, **(others or {})}.items()
         }
-        learners = {}
-        if learns:
-            from mxconv.train.online_speculator import learner_of
-
-            learners[NAME] = learner_of(models[NAME], str(package))
         wanted = ServeOptions(port=0, **options)
-        serving = Serving(models, decoding or {}, wanted, lambda _: listens.set(), learners)
+        serving = Serving(models, decoding or {}, wanted, lambda _: listens.set())
         gate = _gated(serving)
         thread = threading.Thread(target=serving.run)
         thread.start()

@@ -143,13 +143,25 @@ def test_readers_are_trained_and_measured_step_by_step(tmp_path: Path) -> None:
     assert (tmp_path / "curve.svg").stat().st_size > 1000
 
 
-def test_a_topic_is_learned_while_it_is_served(tmp_path: Path) -> None:
+def test_a_speculator_goes_on_learning_and_no_token_depends_on_it(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
-    words = [tmp_path, ROOT / "mxconv" / "errors.py", ROOT / "mxconv" / "decode.py", "--model", DRAFT]
-    sizes = ["--num-requests", "4", "--rows", "2", "--max-new-tokens", "24", "--pause", "0.1"]
-    out = run(EXAMPLES / "learn_topic.py", *words, *sizes)  # it ends with an error where a token differs
-    assert "1 to 2" in out and "3 to 4" in out
-    assert re.search(r'mxconv_learning_tokens_total\{.*outcome="proposed".*\} [1-9]', out)
+    run("quantize", TARGET, "-o", tmp_path / "package")
+    speculator = EXAMPLES / "models" / "pylib-1.5m-speculator"
+    words = [tmp_path / "package", speculator, ROOT / "mxconv" / "errors.py", ROOT / "mxconv" / "decode.py"]
+    sizes = ["--num-requests", "6", "--rows", "2", "--max-new-tokens", "32", "--json"]
+    out = run(PAPERS / "online_speculation.py", *words, *sizes)  # it ends with an error where a token differs
+    assert all(0 < share < 1 for shares in json.loads(out.splitlines()[-1]).values() for share in shares)
+
+
+def test_answers_depend_neither_on_the_load_nor_on_drafts(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    from http_servers import chat_package, running
+
+    with running(chat_package(tmp_path)) as server:
+        sizes = ["--at-a-time", "1,3", "--num-requests", "5", "--max-tokens", "12", "--temperature", "0.8"]
+        out = run(EXAMPLES / "compare_answers.py", server.url, EXAMPLES / "prompts.jsonl", *sizes)
+    loads = re.findall(r"(\d) at a time, (\w+): [\d.]+ tokens a second", out)  # it ends with an error where one differs
+    assert loads == [(count, how) for count in "13" for how in ("plain", "drafts")]
 
 
 def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:

@@ -9,10 +9,6 @@ decode_speed.py      whole decodes of a package, strategy by strategy
 batch_speed.py       several sequences side by side, strategy by strategy
 forward_speed.py     one forward pass of each level
 conversion_speed.py  a conversion against a copy of the same bytes, and the encoders alone
-http_client.py       one request over HTTP, its chunks as they come
-serving_speed.py     a server under load
-gpu_clock.py         times of launches on an NVIDIA GPU, and its read bandwidth
 gpu_kernel_speed.py  products on a GPU, against torch's BF16 product
-gpu_decode_speed.py  decodes in transformers on a GPU
 plots.py             the figures as pictures
 """

@@ -1,10 +1,11 @@
 """Products of one weight matrix with a few tokens on a GPU, against its read bandwidth and torch's BF16 product.
 
-Each sample is a round: as many bytes are read as the matrix has, then the kernel multiplies, then `torch.matmul` does,
-with the same tokens and BF16 weights. Fractions are medians of the rounds' ratios, so that a GPU whose clocks change
-does not compare one state with another. All three go through copies that together exceed the L2 cache, and a figure is
-the mean of a launch (gpu_clock.py). Everything that a product launches counts: rounding of activations to int8, and the
-sum of splits.
+Samples come in rounds: as many bytes are read as the matrix has, then the kernel multiplies, then `torch.matmul` does,
+with the same tokens and BF16 weights, ten times each. Fractions are medians of the rounds' ratios, so that a GPU whose
+clocks change does not compare one state with another. All three go through copies that together exceed the L2 cache,
+and a figure is the mean of a launch in a CUDA graph, so that Python's launches do not count
+(`triton.testing.do_bench_cudagraph`). Everything that a product launches counts: rounding of activations to int8, and
+the sum of splits. In Triton's interpreter the host's clock times one call each: a test, since such times mean nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +15,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import triton
+from triton.testing import do_bench_cudagraph
 
 from mxconv.arrays import F32, U16
-from mxconv.bench.gpu_clock import GpuReadBandwidth, Launches, cache_bytes
+from mxconv.bench.machine import checkout_commit
 from mxconv.bench.operands import (
     SMALL_SHAPE,
     Operand,
@@ -27,11 +30,12 @@ from mxconv.bench.operands import (
     product_members,
     unfit,
 )
-from mxconv.bench.rates import spread
+from mxconv.bench.rates import seconds_of, spread
 from mxconv.gpu.device import require_room
 from mxconv.gpu.launch import MAX_TOKENS
 from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight, uploaded_weight
 from mxconv.package.stored_matrix import StoredMx2, StoredMxint8
+from mxconv.system.processor import cpu_name
 
 LIBRARY = "bf16"  # torch's product, the baseline
 KERNELS = (LIBRARY, "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-bf16")
@@ -40,6 +44,46 @@ NUM_WARMUPS = 3
 CACHE_MULTIPLE = 4  # the copies of a matrix together are at least this many L2 caches
 MAX_COPIES = 128
 MIN_LAUNCHES = 32  # of a sample on a GPU: some 0.3 ms, where events tell half a microsecond apart
+REPLAY_MILLISECONDS = 1  # of the graph whose replays are timed; it holds a sample's launches at least once
+INTERPRETER = "no GPU: Triton's interpreter"
+INTERPRETED_CACHE_BYTES = 1 << 10  # stands in for an L2 cache, so that there are two copies
+
+
+@dataclass(frozen=True)
+class GpuMachine:
+    """A GPU, and the software that launched on it."""
+
+    gpu: str
+    compute_capability: str | None  # None in the interpreter, as the next three
+    memory_bytes: int | None
+    l2_cache_bytes: int | None
+    cuda: str | None  # that torch was built with
+    torch: str
+    triton: str
+    cpu: str  # of the host
+    commit: str | None  # of the checkout that mxconv runs from, followed by "+" where files differ; else None
+
+    @property
+    def described(self) -> str:
+        """A short name, for pictures."""
+        return self.gpu
+
+
+def gpu_machine(device: torch.device) -> GpuMachine:
+    """Describe a device."""
+    versions = {"torch": torch.__version__, "triton": triton.__version__, "cpu": cpu_name()}
+    if device.type != "cuda":
+        return GpuMachine(INTERPRETER, None, None, None, None, **versions, commit=checkout_commit())
+    found = torch.cuda.get_device_properties(device)
+    return GpuMachine(
+        gpu=torch.cuda.get_device_name(device),
+        compute_capability=f"{found.major}.{found.minor}",
+        memory_bytes=found.total_memory,
+        l2_cache_bytes=found.L2_cache_size,
+        cuda=torch.version.cuda,
+        **versions,
+        commit=checkout_commit(),
+    )
 
 
 class Product(Protocol):
@@ -55,6 +99,7 @@ class Product(Protocol):
 
 
 GpuOperand = Operand[Product]
+Sampler = Callable[[], list[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +125,15 @@ def bench_gpu_kernels(
     Raises:
         MxconvError: too little memory, or a kernel computes something else than its bytes mean.
     """
-    rotated = CACHE_MULTIPLE * cache_bytes(device)
+    in_cache = INTERPRETED_CACHE_BYTES
+    if device.type == "cuda":
+        in_cache = int(torch.cuda.get_device_properties(device).L2_cache_size)
+    rotated = CACHE_MULTIPLE * in_cache
     dense_bytes = 2 * shape[0] * shape[1]
     room = 4 * (max(rotated, dense_bytes) + dense_bytes)  # copies of two matrices, the array that is read, and checks
     require_room(device, room, "bench kernels", "Take fewer --out-features or --in-features.")
     library_copies = _copies(make_gpu_operand(LIBRARY, shape, device), rotated)
-    bandwidth = GpuReadBandwidth(device, max(rotated, dense_bytes))
+    numbers = torch.ones(-(-max(rotated, dense_bytes) // 4), dtype=torch.float32, device=device)
     for kernel in kernels:
         operand, tried = make_gpu_operand(kernel, shape, device), make_gpu_operand(kernel, SMALL_SHAPE, device)
         tried_matrix = tried.copy()
@@ -99,19 +147,17 @@ def bench_gpu_kernels(
             check_gpu_exactness(operand, copies[0], x)
             product = _launches(copies, x, device)
             theirs = product if kernel == LIBRARY else _launches(library_copies, x, device)
-            read = bandwidth.of(operand.num_bytes, _num_launches(len(copies), device))
+            read = _reads(numbers, operand.num_bytes, _num_launches(len(copies), device))
             yield _summarize(operand, width, _measure(product, theirs, read, num_samples))
 
 
-def _measure(
-    product: Launches, library: Launches, read: Callable[[], float], num_samples: int
-) -> list[tuple[float, float, float]]:
+def _measure(product: Sampler, library: Sampler, read: Sampler, num_samples: int) -> list[tuple[float, float, float]]:
     """Seconds, bytes a second and the library's seconds, round by round."""
-    rounds = []
-    for _ in range(NUM_WARMUPS + num_samples):
-        rate, seconds = read(), product.seconds()
-        rounds.append((seconds, rate, seconds if library is product else library.seconds()))
-    return rounds[NUM_WARMUPS:]
+    rounds: list[tuple[float, float, float]] = []
+    while len(rounds) < NUM_WARMUPS + num_samples:
+        rates, seconds = read(), product()
+        rounds += zip(seconds, rates, seconds if library is product else library(), strict=True)
+    return rounds[NUM_WARMUPS : NUM_WARMUPS + num_samples]
 
 
 def _summarize(operand: GpuOperand, num_tokens: int, rounds: Sequence[tuple[float, float, float]]) -> GpuKernelResult:
@@ -137,9 +183,37 @@ def _num_launches(num_copies: int, device: torch.device) -> int:
     return turns * num_copies
 
 
-def _launches(copies: Sequence[Product], x: torch.Tensor, device: torch.device) -> Launches:
+def _launches(copies: Sequence[Product], x: torch.Tensor, device: torch.device) -> Sampler:
+    """Samples seconds of a product."""
     count = _num_launches(len(copies), device)
-    return Launches(device, [partial(copies[index % len(copies)].product, x) for index in range(count)])
+    products = [partial(copies[index % len(copies)].product, x) for index in range(count)]
+    return partial(seconds_of_launches, device, products)
+
+
+def _reads(numbers: torch.Tensor, num_bytes: int, num_launches: int) -> Sampler:
+    """Samples bytes read a second, by sums of so many bytes, each of the next piece of an array of float32."""
+    count = min(max(num_bytes // 4, 1), len(numbers))
+    pieces = list(torch.split(numbers, count))[: max(len(numbers) // count, 1)]  # all of them whole
+    out = torch.zeros((), device=numbers.device)
+    sums = [partial(torch.sum, pieces[index % len(pieces)], dim=0, out=out) for index in range(num_launches)]
+    return lambda: [4 * count / seconds for seconds in seconds_of_launches(numbers.device, sums)]
+
+
+def seconds_of_launches(device: torch.device, calls: Sequence[Callable[[], object]]) -> list[float]:
+    """Mean seconds of a call, of calls that never wait for the device and read the same memory each time.
+
+    A replay of their graph is one of ten samples, since it takes long to record; in the interpreter there is one.
+    """
+
+    def call_all() -> None:
+        for call in calls:
+            call()
+
+    if device.type != "cuda":
+        return [seconds_of(call_all) / len(calls)]
+    with torch.cuda.device(device):
+        replays: list[float] = do_bench_cudagraph(call_all, rep=REPLAY_MILLISECONDS, return_mode="all")
+    return [max(milliseconds, 1e-6) / 1e3 / len(calls) for milliseconds in replays]
 
 
 def _activations(num_tokens: int, in_features: int, device: torch.device) -> torch.Tensor:

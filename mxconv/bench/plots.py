@@ -1,4 +1,4 @@
-"""Figures as pictures, PNG or SVG: products, decodes, and a server under load.
+"""Figures as pictures, PNG or SVG: products and decodes.
 
 Source: bandwidth, roofline and the views of acceptance are those of ML-SpecQD (arXiv 2503.13565), Figs. 5 to 8.
 """
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mxconv.bench.decode_speed import DecodeResult
-    from mxconv.bench.gpu_clock import GpuMachine
+    from mxconv.bench.gpu_kernel_speed import GpuMachine
     from mxconv.bench.kernel_speed import KernelResult
     from mxconv.bench.machine import Machine
-    from mxconv.bench.serving_speed import ServeResult
 
 AnyResult = TypeVar("AnyResult", bound=ProductResult)
 STYLES = {
@@ -52,16 +51,15 @@ PEAKS = {  # the kernels that share a peak
     "fp32": ("fp16", "mxfp4-fp32"),
 }
 LEVEL_STYLES = tuple(zip((BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY), "os^DvP", strict=True))
-MODES = {False: ("without drafts", GREY, "s"), True: ("with drafts", BLUE, "o")}
 PANEL_INCHES = (5.2, 4.2)
 MIN_INCHES = 8.8  # the legend's width
 
 Draw = Callable[["Axes"], None]
 
 
-def _write_panels(path: Path, title: str, panels: Mapping[str, Draw], num_columns: int = 2) -> None:
+def _write_panels(path: Path, title: str, panels: Mapping[str, Draw]) -> None:
     """A picture of panels by their titles, with one legend; an existing file is overwritten."""
-    num_columns = min(len(panels), num_columns)
+    num_columns = min(len(panels), 2)
     num_rows = -(-len(panels) // num_columns)
 
     def draw(figure: "Figure") -> None:
@@ -217,53 +215,3 @@ def _write_acceptance(
     title = f"Acceptance by {by}: {first.levels[0]} decodes {prompts}, {machine.described}"
     panels = {f"{each.strategy}: {each.speedup:.2f} x greedy": partial(draw_panel, each) for each in drafted}
     _write_panels(path, title, panels)
-
-
-def write_serve_plot(results: "Sequence[ServeResult]", levels: Sequence[str], machine: "Machine", path: Path) -> None:
-    """Panels over the load: throughput, first token, time between tokens (line: median, dotted: 99th percentile).
-
-    Args:
-        results: of loads of one kind.
-        levels: that served them, the target first.
-        machine: that served.
-        path: the picture.
-    """
-    modes = {drafts: [r for r in results if r.drafts == drafts] for drafts in sorted({r.drafts for r in results})}
-    names = [f"{r.rate if r.concurrency is None else r.concurrency:g}" for r in next(iter(modes.values()))]
-    loads = "requests a second, arriving at random" if results[0].concurrency is None else "requests at a time"
-
-    def throughput(axes: "Axes") -> None:
-        for drafts, rows in modes.items():
-            label, colour, marker = MODES[drafts]
-            rates = [row.tokens_per_second for row in rows]
-            axes.plot(range(len(rows)), rates, color=colour, marker=marker, ms=5, lw=1.4, label=label)
-            for place, row in enumerate(rows):
-                if row.speedup is not None:
-                    at, offset = (place, row.tokens_per_second), (0, 7 if row.speedup >= 1 else -14)
-                    text = f"{row.speedup:.2f}x"
-                    axes.annotate(text, at, offset, textcoords="offset points", color=colour, ha="center")
-        axes.set(ylim=(0, 1.15 * max(row.tokens_per_second for row in results)), ylabel="tokens a second")
-        label_loads(axes)
-
-    def waiting(key: str, axes: "Axes") -> None:
-        for drafts, rows in modes.items():
-            _, colour, marker = MODES[drafts]
-            found = {place: each for place, row in enumerate(rows) if (each := getattr(row, key)) is not None}
-            for figure, size, style in (("median", 5, "-"), ("p99", 3, ":")):
-                y = [getattr(each, figure) for each in found.values()]
-                axes.plot(list(found), y, color=colour, marker=marker, ms=size, ls=style)
-        axes.set(yscale="log", ylabel="seconds (dotted: 99th percentile)")
-        label_log_axis(axes.yaxis)
-        label_loads(axes)
-
-    def label_loads(axes: "Axes") -> None:
-        axes.set_xticks(range(len(names)), names)
-        axes.set_xlabel(loads)
-        axes.margins(x=0.08)
-
-    panels: dict[str, Draw] = {
-        "Tokens a second, all requests together": throughput,
-        "Seconds to the first token": partial(waiting, "first_token"),
-        "Seconds between tokens": partial(waiting, "between_tokens"),
-    }
-    _write_panels(path, f"{' <- '.join(levels)} over HTTP, {machine.described}", panels, num_columns=3)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.bench_gpu import decode_on_gpu
-from mxconv.cli.bench_options import Device, Samples, Widths, is_gpu, print_machine, widths_of
+from mxconv.cli.bench_options import Samples, Widths, print_machine, widths_of
 from mxconv.cli.common_options import Force, Json, Package, grouped, numbers_of
 from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
 
 MOST_SEQUENCES = 1024
 PICTURES = ("acceptance_by_prompt.png", "acceptance_by_position.png")
-OF_CPU = (
-    "levels", "draft", "tree", "batch", "ablation", "plot", "num_tokens", "samples", "kernel", "threads",
-    "kv_dtype", "force",
-)  # fmt: skip
 FORWARD_TABLE = {
     "level": ("level",),
     "tokens": ("num_tokens",),
@@ -61,7 +56,6 @@ BATCH_TABLE = {
 
 @grouped
 def decode(
-    context: typer.Context,
     package: Package,
     *,
     prompts: PromptOptions,
@@ -77,11 +71,6 @@ def decode(
     num_tokens: Widths = "1,4,8",
     samples: Samples = 20,
     runtime: Runtime,
-    device: Device = "cpu",
-    source: Annotated[
-        str | None,
-        typer.Option(help="The 16-bit checkpoint for --device cuda; the one that the package names by default."),
-    ] = None,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -89,15 +78,11 @@ def decode(
 
     Lengths and levels that are chosen while it decodes are measured too.
 
-    Several sequences are decoded side by side with --batch. --device cuda measures transformers on a GPU: the
-    checkpoint in 16 bits, the package, and the package with its self-draft.
+    Several sequences are decoded side by side with --batch.
     """
     from mxconv.bench.decode_speed import DEFAULT_PROMPTS
 
     texts = prompts.read(DEFAULT_PROMPTS)
-    if is_gpu(context, device, OF_CPU, ["source"]):
-        decode_on_gpu(device, package, source, texts, prompts.max_new_tokens, json_output)
-        return
     from mxconv.bench.machine import implementations
 
     name, *_ = implementations([runtime.kernel] if runtime.kernel is not None else None)

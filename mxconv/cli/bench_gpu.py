@@ -1,4 +1,4 @@
-"""`mxconv bench kernels` and `bench decode` with `--device cuda`: the same products and decodes on a GPU."""
+"""`mxconv bench kernels` with `--device cuda`: the same products on a GPU."""
 
 import os
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ from mxconv.errors import MxconvError, install_line
 if TYPE_CHECKING:
     import torch
 
-    from mxconv.bench.gpu_clock import GpuMachine
-    from mxconv.text.messages import Prompt
+    from mxconv.bench.gpu_kernel_speed import GpuMachine
 
 KERNEL_TABLE = {
     "kernel": ("kernel",),
@@ -29,20 +28,6 @@ KERNEL_TABLE = {
     "of bandwidth": ("fraction_of_bandwidth", ".3f"),
     "torch BF16 µs": ("library_seconds", ".2f", 1e6),
     "times torch BF16": ("times_library", ".2f"),
-}
-DECODE_TABLE = {
-    "strategy": ("strategy",),
-    "tokens": ("num_tokens",),
-    "tokens/s": ("tokens_per_second", ".1f"),
-    "speed-up": ("speedup", ".2f"),
-    "tokens a round": ("tokens_per_round", ".2f"),
-    "acceptance": ("acceptance_rates", ".3f"),
-    "GB/s": ("read_bandwidth", ".1f"),
-    "of bandwidth": ("fraction_of_bandwidth", ".3f"),
-    "loading": ("loading_peak_bytes", "bytes"),
-    "decoding": ("peak_bytes", "bytes"),
-    "as 16 bits": ("identical_to_greedy",),
-    "as target": ("identical_to_target",),
 }
 
 
@@ -59,8 +44,7 @@ def kernels_on_gpu(
     """Measure kernels, and print the table."""
     found = _bench_device(device)  # first: what follows needs torch and Triton
 
-    from mxconv.bench.gpu_clock import gpu_machine
-    from mxconv.bench.gpu_kernel_speed import KERNELS, bench_gpu_kernels
+    from mxconv.bench.gpu_kernel_speed import KERNELS, bench_gpu_kernels, gpu_machine
     from mxconv.bench.plots import write_bandwidth_plot
 
     chosen = chosen_of("--only", only, KERNELS, f" with --device {device}")
@@ -76,35 +60,6 @@ def kernels_on_gpu(
     out.line(f"{shape[0]} x {shape[1]}, medians of {num_samples}; every product was compared with float64 arithmetic")
     one_panel = [replace(result, implementation=_versions(machine)) for result in results]
     out.write(plot, lambda path: write_bandwidth_plot(one_panel, machine, path))
-    out.json({"machine": asdict(machine), "results": [asdict(result) for result in results]})
-
-
-def decode_on_gpu(
-    device: str, package: str, source: str | None, prompts: "Sequence[Prompt]", max_new_tokens: int, json_output: bool
-) -> None:
-    """Measure decoding, and print the table."""
-    found = _bench_device(device)
-
-    from mxconv.bench.gpu_clock import gpu_machine
-    from mxconv.bench.gpu_decode_speed import bench_gpu_decoding
-
-    machine = gpu_machine(found)
-    with progress_bars("texts") as progress:
-        results = bench_gpu_decoding(package, source, prompts, max_new_tokens, found, progress)
-    out = Output(json_output)
-    _print_gpu(out, machine)
-    out.table(DECODE_TABLE, results)
-    out.line(
-        "16-bit: plain greedy decoding of the checkpoint; speed-up is over it. loading, decoding: peaks of memory. "
-        "as: whether all tokens are those of the checkpoint, of the package without drafts"
-    )
-    for r in results:
-        for each in r.differences:
-            out.line(
-                f"{r.strategy}, prompt {each.prompt}: new token {each.index} is {each.token} (margin {each.margin:.3g} "
-                f"over {each.runner_up}), and {each.other_token} with {each.compared_with} (margin "
-                f"{each.other_margin:.3g} over {each.other_runner_up})"
-            )
     out.json({"machine": asdict(machine), "results": [asdict(result) for result in results]})
 
 

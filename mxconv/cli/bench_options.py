@@ -10,7 +10,7 @@ from mxconv.cli.common_options import numbers_of
 from mxconv.cli.output import Output
 
 if TYPE_CHECKING:
-    from mxconv.bench.gpu_clock import GpuMachine
+    from mxconv.bench.gpu_kernel_speed import GpuMachine
     from mxconv.bench.machine import Machine
 
 Device = Annotated[str, typer.Option(help="Device: cpu; cuda or cuda:1 is an NVIDIA GPU, see docs/gpu.md.")]
@@ -37,26 +37,24 @@ def chosen_of(flag: str, names: Sequence[str] | None, known: Sequence[str], wher
     return chosen
 
 
-def is_gpu(context: typer.Context, device: str, of_cpu: Sequence[str], of_gpu: Sequence[str] = ()) -> bool:
+def is_gpu(context: typer.Context, device: str, of_cpu: Sequence[str]) -> bool:
     """Whether --device names a GPU.
 
     Args:
         context: of the command.
         device: the value of --device.
         of_cpu: names of parameters that only the CPU takes.
-        of_gpu: names of parameters that only a GPU takes.
 
     Raises:
-        BadParameter: another device, or an option that it does not take.
+        BadParameter: another device, or a GPU with an option that it does not take.
     """
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
         raise typer.BadParameter(f"--device: {device!r}; cpu, cuda or cuda:N is required.")
-    others = of_gpu if device == "cpu" else of_cpu
-    for name in others:
+    for name in of_cpu if device != "cpu" else ():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            where = "a GPU: give --device cuda too" if device == "cpu" else "the CPU: leave it out"
-            raise typer.BadParameter(f"--{name.replace('_', '-')} with --device {device}; it is for {where}.")
+            flag = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{flag} with --device {device}; it is for the CPU: leave it out.")
     return device != "cpu"
 
 

@@ -16,7 +16,6 @@ from mxconv.cli.bench_convert_command import convert
 from mxconv.cli.bench_decode_command import decode
 from mxconv.cli.bench_kernels_command import kernels
 from mxconv.cli.bench_machine_command import machine
-from mxconv.cli.bench_serve_command import serve as serve_load
 from mxconv.cli.chat_command import chat
 from mxconv.cli.cost_command import cost
 from mxconv.cli.evaluate_command import evaluate
@@ -106,10 +105,8 @@ for command in (
     pull,
 ):
     app.command(cls=QuantizeCommand if command is quantize else CommandPage)(command)
-bench = typer.Typer(
-    help="Measure kernels, decoding, serving and conversion.", no_args_is_help=True, rich_markup_mode=None
-)
-for command in (kernels, decode, serve_load, convert, machine):
+bench = typer.Typer(help="Measure kernels, decoding and conversion.", no_args_is_help=True, rich_markup_mode=None)
+for command in (kernels, decode, convert, machine):
     bench.command(cls=CommandPage)(command)
 train = typer.Typer(help="Make drafts from text.", no_args_is_help=True, rich_markup_mode=None)
 for command in (ngram, write_texts, speculator, spire, eagle3, dflash, draft, self_draft, mx2):

@@ -43,10 +43,6 @@ def serve(
     ] = False,
     template_var: TemplateVar = None,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
-    learn: Annotated[
-        bool,
-        typer.Option("--learn", help="Train the MLP speculator, or a new one, on answers while no request waits."),
-    ] = False,
     drafting: Drafting,
     runtime: Runtime,
     json_output: Json = False,
@@ -63,16 +59,12 @@ def serve(
     try:
         from mxconv.serving.http.serve_options import ServeOptions
         from mxconv.serving.http.server import Serving
-
-        if learn:
-            from mxconv.train.online_speculator import learner_of
     except ModuleNotFoundError as error:
         missing = (error.name or "mxconv").partition(".")[0]
         if missing == "mxconv":
             raise
-        extra = "train" if missing == "torch" else "serve"
         raise ModelError(
-            f"mxconv serve: {missing} is not installed; it belongs to the extra `{extra}`. " + install_line(extra)
+            f"mxconv serve: {missing} is not installed; it belongs to the extra `serve`. " + install_line("serve")
         ) from None
 
     options = ServeOptions(
@@ -101,13 +93,7 @@ def serve(
         for model in models:
             model.template_variables = variables_of(template_var)
         named = dict(zip(names, models, strict=True))
-        learners = {}
-        if learn:
-            learners = {
-                name: learner_of(named[name], package, runtime.threads)
-                for name, package in zip(names, packages, strict=True)
-            }
-        if not Serving(named, drafting.options, options, announce, learners).run():
+        if not Serving(named, drafting.options, options, announce).run():
             os._exit(0)  # nobody waits for the step that runs; unmapping the weights under it would end in a crash
 
 

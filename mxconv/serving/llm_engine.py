@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from mxconv.arrays import F32
 from mxconv.errors import ModelError
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.serving.learner import Learner
 from mxconv.serving.scheduler import Scheduler
 from mxconv.serving.sequence import Request, Sequence
 from mxconv.speculation.hierarchy import Hierarchy
@@ -47,22 +46,14 @@ class Engine:
         max_sequences: that run at a time, at least one; others wait in order.
         kv_bytes: that the caches of running sequences may take, of all levels; None is no limit. What texts begin
             with alike is kept once, also after the end of a text while there is room.
-        learner: a draft of the hierarchy that observes every text at its end; None where none learns.
 
     Raises:
         ModelError: no sequences.
     """
 
-    def __init__(
-        self,
-        hierarchy: Hierarchy,
-        max_sequences: int = 16,
-        kv_bytes: int | None = None,
-        learner: Learner | None = None,
-    ) -> None:
+    def __init__(self, hierarchy: Hierarchy, max_sequences: int = 16, kv_bytes: int | None = None) -> None:
         if max_sequences < 1:
             raise ModelError(f"engine: {max_sequences} sequences at a time; at least 1 is required.")
-        self.learner = learner
         self._hierarchy = hierarchy
         self._max_sequences = max_sequences
         self._scheduler = Scheduler([level.decoder for level in hierarchy.levels if level.decoder is not None])
@@ -102,7 +93,7 @@ class Engine:
             )
         if not self._budget.holds([len(request.prompt)]):
             raise self._too_long(len(request.prompt))
-        self._waiting.append(Sequence(request, self._hierarchy, self._budget, self.learner))
+        self._waiting.append(Sequence(request, self._hierarchy, self._budget))
         return self._waiting[-1]
 
     def cancel(self, sequence: Sequence) -> None:

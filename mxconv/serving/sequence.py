@@ -9,7 +9,6 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from mxconv.errors import MxconvError
 from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.serving.learner import Learner
 from mxconv.speculation.generation import Step
 from mxconv.speculation.hierarchy import Decoding, Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
@@ -24,12 +23,14 @@ class Request:
         max_new_tokens: at least one.
         stop_tokens: ids that end the text; the one that does is part of it.
         selection: how tokens are chosen.
+        uses_drafts: whether drafts propose tokens; without them the same text takes a pass of the target a token.
     """
 
     prompt: list[int]
     max_new_tokens: int
     stop_tokens: Collection[int] = ()
     selection: Selection = GREEDY
+    uses_drafts: bool = True
 
 
 class Sequence:
@@ -38,9 +39,7 @@ class Sequence:
     Each round runs in a greenlet of its own, which waits wherever rows are to be evaluated.
     """
 
-    def __init__(
-        self, request: Request, hierarchy: Hierarchy, budget: KvBudget, learner: Learner | None = None
-    ) -> None:
+    def __init__(self, request: Request, hierarchy: Hierarchy, budget: KvBudget) -> None:
         self.request = request
         self.generation = hierarchy.begin()
         self.error: MxconvError | None = None
@@ -50,7 +49,6 @@ class Sequence:
         self._hierarchy = hierarchy
         self._acceptance = request.selection.acceptance(len(request.prompt))
         self._budget = budget
-        self._learner = learner
         self._decoding: Decoding | None = None
         self._round: greenlet | None = None
         self._begun_at: float | None = None
@@ -75,11 +73,6 @@ class Sequence:
         """Rows that are to be evaluated before it decodes."""
         return self.num_tokens if self.wanted is None else self.wanted.num_left
 
-    @property
-    def is_in_round(self) -> bool:
-        """Whether a round has begun that is not over."""
-        return self._round is not None
-
     def go_on(self, answer: Answer | MxconvError | None = None) -> Step | None:
         """Begin a round, or continue it with what it waited for, or with an error there.
 
@@ -94,9 +87,8 @@ class Sequence:
                 self._begun_at = time.perf_counter()
             if self._decoding is None:
                 request, max_length = self.request, len(self.request.prompt) + self.request.max_new_tokens
-                self._decoding = self._hierarchy.decoding(
-                    self.context, max_length, request.stop_tokens, self._acceptance, self.generation, self.passes
-                )
+                fixed = request.stop_tokens, self._acceptance, self.generation, self.passes, request.uses_drafts
+                self._decoding = self._hierarchy.decoding(self.context, max_length, *fixed)
             self._round = greenlet(self._decoding.round)
         found = self.passes.run(self._round, answer)
         if isinstance(found, Wanted):
@@ -132,8 +124,5 @@ class Sequence:
         self.error = self.error or error
         if self.error is not None:
             self.generation.ending = "error"
-        elif self._learner is not None and self._decoding is not None and not self.is_in_round:
-            session, statistics = self._decoding.target.session, self.generation.trace.statistics
-            self._learner.observe(self.context, len(self.request.prompt), session, statistics)
         self.is_done = True
         self.set_back()

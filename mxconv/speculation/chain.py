@@ -133,14 +133,20 @@ class Chain:
         }
         self._sharpness = [Sharpness() for _ in levels]
 
-    def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance, passes: Passes = AT_ONCE) -> Level:
-        """The target, linked with all levels below, for one text; several may be decoded side by side."""
+    def link(
+        self,
+        statistics: Sequence[LevelStatistics],
+        acceptance: Acceptance,
+        passes: Passes = AT_ONCE,
+        uses_drafts: bool = True,
+    ) -> Level:
+        """The target, linked with all levels below or with none, for one text; several may be decoded side by side."""
         for each in statistics:
             each.clock = lambda: passes.meter().seconds
         assert self._levels[0].decoder is not None
         session = _session(passes, self._levels[0].decoder)
         drafts: list[Draft] = []  # below the level at hand, the next one first
-        for index in reversed(range(len(self._levels))):
+        for index in reversed(range(len(self._levels) if uses_drafts else 1)):
             if proposer := self._proposers.get(index):
                 made: Draft = proposer(statistics[index], acceptance)
             elif self._levels[index].decoder is None:

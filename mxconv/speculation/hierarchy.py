@@ -176,12 +176,14 @@ class Hierarchy:
         acceptance: Acceptance,
         generation: Generation,
         passes: Passes = AT_ONCE,
+        uses_drafts: bool = True,
     ) -> Decoding:
         """A text for a caller who asks for its rounds and keeps its tokens; any number may be under way.
 
         It continues `context`, all tokens so far, and fills the trace of `generation`; `passes` evaluate its rows.
+        Without drafts the target decodes alone.
         """
-        target = self._chain.link(generation.trace.statistics, acceptance, passes)
+        target = self._chain.link(generation.trace.statistics, acceptance, passes, uses_drafts)
         return Decoding(target, context, max_length, stop_tokens, generation.trace)
 
     @property

@@ -129,26 +129,15 @@ class TrainingTask(ABC):
         return 16 * num_parameters(model) + 4 * self.target.num_parameters
 
     def write(self, tensors: dict[str, Tensor], folder: Path) -> None:
-        """Write the trained draft into an empty folder, as others load it."""
-        write_draft(self.values, tensors, self.constants(), self.dtype, folder)
+        """Write the trained draft, rounded but for its constants, into an empty folder, as others load it."""
+        rounded = {name: tensor.to(self.dtype).clone().contiguous() for name, tensor in tensors.items()}
+        save_file({**rounded, **self.constants()}, folder / "model.safetensors", metadata={"format": "pt"})
+        text = json.dumps({**self.values, "torch_dtype": str(self.dtype).removeprefix("torch.")}, indent=1)
+        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
     def constants(self) -> dict[str, Tensor]:
         """Tensors of the file that are not trained."""
         return {}
-
-
-def write_draft(
-    values: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    constants: Mapping[str, Tensor],
-    dtype: torch.dtype,
-    folder: Path,
-) -> None:
-    """Write config.json and model.safetensors into a folder; `tensors` are rounded to `dtype`, `constants` are not."""
-    rounded = {name: tensor.to(dtype).clone().contiguous() for name, tensor in tensors.items()}
-    save_file({**rounded, **constants}, folder / "model.safetensors", metadata={"format": "pt"})
-    text = json.dumps({**values, "torch_dtype": str(dtype).removeprefix("torch.")}, indent=1)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def num_parameters(model: nn.Module) -> int:

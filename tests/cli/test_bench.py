@@ -88,12 +88,12 @@ def test_kernels_refuses_what_it_cannot_measure(
     assert message in " ".join(outcome.stderr.split())
 
 
-@pytest.mark.parametrize("command", ["kernels", "decode", "serve", "convert"])
+@pytest.mark.parametrize("command", ["kernels", "decode", "convert"])
 def test_without_the_extension_each_command_says_what_is_missing(
     run: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mxconv.bench.machine.native_names", tuple)
-    outcome = run("bench", command, *([tmp_path] if command in ("decode", "serve") else []))
+    outcome = run("bench", command, *([tmp_path] if command == "decode" else []))
     assert outcome.exit_code == 1
     assert "native kernels: not built; they are required to measure them" in outcome.stderr
 

@@ -13,10 +13,6 @@ KERNEL_KEYS = {
 MACHINE_KEYS = {
     "gpu", "compute_capability", "memory_bytes", "l2_cache_bytes", "cuda", "torch", "triton", "cpu", "commit",
 }  # fmt: skip
-DECODE_KEYS = {
-    "strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth",
-    "tokens_per_round", "peak_bytes", "loading_peak_bytes", "identical_to_greedy", "identical_to_target", "differences",
-}  # fmt: skip
 SMALL = ("--device", "cuda", "--out-features", 40, "--in-features", 64, "--samples", 20)
 
 
@@ -47,44 +43,18 @@ def test_kernels_prints_keys_parallel_to_the_cpus_a_table_and_a_picture(
     assert outcome.exit_code == 1 and "nothing is overwritten" in outcome.stderr
 
 
-def test_decode_prints_a_row_for_16_bits_the_package_and_its_draft(run: Any, tmp_path: Path) -> None:
-    need_triton()
-    pytest.importorskip("transformers", reason="mxconv[hf] is not installed: transformers is missing")
-    from checkpoints import write_tiny_llama
-    from packages import quantize
-
-    changes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
-               "num_key_value_heads": 1, "head_dim": 16}  # fmt: skip
-    quantize(write_tiny_llama(tmp_path / "source", **changes), tmp_path / "package", codec="bsfp")
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "A"}\n')
-    arguments = ("--prompts", tmp_path / "prompts.jsonl", "--max-new-tokens", 1, "--source", tmp_path / "source")
-    outcome = run("bench", "decode", tmp_path / "package", "--device", "cuda", *arguments, "--json")
-    assert outcome.exit_code == 0, outcome.stderr
-    assert set(outcome.json["machine"]) == MACHINE_KEYS
-    rows = outcome.json["results"]
-    assert [row["strategy"] for row in rows] == ["16-bit", "bsfp", "bsfp + draft"]
-    assert all(set(row) >= DECODE_KEYS for row in rows)
-    assert "as 16 bits" in outcome.stderr and "16-bit: plain greedy decoding of the checkpoint" in outcome.stderr
-
-
 @pytest.mark.parametrize(
-    ("command", "arguments", "message"),
+    ("arguments", "message"),
     [
-        ("kernels", ("--device", "cuda", "--kernel", "avx2"), "--kernel with --device cuda; it is for the CPU: leave"),
-        ("kernels", ("--device", "cuda", "--threads", 2), "--threads with --device cuda"),
-        ("kernels", ("--device", "cuda:1", "--roofline", "a.png"), "--roofline with --device cuda:1"),
-        ("kernels", ("--device", "gpu"), "--device: 'gpu'; cpu, cuda or cuda:N is required"),
-        ("kernels", ("--device", "cuda", "--num-tokens", "65"), "numbers from 1 to 64"),
-        ("decode", ("package", "--device", "cuda", "--num-tokens", "1"), "--num-tokens with --device cuda"),
-        ("decode", ("package", "--device", "cuda", "--batch", "1,2"), "--batch with --device cuda"),
-        ("decode", ("package", "--device", "cuda", "--kv-dtype", "fp16"), "--kv-dtype with --device cuda"),
-        ("decode", ("package", "--source", "model"), "--source with --device cpu; it is for a GPU: give --device cuda"),
+        (("--device", "cuda", "--kernel", "avx2"), "--kernel with --device cuda; it is for the CPU: leave"),
+        (("--device", "cuda", "--threads", 2), "--threads with --device cuda"),
+        (("--device", "cuda:1", "--roofline", "a.png"), "--roofline with --device cuda:1"),
+        (("--device", "gpu"), "--device: 'gpu'; cpu, cuda or cuda:N is required"),
+        (("--device", "cuda", "--num-tokens", "65"), "numbers from 1 to 64"),
     ],
 )
-def test_options_of_the_other_device_are_refused(
-    run: Any, command: str, arguments: tuple[object, ...], message: str
-) -> None:
-    outcome = run("bench", command, *arguments)
+def test_options_of_the_cpu_are_refused(run: Any, arguments: tuple[object, ...], message: str) -> None:
+    outcome = run("bench", "kernels", *arguments)
     assert outcome.exit_code == 2
     assert message in " ".join(outcome.stderr.split())
 
@@ -96,9 +66,8 @@ def test_kernels_of_the_cpu_alone_are_refused_by_name(run: Any) -> None:
     assert "--only: 'fp16'; one of bf16, bsfp-full, bsfp-draft, mxfp4-int8, mxfp4-bf16" in outcome.stderr
 
 
-@pytest.mark.parametrize("arguments", [("kernels",), ("decode", "package")])
 def test_without_torch_without_triton_and_without_a_gpu_the_message_says_what_is_missing(
-    run: Any, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is missing")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -109,9 +78,9 @@ def test_without_torch_without_triton_and_without_a_gpu_the_message_says_what_is
     ):
         with monkeypatch.context() as patch:
             patch.setattr(f"{missing}.find_spec", lambda _: None)
-            outcome = run("bench", *arguments, "--device", "cuda")
+            outcome = run("bench", "kernels", "--device", "cuda")
             assert outcome.exit_code == 1 and message in outcome.stderr
     monkeypatch.setattr("mxconv.gpu.device.find_spec", lambda _: object())
     monkeypatch.setattr(torch.version, "hip", None)
-    outcome = run("bench", *arguments, "--device", "cuda")
+    outcome = run("bench", "kernels", "--device", "cuda")
     assert outcome.exit_code == 1 and "finds no GPU; one with its driver and a torch built with CUDA" in outcome.stderr

@@ -153,12 +153,42 @@ def test_too_little_memory_is_said_before_anything_is_made(monkeypatch: pytest.M
         list(bench_gpu_kernels(["bf16"], [1], SHAPE, DEVICE, num_samples=1))
 
 
+@pytest.mark.parametrize(("array", "piece", "num_pieces"), [(4096, 1024, 4), (4096, 1000, 4), (1000, 4096, 1)])
+def test_reads_go_through_the_array_piece_by_piece(
+    array: int, piece: int, num_pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[torch.Tensor] = []
+    add = torch.sum
+
+    def recorded(numbers: torch.Tensor, dim: int, out: torch.Tensor) -> None:
+        read.append(numbers)
+        add(numbers, dim=dim, out=out)  # a CUDA graph of nothing is refused
+
+    monkeypatch.setattr(torch, "sum", recorded)
+    assert min(kernels._reads(torch.ones(array // 4, device=DEVICE), piece, 6)()) > 0
+    assert {each.nbytes for each in read} == {min(piece, array)}
+    assert len({each.data_ptr() for each in read}) == num_pieces and len(read) % 6 == 0
+
+
+def test_the_machine_names_its_gpu_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        major, minor, total_memory, L2_cache_size = 9, 0, 80 << 30, 50 << 20
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU")
+    found = kernels.gpu_machine(torch.device("cuda:0"))
+    assert (found.described, found.compute_capability, found.memory_bytes) == ("A GPU", "9.0", 80 << 30)
+    assert (found.l2_cache_bytes, found.torch, found.cuda) == (50 << 20, torch.__version__, torch.version.cuda)
+    interpreted = kernels.gpu_machine(torch.device("cpu"))
+    assert (interpreted.gpu, interpreted.l2_cache_bytes) == (kernels.INTERPRETER, None)
+
+
 def test_no_native_kernels_are_needed() -> None:
     """In a process where importing them fails, as where no compiler was."""
     lines = [
         "import sys",
         "sys.modules['mxconv.kernels._native'] = None",
-        "import mxconv.bench.gpu_decode_speed, mxconv.bench.plots",
+        "import mxconv.bench.plots",
         "from mxconv.cli.bench_gpu import kernels_on_gpu",
         "from mxconv.bench import gpu_kernel_speed as kernels",
         "kernels.SMALL_SHAPE = (20, 40)",

@@ -76,6 +76,37 @@ def test_every_linear_layer_is_replaced(tiny: Callable[..., tuple[Any, Path]], c
     assert error < (0.02 if codec == "bsfp" else 0.5)
 
 
+def test_names_can_be_skipped_and_the_head_kept(tiny: Callable[..., tuple[Any, Path]]) -> None:
+    model, _ = tiny(model_type="qwen2")
+    names = quantize_model(model, lm_head="keep", skip=["*.q_proj.weight", "*.down_proj.weight"], device=DEVICE)
+    assert {name.rpartition(".")[2] for name in names} == {"k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"}
+    assert type(model.lm_head) is type(model.model.layers[0].self_attn.q_proj) is nn.Linear
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.full((16, 32), 1 / 3), "1: float32 weights that BF16 does not hold exactly; 16-bit weights"),
+        (torch.zeros(16, 32).double(), r"1: weights of torch\.float64; bfloat16 or float16 is required"),
+        (torch.zeros(16, 32).to(torch.float8_e5m2), r"1: weights of torch\.float8_e5m2; bfloat16 or float16"),
+        (torch.zeros(16, 32, device="meta"), "1: weights on meta; the CPU is required"),
+        (torch.zeros(0, 32).half(), r"1: weights of shape \(0, 32\); at least one is required"),
+        (torch.full((16, 32), torch.nan).half(), r"1: weight \[0, 0\] is nan; .* Leave it with skip=\['1\.weight'\]"),
+    ],
+)
+def test_either_everything_is_replaced_or_nothing(weight: torch.Tensor, message: str) -> None:
+    net = nn.Sequential(nn.Linear(32, 16, dtype=torch.bfloat16), nn.Linear(32, 16, dtype=torch.bfloat16))
+    net[1].weight = nn.Parameter(weight, requires_grad=False)
+    with pytest.raises(ModelError, match=message):
+        quantize_model(net, device=DEVICE)
+    assert [type(module) for module in net] == [nn.Linear, nn.Linear]
+    with pytest.raises(ModelError, match=r"codec 'int4', lm_head 'quantize'; mxfp4 or bsfp, quantize or keep\."):
+        quantize_model(net, "int4", device=DEVICE)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=r"ReLU: no torch\.nn\.Linear to replace; at least one is required"):
+        quantize_model(nn.ReLU(), "bsfp", device=DEVICE)
+
+
 def test_one_model_is_its_own_draft_on_one_cache(tiny: Callable[..., tuple[Any, Path]], tmp_path: Path) -> None:
     model, package = tiny()
     quantize(package.parent / "source", tmp_path / "bsfp", codec="bsfp")

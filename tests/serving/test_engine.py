@@ -259,10 +259,10 @@ def test_a_cancelled_sequence_is_done_at_once_wherever_it_is(monkeypatch: pytest
     engine = Engine(hierarchy_of("models, trees"), 2)
     running, inside, waiting = (engine.submit(Request(prompt, 50)) for prompt in ([1], [2, 3] * 50, [4]))
     engine.step()
-    assert inside.is_in_round and engine.waiting == [waiting]
+    assert inside.wanted is not None and engine.waiting == [waiting]
     for sequence in (inside, waiting, running, running):
         engine.cancel(sequence)
-        assert sequence.is_done and not sequence.is_in_round
+        assert sequence.is_done and sequence.wanted is None
         assert sequence.generation.ending == "interrupted" and sequence.error is None
     assert engine.is_idle and engine.step() == []
 

@@ -1,4 +1,4 @@
-"""mxconv inside transformers: drafts for `model.generate`, and linear layers on our kernels.
+"""mxconv inside transformers: drafts for `model.generate`, and a package's weights in a model on a GPU.
 
     from mxconv.interop.transformers import drafts
 
@@ -10,7 +10,6 @@ Needs `pip install '.[hf]'`; on a GPU `.[gpu]` too, see docs/gpu.md.
 
 from mxconv.gpu.load_package import load_package
 from mxconv.interop.transformers.generate_drafts import Drafts, drafts
-from mxconv.interop.transformers.kernel_linear import BSFPLinear, MXFP4Linear
 from mxconv.interop.transformers.quantize_model import quantize_model
 
-__all__ = ["BSFPLinear", "Drafts", "MXFP4Linear", "drafts", "load_package", "quantize_model"]
+__all__ = ["Drafts", "drafts", "load_package", "quantize_model"]

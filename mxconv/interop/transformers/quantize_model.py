@@ -1,20 +1,26 @@
-"""Replace the linear layers of a torch model by ours, in place."""
+"""Replace the linear layers of a torch model by a GPU's, in place."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import nn
 
+from mxconv.arrays import U16
+from mxconv.codecs.bsfp.histogram import PatternHistogram
+from mxconv.codecs.bsfp.packing import escape_offsets
+from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.codecs.mxfp4 import ScaleRule
 from mxconv.conversion.plan import HEADS, ROUTERS, matches
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device, require_room
-from mxconv.interop.transformers.kernel_linear import BSFPLinear, MXFP4Linear, as_bsfp, as_mxfp4, weight_patterns
+from mxconv.kernels.encoders import add_to_histogram, encode_bsfp, encode_mxfp4, fit_table, row_shifts_of
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
 
 Codec = Literal["mxfp4", "bsfp"]
+TORCH_FORMATS = {torch.bfloat16: "BF16", torch.float16: "F16"}
 LEAST_BITS = {"mxfp4": 4.25, "bsfp": 12.125}  # a weight
 
 
@@ -25,14 +31,14 @@ def quantize_model(
     lm_head: Literal["quantize", "keep"] = "quantize",
     skip: Sequence[str] = (),
     scale_rule: ScaleRule = "ocp",
-    device: str | torch.device | None = None,
+    device: str | torch.device = "cuda",
     activations: Literal["bf16", "int8"] = "bf16",
 ) -> list[str]:
-    """Replace every `torch.nn.Linear` by an `MXFP4Linear` or `BSFPLinear`, in place; the model then only infers.
+    """Replace every `torch.nn.Linear` by a `GpuLinear` on a device, in place; the model then only infers.
 
-    With a `device` they become `GpuLinear`s there, layer by layer, experts that transformers stacks become
-    `GpuExperts`, and the rest of the model follows. Embeddings stay as they are, also where the output head was tied to
-    them. Either every layer can be replaced or nothing is touched.
+    Layers go there one by one, experts that transformers stacks become `GpuExperts`, and the rest of the model follows.
+    Embeddings stay as they are, also where the output head was tied to them. Either every layer can be replaced or
+    nothing is touched.
 
     Args:
         model: on the CPU, weights in 16 bits (or float32 that holds BF16 values).
@@ -40,8 +46,8 @@ def quantize_model(
         lm_head: whether to replace the output head too, in the same codec.
         skip: patterns of weight names to leave, as `mxconv quantize --skip` takes them.
         scale_rule: of MXFP4.
-        device: a GPU; None for the kernels of the CPU.
-        activations: on a GPU, what 4-bit weights are multiplied by.
+        device: a GPU.
+        activations: what 4-bit weights are multiplied by.
 
     Returns:
         The names of the replaced modules, in the model's order.
@@ -63,21 +69,12 @@ def quantize_model(
         )
     for name, linear in linears.items():
         _check(linear.weight, name, f"{name}.weight", codec)
-    if device is not None:
-        names = _quantize_on_gpu(model, linears, codec, lm_head, skip, scale_rule, checked_device(device), activations)
-    else:
-        names = list(linears)
-        for name, linear in linears.items():
-            layer = (
-                MXFP4Linear.from_linear(linear, scale_rule, name) if codec == "mxfp4"
-                else BSFPLinear.from_linear(linear, name)
-            )  # fmt: skip
-            model.set_submodule(name, layer.train(linear.training))
+    names = _replace(model, linears, codec, lm_head, skip, scale_rule, checked_device(device), activations)
     model.requires_grad_(False)  # what no gradient reaches should not ask for one
     return names
 
 
-def _quantize_on_gpu(
+def _replace(
     model: nn.Module,
     linears: dict[str, nn.Linear],
     codec: Codec,
@@ -125,12 +122,49 @@ def _quantize_on_gpu(
 
 
 def _encoded(weight: torch.Tensor, name: str, codec: Codec, scale_rule: ScaleRule) -> StoredBsfp | StoredMxfp4:
-    return as_mxfp4(weight, name, scale_rule) if codec == "mxfp4" else as_bsfp(weight, name)
+    """Encode a torch layer's weight, which was checked."""
+    patterns, float_format = _patterns(weight, name)
+    shape = (weight.shape[0], weight.shape[1])
+    if codec == "mxfp4":
+        return StoredMxfp4(shape, *encode_mxfp4(patterns, float_format, scale_rule))
+    histogram = PatternHistogram(float_format)
+    add_to_histogram(histogram, patterns)
+    table = fit_table(histogram).table
+    packed = encode_bsfp(patterns, table, row_shifts_of(patterns, float_format) if table.has_row_shifts else None)
+    return StoredBsfp(shape, table, packed, escape_offsets(packed), 1.0)
+
+
+def _patterns(weight: torch.Tensor, name: str) -> tuple[U16, FloatFormat]:
+    """A torch layer's weight as 16-bit patterns, (out_features, in_features), and their format.
+
+    Raises:
+        ModelError: not on the CPU, of no 16-bit dtype, or float32 that would have to be rounded.
+    """
+    weight = weight.detach()
+    if weight.device.type != "cpu":
+        raise ModelError(f"{name}: weights on {weight.device}; the CPU is required. Move the model there first.")
+    if 0 in weight.shape:
+        raise ModelError(f"{name}: weights of shape {tuple(weight.shape)}; at least one is required. Skip this layer.")
+    if weight.dtype == torch.float32:
+        rounded = weight.to(torch.bfloat16)
+        if not torch.equal(rounded.to(torch.float32), weight):
+            raise ModelError(
+                f"{name}: float32 weights that BF16 does not hold exactly; 16-bit weights are required. "
+                "Round them yourself: model.to(torch.bfloat16)."
+            )
+        weight = rounded
+    if weight.dtype not in TORCH_FORMATS:
+        raise ModelError(
+            f"{name}: weights of {weight.dtype}; bfloat16 or float16 is required. Convert the model, or skip this "
+            "layer."
+        )
+    patterns: U16 = weight.contiguous().view(torch.int16).numpy().view(np.uint16)
+    return patterns, FORMATS[TORCH_FORMATS[weight.dtype]]
 
 
 def _check(weight: torch.Tensor, name: str, skipped_as: str, codec: str) -> None:
     """Refuse a weight that cannot be encoded."""
-    weight_patterns(weight, name)
+    _patterns(weight, name)
     weight = weight.detach()
     if codec == "mxfp4" and not weight.isfinite().all():
         row, column = torch.nonzero(~weight.isfinite())[0].tolist()

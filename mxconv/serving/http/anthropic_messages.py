@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.api_error import ApiError
-from mxconv.serving.http.bodies import IGNORED
+from mxconv.serving.http.bodies import IGNORED, DraftOptions
 from mxconv.serving.http.call import Call, ReplyToken
 from mxconv.serving.http.history import Body, Content, Neutral, Note
 from mxconv.serving.http.item_shape import Events, ItemShape, TextFormat, job_of
@@ -186,10 +186,12 @@ class MessagesBody(CountBody):
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = Field(None, description="With one, the answer depends on the request alone.")
+    mxconv: DraftOptions | None = None
 
     @property
     def chat(self) -> dict[str, Any]:
-        return super().chat | {"stop": self.stop_sequences} | {name: getattr(self, name) for name in SAME}
+        own = {"stop": self.stop_sequences, "mxconv": self.mxconv and self.mxconv.model_dump()}
+        return super().chat | own | {name: getattr(self, name) for name in SAME}
 
 
 class MessagesShape(ItemShape):

@@ -44,7 +44,7 @@ from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served_models import ServedModels
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
 
-SCRIPTS = ("events.js", "statistics.js", "sampling.js", "reply.js", "talk.js", "page.js")
+SCRIPTS = ("events.js", "statistics.js", "plain.js", "sampling.js", "reply.js", "talk.js", "page.js")
 
 
 def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loopback: bool) -> ASGIApp:
@@ -64,8 +64,7 @@ def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loop
         lifespan=lifespan,
         responses=OTHERS,
     )
-    learners = {model.name: model.engine.learner for model in served if model.engine.learner is not None}
-    metrics, page = Metrics(desk, learners), _page(served)
+    metrics, page = Metrics(desk), _page(served)
     reply = partial(Reply, desk, metrics, options.request_seconds)
     _handle_errors(app)
 

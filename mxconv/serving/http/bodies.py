@@ -89,8 +89,14 @@ class StructuredOutputs(Body):
     grammar: str | None = None
 
 
-class MxconvOptions(Body):
-    """Options that no other server has."""
+class DraftOptions(Body):
+    """Options of every dialect that no other server has."""
+
+    drafts: bool = Field(True, description="False decodes this request plainly: the same text, by the target alone.")
+
+
+class MxconvOptions(DraftOptions):
+    """Those of completions and chats."""
 
     trace: bool = Field(False, description="Say of every token which level guessed it.")
 
@@ -203,6 +209,10 @@ class DecodingBody(Body):
     @property
     def wants_trace(self) -> bool:
         return self.mxconv is not None and self.mxconv.trace
+
+    @property
+    def uses_drafts(self) -> bool:
+        return self.mxconv is None or self.mxconv.drafts
 
     @property
     def includes_usage(self) -> bool:

@@ -156,7 +156,8 @@ class Call:
             hear(Update(ending="length"))
             return
         self._watchers.append(Watcher(hear, job.served.engine, job.num_logprobs, job.body.wants_trace))
-        request = Request(choice.prompt.token_ids, job.max_new_tokens, job.stop_tokens, selection)
+        most, drafts = job.max_new_tokens, job.body.uses_drafts
+        request = Request(choice.prompt.token_ids, most, job.stop_tokens, selection, drafts)
         self._thread.submit(request, self._watchers[-1])
 
     def end(self) -> None:

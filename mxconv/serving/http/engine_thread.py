@@ -7,20 +7,18 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import MxconvError
 from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.logprobs import TokenLogprobs, prompt_logprobs, token_logprobs
-from mxconv.serving.learner import Learner
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request, Sequence
 from mxconv.text.constraint import ConstraintError
 
 log = logging.getLogger("mxconv.serving")
-GAP_SECONDS = 0.05  # without a request, before a draft learns
 LEVEL_COUNTS = ("name", "num_proposed", "num_accepted")
 
 
@@ -79,8 +77,6 @@ class Unscored:
 class EngineThread:
     """Steps engines that have work in turns, and sleeps while none has; scores prompts between steps, one at a time.
 
-    Drafts learn while it would sleep, a step at a time: a request that comes meanwhile waits for the end of one step.
-
     Args:
         engines: used by this thread alone from now on, like the decoders of prompts.
     """
@@ -88,8 +84,6 @@ class EngineThread:
     def __init__(self, engines: Iterable[Engine]) -> None:
         self.engines = list(engines)  # the one whose last step is the longest ago comes first
         self.failure: str | None = None  # why it will never step again
-        self._learners = [engine.learner for engine in self.engines if engine.learner is not None]
-        self._patience = GAP_SECONDS  # for the next request, until a draft learns
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._watchers: dict[Sequence, Watcher] = {}
         self._unscored: list[Unscored] = []
@@ -169,14 +163,12 @@ class EngineThread:
         try:
             while not self._stops:
                 while not self._stops and (self.is_idle or not self._inbox.empty()):
-                    self._receive()
+                    self._inbox.get()()
                 engine = next((engine for engine in self.engines if not engine.is_idle), None)
                 if engine is not None and not self._stops:
                     self._step(engine)
                 if self._unscored and not self._stops:
                     self._score(self._unscored[0])
-            for learner in list(self._learners):
-                self._try(learner, learner.save)
         except BaseException as error:  # a defect: every request that waits, and every later one, gets an error
             log.error("the engine failed:\n%s", traceback.format_exc())
             self.failure = f"{type(error).__name__}: {error}"
@@ -189,29 +181,6 @@ class EngineThread:
             self._unscored.clear()
             while not self._stops:
                 self._inbox.get()()
-
-    def _receive(self) -> None:
-        """Do what came in; where nothing comes for a while, let a draft learn that is behind."""
-        learner = next((learner for learner in self._learners if learner.is_behind), None)
-        if learner is None:
-            self._inbox.get()()
-            return
-        try:
-            came = self._inbox.get(timeout=self._patience)
-        except Empty:
-            self._try(learner, learner.learn)
-            self._patience = 0.0
-        else:
-            came()
-            self._patience = GAP_SECONDS
-
-    def _try(self, learner: Learner, act: Callable[[], None]) -> None:
-        """Let a draft learn or be saved. Where that fails, as on a full disk, it learns no more; serving goes on."""
-        try:
-            act()
-        except (RuntimeError, OSError):
-            log.error("level %s learns no more:\n%s", learner.name, traceback.format_exc())
-            self._learners.remove(learner)
 
     def _step(self, engine: Engine) -> None:
         self.engines = [*(other for other in self.engines if other is not engine), engine]

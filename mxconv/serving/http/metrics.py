@@ -1,23 +1,18 @@
 """The counters of /metrics, for Prometheus."""
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from mxconv.serving.http.call import Call, Desk
-from mxconv.serving.learner import Learner, Outcome, Weights
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Metrics:
-    """Counters of one server; `learners` are its drafts that learn, by their models' names."""
+    """Counters of one server."""
 
-    def __init__(self, desk: Desk, learners: Mapping[str, Learner]) -> None:
+    def __init__(self, desk: Desk) -> None:
         self._registry = registry = CollectorRegistry()
         ends = "Choices by how they ended; dropped: nobody wanted the rest."
         guessed = "Tokens by the level that guessed them; target: its own."
@@ -30,8 +25,6 @@ class Metrics:
         self._first = _histogram("mxconv_first_token_seconds", "From a request to its first token.", registry)
         sequences = Gauge("mxconv_sequences", "Sequences that are decoded or wait to be.", registry=registry)
         sequences.set_function(lambda: desk.num_open)
-        if learners:
-            registry.register(_Learning(learners))
 
     def respond(self, path: str, status: int) -> None:
         """Count a response; unknown paths have one name, or anyone could make up any number of them."""
@@ -57,21 +50,3 @@ class Metrics:
 
 def _histogram(name: str, about: str, registry: CollectorRegistry) -> Histogram:
     return Histogram(name, about, buckets=SECONDS, registry=registry)
-
-
-class _Learning(Collector):
-    """What drafts that learn have done so far."""
-
-    def __init__(self, learners: Mapping[str, Learner]) -> None:
-        self._learners = learners
-
-    def collect(self) -> Iterator[Metric]:
-        steps = CounterMetricFamily("mxconv_learning_steps", "Training steps of a draft.", labels=("model",))
-        about = "Tokens of the draft that learns, with the weights that it had at the start, and later."
-        tokens = CounterMetricFamily("mxconv_learning_tokens", about, labels=("model", "weights", "outcome"))
-        for model, learner in self._learners.items():
-            steps.add_metric((model,), learner.num_steps)
-            for weights in get_args(Weights):
-                for outcome in get_args(Outcome):
-                    tokens.add_metric((model, weights, outcome), learner.num_tokens[weights, outcome])
-        yield from (steps, tokens)

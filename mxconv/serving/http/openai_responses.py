@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.api_error import ApiError
-from mxconv.serving.http.bodies import IGNORED, StreamOptions
+from mxconv.serving.http.bodies import IGNORED, DraftOptions, StreamOptions
 from mxconv.serving.http.call import Call, ReplyToken
 from mxconv.serving.http.history import Body, Content, Neutral, Note
 from mxconv.serving.http.item_shape import Events, ItemShape, TextFormat, job_of
@@ -109,6 +109,7 @@ class ResponsesBody(Body):
     chat_template_kwargs: dict[str, Any] | None = None
     stream_options: StreamOptions | None = None
     metadata: dict[str, Any] | None = None
+    mxconv: DraftOptions | None = None
 
     @property
     def chat(self) -> dict[str, Any]:
@@ -122,6 +123,7 @@ class ResponsesBody(Body):
             "tools": [tool.plain for tool in self.tools or ()],
             "tool_choice": named or choice,
             "response_format": self.text.format.plain,
+            "mxconv": self.mxconv and self.mxconv.model_dump(),
         }
 
     @property

@@ -24,9 +24,8 @@ from mxconv.serving.http.bodies import (
 from mxconv.serving.http.history import Message, NamedTool
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.llm_engine import Engine
-from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
-from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
+from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.text.chat import ChatPrompt, ChatTemplate
 from mxconv.text.constraint import Constraint, Grammar
 from mxconv.text.json_schema import unheld_formats
@@ -37,7 +36,6 @@ from mxconv.text.tool_forms import form_of
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
 SEED_LIMIT = 2**53  # seeds that are drawn here come back whole from any reader of JSON
 MOST_PROMPTS = 128
-PLAIN_TOKENS, PLAIN_SECONDS = 48, 1.5  # at most, to measure plain decoding
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,6 @@ class ServedModel:
         self.fingerprint = _fingerprint(model)
         self.num_positions = model.loaded.config.max_position_embeddings
         self._vocab_size = model.loaded.config.vocab_size
-        self.plain_tokens_per_second = _plain_tokens_per_second(model)
         self._vocabulary = model.vocabulary
         self._recommended = model.recommended
         self._max_prompt_tokens = min(options.max_prompt_tokens or self.num_positions, self.num_positions)
@@ -145,7 +142,6 @@ class ServedModel:
             "num_positions": self.num_positions,
             "can_chat": self._template is not None,
             "sampling": self.sampling({}).members,
-            "plain_tokens_per_second": self.plain_tokens_per_second,
         }
 
     def completion_job(self, body: CompletionBody) -> Job:
@@ -352,14 +348,3 @@ def _fingerprint(model: TextModel) -> str:
     digest = hashlib.sha256(loaded.package.manifest.to_bytes())
     digest.update("\0".join((loaded.levels[0].name, kernel, mxconv.__version__)).encode())
     return f"mxconv-{digest.hexdigest()[:16]}"
-
-
-def _plain_tokens_per_second(model: TextModel) -> float | None:
-    """The speed of the target without drafts, from one short text; None where it is too short to tell."""
-    hierarchy = Hierarchy(model.loaded.levels[:1])
-    generation = hierarchy.begin()
-    first = model.loaded.tokenizer.bos_token_id or 0
-    for _ in hierarchy.stream([first], PLAIN_TOKENS, (), GREEDY, generation):
-        if generation.seconds > PLAIN_SECONDS:
-            break
-    return generation.decoding_tokens_per_second

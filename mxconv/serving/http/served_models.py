@@ -7,7 +7,6 @@ from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.kv_budget import divided
-from mxconv.serving.learner import Learner
 from mxconv.serving.llm_engine import Engine
 
 
@@ -18,24 +17,17 @@ class ServedModels:
         models: by their names; the first answers requests that name none.
         decoding: which levels of each take part, and how.
         options: limits; `kv_bytes` is divided.
-        learners: of the models whose draft learns.
 
     Raises:
         ModelError: a level that a model does not have, or a share of `kv_bytes` that holds no sequence.
     """
 
-    def __init__(
-        self,
-        models: Mapping[str, TextModel],
-        decoding: Options,
-        options: ServeOptions,
-        learners: Mapping[str, Learner],
-    ) -> None:
+    def __init__(self, models: Mapping[str, TextModel], decoding: Options, options: ServeOptions) -> None:
         hierarchies = {name: model.hierarchy(decoding) for name, model in models.items()}
         shares = {} if options.kv_bytes is None else divided(options.kv_bytes, hierarchies)
         self._by_name: dict[str, ServedModel] = {}
         for name, model in models.items():
-            engine = Engine(hierarchies[name], options.max_sequences, shares.get(name), learners.get(name))
+            engine = Engine(hierarchies[name], options.max_sequences, shares.get(name))
             self._by_name[name] = ServedModel(model, name, engine, options)
 
     def __iter__(self) -> Iterator[ServedModel]:

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any
 
 import h11
@@ -26,7 +26,6 @@ from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.guard import is_loopback
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served_models import ServedModels
-from mxconv.serving.learner import Learner
 
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2  # for answers that were broken off to leave
@@ -41,7 +40,6 @@ class Serving:
         decoding: which levels of each take part, and how.
         options: where and how.
         announce: called with the URL once requests are answered.
-        learners: of the models whose draft learns, by their names; they are saved at the end.
 
     Raises:
         ModelError: the address is taken, or as `ServedModels` says.
@@ -53,9 +51,8 @@ class Serving:
         decoding: Options,
         options: ServeOptions,
         announce: Callable[[str], None],
-        learners: Mapping[str, Learner] = MappingProxyType({}),
     ) -> None:
-        served = ServedModels(models, decoding, options, learners)
+        served = ServedModels(models, decoding, options)
         thread = EngineThread(model.engine for model in served)
         self.desk = desk = Desk(thread, options.max_sequences, options.max_queue)
         self.listener: socket.socket = listen(options.host, options.port)

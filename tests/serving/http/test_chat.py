@@ -77,4 +77,4 @@ def test_models_names_the_one_and_its_levels(server: Running) -> None:
         server.client().models.retrieve("a/b")
     about = server.get("/v1/models").json()["data"][0]["mxconv"]
     assert about["levels"] == [level.name for level in server.model.loaded.levels]
-    assert about["can_chat"] is True and about["plain_tokens_per_second"] > 0
+    assert about["can_chat"] is True

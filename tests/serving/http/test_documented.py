@@ -2,10 +2,8 @@
 
 import os
 import re
-from dataclasses import fields
 from pathlib import Path
 
-import pytest
 from commands import run_forked
 
 from mxconv.serving.http.anthropic_messages import MessagesBody
@@ -28,14 +26,6 @@ def test_fields_and_endpoints() -> None:
     assert all(f" {path}`" in PAGE for path in PATHS)
 
 
-def test_figures_of_a_load() -> None:
-    pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
-    from mxconv.bench.serving_speed import ServeResult, Waiting
-
-    keys = [field.name for kind in (ServeResult, Waiting) for field in fields(kind)]
-    assert [key for key in keys if f"`{key}`" not in PAGE] == []
-
-
 def test_statuses_and_codes() -> None:
     codes = set(re.findall(r'code="(\w+)"', SOURCES)) | set(
         re.findall(r'"(\w+_(?:parameter|exceeded|template))"', SOURCES)
@@ -45,9 +35,8 @@ def test_statuses_and_codes() -> None:
     assert [status for status in RESPONSES if not re.search(rf"^\| .*\b{status}\b", PAGE, re.MULTILINE)] == []
 
 
-@pytest.mark.parametrize("command", [["serve"], ["bench", "serve"]], ids=" ".join)
-def test_flags(command: list[str]) -> None:
-    said = run_forked((*command, "--help"), os.environ, Path.cwd()).stdout
+def test_flags() -> None:
+    said = run_forked(("serve", "--help"), os.environ, Path.cwd()).stdout
     flags = set(re.findall(r"^ +(--[a-z-]+)", said, re.MULTILINE)) - {"--help", "--install-completion"}
     assert len(flags) >= 17
     assert [flag for flag in sorted(flags) if flag not in PAGE] == []

@@ -170,7 +170,11 @@ def test_a_reply_appears_in_the_colours_of_its_guessers(
     used = browser.value("document.getElementById('used-sampling').textContent")
     assert used == "temperature 0.5 (request)"  # what others would add is off
     assert float(browser.value("document.getElementById('a-round').textContent")) >= 1
-    assert re.fullmatch(r"[\d.]+", browser.value("document.getElementById('plain').textContent"))
+    browser.wait("document.getElementById('compared').textContent !== ''")
+    assert texts(browser, "#compared") == ["128 tokens, the same."]
+    answered, plain, times = texts(browser, "#a-second, #plain, #times")
+    if plain != "–":  # in under 20 ms
+        assert float(times) == pytest.approx(float(answered) / float(plain), rel=0.1)  # figures are rounded
     ends = [f"document.getElementById('{name}').getBoundingClientRect().top" for name in ("form", "turns")]
     fate = browser.value("document.querySelector('.fate').getBoundingClientRect().bottom")
     assert browser.value(ends[1]) < 0 < fate <= browser.value(ends[0])  # the end of a long reply is in sight
@@ -320,8 +324,8 @@ def answers(browser: LiveBrowser, answer: str) -> None:
       window.realFetch ??= fetch;
       window.asked = [];
       window.fetch = (path, options) => {{
-        asked.push(JSON.parse(options.body));
-        const body = {{ ...asked.at(-1), guided_choice: [{json.dumps(answer)}] }};
+        const body = {{ ...JSON.parse(options.body), guided_choice: [{json.dumps(answer)}] }};
+        if (body.mxconv.drafts ?? true) asked.push(JSON.parse(options.body)); // plain decoding is asked by nobody
         return realFetch(path, {{ ...options, body: JSON.stringify(body) }});
       }};
       document.getElementById('most').value = '';
@@ -443,6 +447,63 @@ def test_retry_asks_the_last_question_anew(server: Running, browser: LiveBrowser
     (body,) = browser.value("asked.slice(0)")
     sent = [(one["role"], one["content"]) for one in body["messages"]]
     assert sent == [("user", "first"), ("assistant", "One."), ("user", "second")]
+
+
+@pytest.mark.parametrize("fate", ["refused", "broken off", "stopped"])
+def test_a_retry_that_fails_leaves_the_answer_that_stood(server: Running, browser: LiveBrowser, fate: str) -> None:
+    browser.open(server.url + "/")
+    answers(browser, "One answer that stands.")
+    send(browser, "first")
+    kept = browser.value("localStorage.getItem('mxconv.talk')")
+    answers(browser, "Another one.")
+    if fate == "refused":
+        browser.value("document.getElementById('most').value = '0'")
+    elif fate == "broken off":  # after some of its text
+        browser.value("""{ const whole = window.fetch;
+          window.fetch = async (...asked) => {
+            const events = (await (await whole(...asked)).text()).split("\\n\\n");
+            return new Response(events.slice(0, -3).join("\\n\\n") + "\\n\\n");
+          } }""")
+    else:
+        server.gate.clear()
+    browser.value("document.querySelector('.retry').click()")
+    if fate == "stopped":
+        browser.wait("!document.getElementById('stop').disabled")
+        assert browser.value("localStorage.getItem('mxconv.talk')") == kept  # should the page be closed now
+        browser.press("Escape", 27)
+        server.gate.set()
+    browser.wait("document.querySelector('.refused') !== null")
+    said = {"refused": "max_tokens: 0", "broken off": "The connection broke off.", "stopped": "stopped"}[fate]
+    assert texts(browser, ".refused")[0].startswith(said)
+    assert texts(browser, ".said") == ["first", "One answer that stands."]
+    assert browser.value("localStorage.getItem('mxconv.talk')") == kept
+    answers(browser, "Another one.")
+    browser.value("document.querySelector('.retry').click()")
+    browser.wait("asked.length && document.getElementById('stop').disabled")
+    assert texts(browser, ".said") == ["first", "Another one."] and texts(browser, ".refused") == []
+
+
+def test_plain_decoding_ends_where_somebody_asks_again(server: Running, browser: LiveBrowser) -> None:
+    browser.open(server.url + "/")
+    answers(browser, ANSWER)
+    browser.value("""{ const others = window.fetch;
+      window.held = [];
+      window.fetch = (path, options) => {
+        const { mxconv, max_tokens, seed } = JSON.parse(options.body);
+        if (mxconv.drafts ?? true) return others(path, options);
+        held.push({ max_tokens, seed, signal: options.signal });
+        return new Promise((_, fail) => { options.signal.onabort = () => { fail(options.signal.reason); }; });
+      } }""")
+    send(browser, QUESTION)
+    browser.wait("held.length === 1")
+    assert browser.value("document.getElementById('plain').textContent") == "…"
+    seed, most = browser.value("[String(held[0].seed), held[0].max_tokens]")
+    assert [seed] == texts(browser, "#used") and 1 < most <= 128
+    send(browser, "again")
+    assert browser.value("held[0].signal.aborted") and texts(browser, ".reply .said") == [ANSWER, ANSWER]
+    browser.wait("held.length === 2 && document.getElementById('plain').textContent === '…'")
+    browser.value("document.getElementById('fresh').click()")
+    assert browser.value("held[1].signal.aborted") and texts(browser, "#plain, #times, #compared") == ["–", "–", ""]
 
 
 def test_the_talk_survives_a_reload_until_it_is_begun_anew(server: Running, browser: LiveBrowser) -> None:

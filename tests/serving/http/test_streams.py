@@ -1,11 +1,15 @@
 """Streams on the wire: at once, alive while nothing comes, without empty chunks, in lines that all clients read."""
 
 import json
+import re
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from http_servers import NAME, Running, events_of
+from http_servers import NAME, Running, events_of, running
 
 import mxconv.serving.http.replying as replying
 
@@ -86,3 +90,69 @@ def test_a_client_that_leaves_a_silent_stream_frees_its_place(server: Running) -
         next(response.iter_lines())
     server.gate.set()
     server.wait_until_idle()
+
+
+def said(response: httpx.Response) -> dict[str, str]:
+    """Texts, tokens and log-probabilities of an answer or of a stream's events, joined by the name of their member."""
+    found: dict[str, str] = defaultdict(str)
+    names = ("text", "content", "delta", "token", "logprob", "tokens", "token_logprobs")
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, member in value.items():
+                walk(key, member)
+        elif isinstance(value, list):
+            for member in value:
+                walk(name, member)
+        elif name in names and value is not None:
+            found[name] += str(value)
+
+    assert response.status_code == 200, response.text
+    for line in re.findall(r"^(?:data: )?({.*})$", response.text, re.MULTILINE):
+        walk("", json.loads(line))
+    return dict(found)
+
+
+def num_guessed(server: Running) -> float:
+    """Tokens so far that drafts guessed."""
+    text = server.get("/metrics").text
+    levels = dict(re.findall(r'^mxconv_tokens_guessed_total\{level="(.+)"\} (.+)$', text, re.MULTILINE))
+    return sum(float(count) for level, count in levels.items() if level != "target")
+
+
+def test_without_drafts_the_target_alone_writes_the_same(package: Path) -> None:
+    logprobs = {CHAT: {"logprobs": True}, COMPLETIONS: {"logprobs": 1}, "/v1/responses": {"top_logprobs": 1}}
+    samplings: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.8, "seed": 3}]
+    with running(package, decoding={"num_draft_tokens": [3]}) as server:
+        for path, asked, stream in product(PATHS, samplings, (False, True)):
+            body = {name: 32 if name.startswith("max") else value for name, value in PATHS[path].items()}
+            body |= logprobs.get(path, {}) | asked | {"stream": stream}
+            begin = num_guessed(server)
+            drafted = said(server.post(path, body | {"mxconv": {"drafts": None}}))
+            between = num_guessed(server)
+            assert said(server.post(path, body | {"mxconv": {"drafts": False}})) == drafted
+            assert num_guessed(server) == between > begin
+        for path, body in PATHS.items():
+            error = server.post(path, body | {"mxconv": {"drafts": "no"}}).json()["error"]
+            assert error["message"].startswith('mxconv.drafts: "no"; true or false')
+            traced = server.post(path, body | {"mxconv": {"trace": True}})  # which other dialects have no place for
+            assert traced.status_code == (200 if path in (CHAT, COMPLETIONS) else 400)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [  # as guidellm 0.6 and vLLM 0.12 write them
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 6, "stop": None, "ignore_eos": True,
+                       "stream_options": {"include_usage": True, "continuous_usage_stats": True}}),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 6, "repetition_penalty": 1.0, "logprobs": None, "ignore_eos": True,
+                       "temperature": 0.0, "stream_options": {"include_usage": True}}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "ignore_eos": True,
+                "max_completion_tokens": 6, "stream_options": {"include_usage": True}}),
+    ],
+)  # fmt: skip
+def test_load_generators_are_answered(server: Running, path: str, body: dict[str, Any]) -> None:
+    response = server.post(path, body | {"model": NAME, "stream": True})
+    assert response.status_code == 200, response.text
+    *chunks, last, end = events_of(response)
+    assert end == "[DONE]" and last["choices"] == [] and last["usage"]["completion_tokens"] == 6
+    assert all(chunk["choices"] for chunk in chunks)

@@ -27,47 +27,6 @@ function rowOf(name, index) {
   return row;
 }
 
-function turn(kind, title) {
-  const made = element("article", "turn " + kind + (about.can_chat ? "" : " code"));
-  made.append(element("h3", "", title), element("div", "said"));
-  byId("turns").append(made);
-  byId("hint").hidden = true;
-  return made;
-}
-
-function questionTurn(question) {
-  const made = turn("user", about.can_chat ? "You" : "Text");
-  made.querySelector(".said").textContent = question;
-  return made;
-}
-
-const replyTurn = (by) => turn("reply", about.can_chat ? by : "How it goes on");
-
-// A thought is folded above what is said.
-function addThought(reply, text) {
-  if (!reply.querySelector(".thought")) {
-    const thought = element("details", "thought");
-    thought.append(element("summary", "", "Thought"), element("div", ""));
-    reply.querySelector(".said").before(thought);
-  }
-  reply.querySelector(".thought div").append(text);
-}
-
-// What can be done with a reply that is whole; the style sheet shows Retry below the last one alone.
-function addActions(reply, text) {
-  const retry = element("button", "retry", "Retry");
-  retry.type = "button";
-  retry.addEventListener("click", () => {
-    if (running) return;
-    const [question] = messages.splice(-2);
-    for (let number = 0; number < 2; number++) byId("turns").lastElementChild.remove();
-    ask(question.content);
-  });
-  const actions = element("div", "actions");
-  actions.append(copyButton("Copy the answer", () => text), retry);
-  reply.append(actions);
-}
-
 function showEnd() {
   byId("turns").lastElementChild.scrollIntoView({ block: "end" });
 }
@@ -136,29 +95,38 @@ function bodyOf(question) {
 }
 
 // A seed has up to 64 bits, more than a number of JavaScript: it goes into the text as its digits.
-function withSeed(body) {
-  const seed = byId("seed").value.trim();
+function withSeed(body, seed) {
   return seed ? { toJSON: () => ({ ...body, seed: JSON.rawJSON ? JSON.rawJSON(BigInt(seed).toString()) : Number(seed) }) } : body;
 }
 
-async function ask(question) {
+// Asks a question; a retry has the reply and the message that stand until there is another answer.
+async function ask(question, stood = null) {
+  plain.cancel();
   for (const refused of document.querySelectorAll(".refused")) refused.remove();
-  const asked = questionTurn(question);
-  messages.push({ role: "user", content: question });
-  kept.write(about.model, messages);
+  const asked = stood ? null : questionTurn(question);
+  if (stood) {
+    messages.pop();
+    stood.reply.remove();
+  } else {
+    messages.push({ role: "user", content: question });
+    kept.write(about.model, messages);
+  }
   const reply = replyTurn(about.model);
   const writer = writerInto(reply.querySelector(".said"), about.can_chat);
   const statistics = newStatistics();
   const voice = speaker();
-  let text = "", thought = "", ending = "", end;
+  let text = "", thought = "", ending = "", end, stopped = false;
   showEnd();
   running = new AbortController();
   setBusy(true);
+  const path = about.can_chat ? "v1/chat/completions" : "v1/completions", key = byId("key").value;
+  let body, seed = byId("seed").value.trim(), isWhole = false;
   try {
-    const path = about.can_chat ? "v1/chat/completions" : "v1/completions";
-    for await (const chunk of chunksOf(path, withSeed(bodyOf(question)), byId("key").value, running.signal)) {
+    body = bodyOf(question);
+    for await (const chunk of chunksOf(path, withSeed(body, seed), key, running.signal)) {
       const choice = chunk.choices[0];
       put("used", chunk.mxconv.seed);
+      seed ||= String(chunk.mxconv.seed);
       if (chunk.mxconv.sampling) put("used-sampling", sampling.told(chunk.mxconv.sampling));
       if (!choice.mxconv) continue;
       const piece = about.can_chat ? choice.delta.content || "" : choice.text;
@@ -184,18 +152,28 @@ async function ask(question) {
     const fate = many(statistics.numTokens, "token") + " in " + many(statistics.numRounds, "round") + (speed ? ", " + speed.toFixed(1) + " a second" : "");
     end = element("p", "fate", fate + (ending === "length" ? "; cut at the most tokens" : ""));
     voice.finish("The reply is complete.");
+    isWhole = true;
   } catch (error) {
-    const stopped = error.name === "AbortError";
+    stopped = error.name === "AbortError";
     end = element("p", stopped ? "fate" : "problem", stopped ? "stopped" : error.message);
     voice.finish(stopped ? "Stopped." : error.message);
   }
+  const stands = (text || thought) && (isWhole || stopped || !stood);
   grow(() => {
     writer.finish();
+    if (stood && !stands) {
+      end.classList.add("refused");
+      reply.replaceWith(stood.reply);
+      stood.reply.append(end);
+      return;
+    }
     reply.append(end);
-    if (text || thought) addActions(reply, text);
+    if (stands) addActions(reply, text);
   });
-  if (text || thought) {
+  if (stands) {
     messages.push({ role: "assistant", content: text, reasoning_content: thought || undefined, by: about.model });
+  } else if (stood) {
+    messages.push(stood.message);
   } else { // what was not answered stays in the field, before what was typed since
     messages.pop();
     for (const turn of [asked, reply]) turn.classList.add("refused");
@@ -205,6 +183,7 @@ async function ask(question) {
   kept.write(about.model, messages);
   setBusy(false);
   byId("question").focus({ preventScroll: true });
+  if (isWhole) plain.measure(path, body, seed, key, statistics);
 }
 
 // The field is as high as its text, up to the most that the style sheet allows.
@@ -242,6 +221,7 @@ byId("question").addEventListener("input", fitQuestion);
 byId("stop").addEventListener("click", stop);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing) stop(); });
 byId("fresh").addEventListener("click", () => {
+  plain.cancel();
   messages = [];
   kept.write(about.model, messages);
   byId("turns").replaceChildren();
@@ -252,6 +232,7 @@ byId("fresh").addEventListener("click", () => {
 byId("marks").addEventListener("change", (event) => { byId("turns").classList.toggle("marked", event.target.checked); });
 
 byId("models").addEventListener("change", (event) => {
+  plain.cancel();
   choose(models[event.target.selectedIndex]);
   kept.write(about.model, messages);
   showStatistics(newStatistics());
@@ -268,7 +249,6 @@ function choose(model) {
   document.title = about.model + " · mxconv";
   put("model", models.length > 1 ? "" : about.model);
   put("levels", about.levels.join(" ← "));
-  put("plain", about.plain_tokens_per_second ? about.plain_tokens_per_second.toFixed(about.plain_tokens_per_second < 10 ? 2 : 0) : "–");
   put("hint", about.can_chat
     ? "Ask something. Every token has the colour of the level that guessed it; those without one the target wrote itself."
     : "This model has no chat template: it goes on with the text that you give. Every token has the colour of the level that guessed it; those without one the target wrote itself.");

@@ -71,3 +71,39 @@ function writerInto(said, knowsFences) {
     finish() { if (open) endLine(); },
   };
 }
+
+function turn(kind, title) {
+  const made = element("article", "turn " + kind + (about.can_chat ? "" : " code"));
+  made.append(element("h3", "", title), element("div", "said"));
+  byId("turns").append(made);
+  byId("hint").hidden = true;
+  return made;
+}
+
+function questionTurn(question) {
+  const made = turn("user", about.can_chat ? "You" : "Text");
+  made.querySelector(".said").textContent = question;
+  return made;
+}
+
+const replyTurn = (by) => turn("reply", about.can_chat ? by : "How it goes on");
+
+// A thought is folded above what is said.
+function addThought(reply, text) {
+  if (!reply.querySelector(".thought")) {
+    const thought = element("details", "thought");
+    thought.append(element("summary", "", "Thought"), element("div", ""));
+    reply.querySelector(".said").before(thought);
+  }
+  reply.querySelector(".thought div").append(text);
+}
+
+// What can be done with a reply that is whole; the style sheet shows Retry below the last one alone.
+function addActions(reply, text) {
+  const retry = element("button", "retry", "Retry");
+  retry.type = "button";
+  retry.addEventListener("click", () => { if (!running) ask(messages.at(-2).content, { reply, message: messages.at(-1) }); });
+  const actions = element("div", "actions");
+  actions.append(copyButton("Copy the answer", () => text), retry);
+  reply.append(actions);
+}

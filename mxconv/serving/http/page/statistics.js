@@ -5,7 +5,7 @@ function guesserOf(token) {
 
 // What is known of the reply that is written now, and how the panel shows it.
 function newStatistics() {
-  return { began: 0, last: 0, first: 0, numTokens: 0, numRounds: 0, guessed: guessers.map(() => 0), levels: [] };
+  return { began: 0, last: 0, first: 0, numTokens: 0, numRounds: 0, guessed: guessers.map(() => 0), levels: [], ids: [] };
 }
 
 function count(statistics, trace) {
@@ -18,7 +18,10 @@ function count(statistics, trace) {
   statistics.numTokens = trace.num_tokens;
   statistics.numRounds = trace.num_rounds;
   statistics.levels = trace.levels;
-  for (const token of trace.tokens) statistics.guessed[guesserOf(token)] += 1;
+  for (const token of trace.tokens) {
+    statistics.guessed[guesserOf(token)] += 1;
+    statistics.ids.push(token.id);
+  }
 }
 
 // The time of the prompt is left out, and with it the tokens of the first chunk.
@@ -26,6 +29,8 @@ function tokensASecond(statistics) {
   const seconds = (statistics.last - statistics.began) / 1000;
   return seconds > 0.02 ? (statistics.numTokens - statistics.first) / seconds : null;
 }
+
+const rate = (speed) => (speed === null ? "–" : speed.toFixed(speed < 10 ? 2 : 0));
 
 function showStatistics(statistics) {
   const total = Math.max(statistics.numTokens, 1);
@@ -42,8 +47,6 @@ function showStatistics(statistics) {
     if (guessed) said.push(Math.round((100 * guessed) / total) + " % " + (index ? name : "the target itself"));
   });
   shares.setAttribute("aria-label", said.join(", ") || "No tokens yet");
-  const speed = tokensASecond(statistics);
   put("a-round", statistics.numRounds ? (statistics.numTokens / statistics.numRounds).toFixed(2) : "–");
-  put("a-second", speed === null ? "–" : speed.toFixed(speed < 10 ? 2 : 0));
-  put("times", speed === null || !about.plain_tokens_per_second ? "–" : (speed / about.plain_tokens_per_second).toFixed(2));
+  put("a-second", rate(tokensASecond(statistics)));
 }
