@@ -144,11 +144,11 @@ recycling, stand = f"{papers}/token_recycling.py:TokenRecyclingKind", f"{papers}
 merged = f"{papers}/rasd.py:MergedKind"
 LOOK_UPS = [["prompt-lookup"], [table], [recycling], [stand], [merged]]
 ALONE = [own, [small], [foreign], *LOOK_UPS, [skip], [stream], ["swift"], ["early-exit"], *([each] for each in readers)]
-ALONE += [[two], [pages], [f"{pages},bits=16"], [f"{stream},bits=4"], ["int8-kv"]]
+ALONE += [[two], [pages], [f"{pages},bits=16"], [f"{stream},bits=4"]]
 MIXED = [[*own, small], [*own, foreign], [skip, small, recycling], [*own, small, table]]
 MIXED += [[*own, stream, foreign, "prompt-lookup"], [*own, two], [*own, pages, two]]
 TREES = [["prompt-lookup"], [table], [recycling], [*own, small, recycling], [merged]]
-TREES += [[two], [*own, pages], ["int8-kv"], *([*own, reader] for reader in readers)]
+TREES += [[two], [*own, pages], *([*own, reader] for reader in readers)]
 AUTO = [[*own, small, table], [*own, recycling], [*own, two, pages], [*own, readers[-1]]]
 OF_OWN = [[small], [recycling], [skip, stream], [small, "prompt-lookup"], *([reader] for reader in readers)]
 DRAWN = [own, [*own, small, "prompt-lookup"], [two], [pages], readers[:1], [*own, readers[-1]]]

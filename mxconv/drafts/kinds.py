@@ -4,7 +4,6 @@ checkpoint:PATH_OR_ID   a 16-bit model as it is
 package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names another of its levels
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
 retrieval               its 4-bit copy over these and the pages of the cache that matter most to each token
-int8-kv                 its 4-bit copy over all of the cache, in a byte a number
 fewer-experts:NUMBER    the target, every token sent to so many experts
 mx2:FILE                the target in 2 bits, below its 4 bits or alone
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
@@ -33,13 +32,14 @@ from mxconv.drafts.ngram import NGRAM
 from mxconv.drafts.p_eagle import P_EAGLE
 from mxconv.drafts.plug_in import load_plug_in, plug_in_names
 from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
-from mxconv.drafts.sparse_views import INT8_KV, RETRIEVAL, STREAMING
+from mxconv.drafts.sparse_views import RETRIEVAL, STREAMING
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.drafts.spire import SPIRE
 from mxconv.drafts.target_views import EARLY_EXIT, FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, SWIFT, TARGET
 from mxconv.drafts.two_bit_draft import MX2
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
+from mxconv.package.removed import REMOVED_KINDS
 
 ALL: tuple[DraftKind, ...] = (
     CHECKPOINT,
@@ -50,7 +50,6 @@ ALL: tuple[DraftKind, ...] = (
     EARLY_EXIT,
     STREAMING,
     RETRIEVAL,
-    INT8_KV,
     FEWER_EXPERTS,
     PROMPT_LOOKUP,
     NGRAM,
@@ -106,11 +105,15 @@ def parse_draft(text: str) -> DraftSpec:
     """Parse a draft specification.
 
     Raises:
-        MxconvError: an unknown kind or parameter, or a value out of range.
+        MxconvError: an unknown or a removed kind, an unknown parameter, or a value out of range.
     """
     match = SPEC.fullmatch(text)
     assert match is not None, "any text fits"
     name, rest = match["kind"], match["rest"]
+    if name in REMOVED_KINDS:
+        raise MxconvError(
+            f"--draft {text}: kind {name!r}, which was removed; another kind is required. {REMOVED_KINDS[name]}."
+        )
     try:
         kind = KINDS[name]
     except KeyError:

@@ -91,10 +91,6 @@ class TargetView(ModelKind):
         """
         return Skipped()
 
-    def sight(self, record: LevelRecord) -> SinkWindow | None:
-        """What the level attends to; None is what the target does."""
-        return None
-
     def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
         """The sizes of the level, from the target's."""
         left_out = self.left_out(record, whole.num_layers)
@@ -132,7 +128,10 @@ class TargetView(ModelKind):
         """
         own, above = self.left_out(record, whole.config.num_hidden_layers), skipped_parts(whole)
         skipped = Skipped(own.attention | above.attention, own.mlp | above.mlp)
-        return whole.variant(skipped, self.sight(record) or whole.sink_window, record.name, record.experts)
+        seen = whole.sink_window
+        if record.window is not None:
+            seen = SinkWindow(record.sink, record.window, record.pages or 0)
+        return whole.variant(skipped, seen, record.name, record.experts)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         target = target or PassCost.of_package(package, package.manifest.levels[0])

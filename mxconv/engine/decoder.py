@@ -24,7 +24,6 @@ from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.kv_pool import KVPool
 from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInputs
-from mxconv.engine.page_copies import MOST_COLUMNS, PageCopies
 from mxconv.engine.rope import Positions
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
@@ -71,9 +70,9 @@ class Decoder:
         return self.output.matrix
 
     @property
-    def copied(self) -> type[PageCopies] | None:
-        """What its passes keep of whole pages of the cache."""
-        return None if self.sink_window is None else self.sink_window.copied
+    def retrieves(self) -> bool:
+        """Whether a layer attends to pages of the cache that its queries choose."""
+        return self.sink_window is not None and self.sink_window.pages > 0
 
     def new_cache(self, capacity: int = 0, pool: KVPool | None = None) -> KVCache:
         """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
@@ -173,13 +172,13 @@ class Decoder:
         Args:
             skipped: the parts to leave out. Attention goes too where another layer that it reads from is left out.
             sink_window: what to attend to; None is everything. Neither adds to what a variant already leaves out.
-                Pages are retrieved, or read in bytes, in layers that see every position.
+                Pages are retrieved in layers that see every position.
             name: what messages call it.
             num_experts: that a row is sent to in each layer that has experts, fewer than otherwise; None is as many.
 
         Raises:
             ModelError: `skipped` names a layer that there is not, or no layer has more than `num_experts`,
-                or none attends to keys of every position, of which pages could be retrieved or copied.
+                or none attends to keys of every position, of which pages could be retrieved.
         """
         if num_experts is not None:
             check_fewer(self.config, num_experts, name or self.name)
@@ -193,14 +192,14 @@ class Decoder:
             reads_skipped = isinstance(mixer, Attending) and mixer.source in skipped.attention
             layer.skips_attention = layer.index in skipped.attention or reads_skipped
             layer.skips_mlp = layer.index in skipped.mlp
-            sees_all = isinstance(mixer, Attention) and mixer.window is None and mixer.head_dim <= MOST_COLUMNS
-            layer.sink_window = sink_window if sees_all or not made.copied else None
+            retrieves = isinstance(mixer, Attention) and mixer.window is None
+            layer.sink_window = sink_window if retrieves or not made.retrieves else None
             if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
                 layer.mlp = layer.mlp.with_fewer(num_experts)
-        if made.copied and not any(layer.sink_window for layer in made.layers):
+        if made.retrieves and not any(layer.sink_window for layer in made.layers):
             raise ModelError(
-                f"{made.name}: pages are to be retrieved or copied, and no layer of {self.config.model_type} attends "
-                "to keys of every position; such a layer is required. Use another draft."
+                f"{made.name}: pages are to be retrieved, and no layer of {self.config.model_type} attends to keys of "
+                "every position; such a layer is required. Use another draft."
             )
         made._bind()
         return made

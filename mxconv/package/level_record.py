@@ -99,7 +99,6 @@ class PlainRecord(LevelBase):
         "self-draft",
         "mx2",
         "early-exit",
-        "int8-kv",
         "ngram",
         "spire",
         "eagle3",

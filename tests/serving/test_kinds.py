@@ -57,8 +57,6 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "pages by 16 bits": ("bsfp", ["target", "bsfp"], ["retrieval,pages=1,window=64,bits=16"], "auto", "auto"),
     "2 bits": ("bsfp", ["target"], ["mx2:HERE/two.safetensors"], [3], "chain"),
     "2 bits below 4": ("mxfp4", ["target", "mxfp4"], ["mx2:HERE/two.safetensors"], [3], 12),
-    "a cache in bytes": ("mxfp4", ["target"], ["int8-kv"], [3], 8),
-    "a cache in bytes, by 16 bits": ("bsfp", ["target", "bsfp"], ["int8-kv,bits=16"], "auto", "auto"),
     "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
     "P-EAGLE": ("mxfp4", ["target"], ["p-eagle:HERE/parallel"], [4], "chain"),
