@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mxconv.arrays import F32, I64
-from mxconv.drafts.eagle3 import target_tokens
+from mxconv.drafts.eagle3 import among_all, target_tokens
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.dflash_config import DflashConfig
@@ -27,7 +27,7 @@ from mxconv.drafts.readers.feature_draft import num_shared
 from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
-from mxconv.engine.decoder import Decoder, among_all
+from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.matrices import Matrices

@@ -21,7 +21,7 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
-from mxconv.engine.decoder import Decoder, among_all
+from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.paired_layers import EMBEDDING, PairedLayers, PairRules
@@ -74,6 +74,13 @@ def target_tokens(tensors: Mapping[str, SourceTensor], draft_size: int, target_s
 
 def _refuse(name: str, found: str, required: str) -> NoReturn:
     raise ModelError(f"{name}: {found}; {required} required. Take the file that belongs to the head.")
+
+
+def among_all(known: F32, tokens: I64, vocab_size: int) -> F32:
+    """The logits of all tokens, (n, vocab_size), from those of some, (n, num_tokens): minus infinity for others."""
+    logits = np.full((len(known), vocab_size), -np.inf, np.float32)
+    logits[:, tokens] = known
+    return logits
 
 
 class Eagle3(FeatureReader):

@@ -58,7 +58,7 @@ class NativeDecoder(Decoder):
         rooms: Sequence[StateRoom | None],
     ) -> F32:
         x, own = self.first_inputs(ids, positions)
-        logits = np.empty((sum(rows.num_wanted for rows in sequences), self.head.shape[0]), np.float32)
+        logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
         retrieves = self.retrieves
         tokens = [sequence_tokens(rows, room, retrieves) for rows, room in zip(sequences, rooms, strict=True)]
         self.handle.forward(x, **self._parts.tables(positions), layer_inputs=own, logits=logits, sequences=tokens)
@@ -68,7 +68,7 @@ class NativeDecoder(Decoder):
         return logits
 
     def grow(self, token_ids: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits) -> GrownTree | None:
-        embedding, others = self.embedding, (self.position_embedding, self.layer_inputs, self.tokens, cache.states)
+        embedding, others = self.embedding, (self.position_embedding, self.layer_inputs, cache.states)
         if not (isinstance(embedding, NativeMatrix) and embedding.has_16_bits) or any(x is not None for x in others):
             return None
         rows = SequenceRows(token_ids, cache, None, 1)

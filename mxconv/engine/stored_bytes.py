@@ -37,22 +37,12 @@ def package_bytes(package: Package, is_draft: bool) -> int:
     return sum(_record_bytes(record, is_draft and record.name not in exact) for record in multiplied)
 
 
-def head_bytes(package: Package, is_draft: bool, num_rows: int | None = None) -> int:
-    """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors.
-
-    With `num_rows` of so many rows that were copied, the exact ones in 16 bits; or else of the head as it is stored.
-    """
+def head_bytes(package: Package, is_draft: bool) -> int:
+    """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors."""
     names = {record.name for record in package.manifest.tensors}
     heads = _heads(names, _config(package.root))
     as_draft = is_draft and not has_exact_head(package)
-    found = [record for record in package.manifest.tensors if record.name in heads]
-    if num_rows is None:
-        return sum(_record_bytes(record, as_draft) for record in found)
-    copied = [record.model_copy(update={"shape": [num_rows, *record.shape[1:]]}) for record in found]
-    return sum(
-        _record_bytes(record, True) if as_draft and record.codec != "keep" else prod(record.shape) * BYTES_PER_WEIGHT
-        for record in copied
-    )
+    return sum(_record_bytes(record, as_draft) for record in package.manifest.tensors if record.name in heads)
 
 
 def screened_bytes(package: Package, screen: ScreenRecord) -> int:

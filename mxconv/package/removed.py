@@ -15,7 +15,12 @@ REMOVED_KINDS = {
     "int8-kv": "Take `--draft streaming`, which reads less of the cache in less time",
 }
 # members of levels
-REMOVED_MEMBERS: dict[str, tuple[str, str]] = {}
+REMOVED_MEMBERS = {
+    "vocabulary": (
+        "a draft vocabulary (`--draft-vocabulary`), which was removed",
+        "Take `--calibrate` with its head screen, which saves the same time and drafts every token",
+    ),
+}
 
 
 def refuse_removed(members: dict[str, Any], path: Path) -> None:
