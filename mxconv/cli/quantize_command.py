@@ -56,7 +56,7 @@ def quantize(
         typer.Option(
             help="A further level, outermost first: checkpoint:PATH, package:PATH, layer-skip:LAYERS, "
             "swift, early-exit, streaming, retrieval, fewer-experts:NUMBER, speculator:PATH, medusa:PATH, "
-            "hydra:PATH, spire:PATH, eagle3:PATH, p-eagle:PATH, dflash:PATH, gemma4-assistant:PATH, mtp, "
+            "spire:PATH, eagle3:PATH, dflash:PATH, gemma4-assistant:PATH, mtp, "
             "prompt-lookup, ngram:TABLE, each [,num_draft_tokens=N,confidence=P]. "
             "Repeatable.",
             autocompletion=drafts,

@@ -9,11 +9,10 @@ mx2:FILE                the target in 2 bits, below its 4 bits or alone
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
-medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state; hydra:PATH_OR_ID: Hydra's
+medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state
 spire:PATH_OR_ID        a SPIRe draft, which reads the target's hidden states of some layers
 eagle3:PATH_OR_ID       an EAGLE-3 draft head, which reads the states of a few of the target's layers
-p-eagle:PATH_OR_ID      the same head, trained to propose all tokens in one pass
-dflash:PATH_OR_ID       a DFlash or DSpark head, which makes a block of tokens of such states in one pass
+dflash:PATH_OR_ID       a DFlash head, which makes a block of tokens of such states in one pass
 gemma4-assistant:PATH_OR_ID  the assistant of a Gemma 4, which reads its target's keys and values
 mtp                     the checkpoint's own MTP layer, which reads the target's last hidden state
 FILE.py:CLASS           a kind of somebody else's, see `plug_in.py`
@@ -25,11 +24,10 @@ from mxconv.drafts.dflash import DFLASH
 from mxconv.drafts.eagle3 import EAGLE3
 from mxconv.drafts.gemma4_assistant import GEMMA4_ASSISTANT
 from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LookUpKind, Value
-from mxconv.drafts.medusa import HYDRA, MEDUSA
+from mxconv.drafts.medusa import MEDUSA
 from mxconv.drafts.model import CHECKPOINT, PACKAGE
 from mxconv.drafts.mtp import MTP
 from mxconv.drafts.ngram import NGRAM
-from mxconv.drafts.p_eagle import P_EAGLE
 from mxconv.drafts.plug_in import load_plug_in, plug_in_names
 from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
 from mxconv.drafts.sparse_views import RETRIEVAL, STREAMING
@@ -55,10 +53,8 @@ ALL: tuple[DraftKind, ...] = (
     NGRAM,
     SPECULATOR,
     MEDUSA,
-    HYDRA,
     SPIRE,
     EAGLE3,
-    P_EAGLE,
     DFLASH,
     GEMMA4_ASSISTANT,
     MTP,

@@ -21,8 +21,8 @@ from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored import tensor_arrays
 
-READER_EMBEDDINGS = ("speculator.emb.", "input_embed_fn.", "prefix_embeding_layer.embed_tokens.")
-HEAD_EMBEDDINGS = ("embed_tokens.weight", "markov_head.markov_w1.weight")  # of a draft head
+READER_EMBEDDINGS = "speculator.emb."
+HEAD_EMBEDDING = "embed_tokens.weight"  # of a draft head
 BYTES_PER_WEIGHT = 2  # of what is kept
 
 
@@ -98,7 +98,7 @@ def _heads(names: Iterable[str], config: ModelConfig | None) -> set[str]:
 
 def _is_multiplied(name: str, names: set[str], config: ModelConfig | None) -> bool:
     """Not an embedding, unless it is the output head too, nor what is of another tower or of an MTP module."""
-    if name.startswith(READER_EMBEDDINGS) or name in HEAD_EMBEDDINGS:
+    if name.startswith(READER_EMBEDDINGS) or name == HEAD_EMBEDDING:
         return False
     if config is None:
         return name != EMBEDDING or HEAD not in names

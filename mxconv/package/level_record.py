@@ -92,12 +92,10 @@ class PlainRecord(LevelBase):
         "ngram",
         "spire",
         "eagle3",
-        "p-eagle",
         "dflash",
         "gemma4-assistant",
         "mtp",
         "medusa",
-        "hydra",
     ]
 
 

@@ -12,7 +12,9 @@ from mxconv.errors import PackageError
 
 # kinds of levels and of `--draft`
 REMOVED_KINDS = {
+    "hydra": "Take Medusa's heads, `--draft medusa:PATH_OR_ID`, or an EAGLE-3 head, `--draft eagle3:PATH_OR_ID`",
     "int8-kv": "Take `--draft streaming`, which reads less of the cache in less time",
+    "p-eagle": "Take an EAGLE-3 head, `--draft eagle3:PATH_OR_ID`, or a DFlash head, `--draft dflash:PATH_OR_ID`",
 }
 # members of levels
 REMOVED_MEMBERS = {

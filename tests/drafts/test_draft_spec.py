@@ -46,7 +46,6 @@ def spec(
         ),
         ("ngram:some/table.safetensors,confidence=0", spec("ngram", "some/table.safetensors", confidence=0.0)),
         ("eagle3:a/b,num_draft_tokens=5", spec("eagle3", "a/b", 5)),
-        ("p-eagle:a/b", spec("p-eagle", "a/b")),
         ("gemma4-assistant:a/b", spec("gemma4-assistant", "a/b")),
         ("dflash:a/b,confidence=0.5", spec("dflash", "a/b", confidence=0.5)),
         ("mtp,bits=16,num_draft_tokens=2", spec("mtp", "", 2, bits=16)),
@@ -61,8 +60,8 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, expected: 
 KNOWN = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, mx2:FILE, layer-skip:LAYERS, swift, early-exit, streaming, "
     "retrieval, fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, "
-    "speculator:PATH_OR_ID, medusa:PATH_OR_ID, hydra:PATH_OR_ID, "
-    "spire:PATH_OR_ID, eagle3:PATH_OR_ID, p-eagle:PATH_OR_ID, dflash:PATH_OR_ID, "
+    "speculator:PATH_OR_ID, medusa:PATH_OR_ID, "
+    "spire:PATH_OR_ID, eagle3:PATH_OR_ID, dflash:PATH_OR_ID, "
     "gemma4-assistant:PATH_OR_ID, mtp, FILE.py:CLASS is required."
 )
 COMMON = "num_draft_tokens, confidence"
