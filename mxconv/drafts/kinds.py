@@ -106,13 +106,13 @@ def parse_draft(text: str) -> DraftSpec:
     match = SPEC.fullmatch(text)
     assert match is not None, "any text fits"
     name, rest = match["kind"], match["rest"]
-    if name in REMOVED_KINDS:
-        raise MxconvError(
-            f"--draft {text}: kind {name!r}, which was removed; another kind is required. {REMOVED_KINDS[name]}."
-        )
     try:
         kind = KINDS[name]
     except KeyError:
+        if name in REMOVED_KINDS:
+            raise MxconvError(
+                f"--draft {text}: kind {name!r}, which was removed; another kind is required. {REMOVED_KINDS[name]}."
+            ) from None
         known = [each.name + (f":{each.subject}" if each.subject else "") for each in ALL]
         listed = ", ".join([*known, *plug_in_names(), "FILE.py:CLASS"])
         raise MxconvError(f"--draft {text}: kind {name!r}; one of {listed} is required.") from None

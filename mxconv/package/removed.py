@@ -15,6 +15,8 @@ REMOVED_KINDS = {
     "hydra": "Take Medusa's heads, `--draft medusa:PATH_OR_ID`, or an EAGLE-3 head, `--draft eagle3:PATH_OR_ID`",
     "int8-kv": "Take `--draft streaming`, which reads less of the cache in less time",
     "p-eagle": "Take an EAGLE-3 head, `--draft eagle3:PATH_OR_ID`, or a DFlash head, `--draft dflash:PATH_OR_ID`",
+    "stand": "Take the plug-in of that name, `--draft examples/papers/stand.py:StandKind`",
+    "token-recycling": "Take the plug-in, `--draft examples/papers/token_recycling.py:TokenRecyclingKind`",
 }
 # members of levels
 REMOVED_MEMBERS = {
