@@ -48,7 +48,7 @@ folder = Path(tempfile.mkdtemp())
 config, tensors = json.loads((checkpoint / "config.json").read_text()), load_file(checkpoint / "model.safetensors")
 size, vocab_size, last = config["hidden_size"], config["vocab_size"], config["num_hidden_layers"] - 1
 output = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])
-NUM_HEADS, RANK = 3, 8
+NUM_HEADS = 3
 Made = tuple[dict[str, Any], dict[str, Tensor]]  # config.json, and tensors
 
 
@@ -56,27 +56,16 @@ def random(*shape: int) -> Tensor:
     return torch.randn(shape) / shape[-1] ** 0.5
 
 
-def p_eagle() -> Made:
-    """The EAGLE-3 head, with a random state for the tokens to come."""
-    made = load_file(folder / "eagle3" / "model.safetensors")
-    values = json.loads((folder / "eagle3" / "config.json").read_text())
-    made["mask_hidden"] = random(1, 1, made["fc.weight"].shape[1])
-    return values | {"speculators_model_type": "peagle", "mask_token_id": 1}, made
-
-
-def dflash(kind: str) -> Made:
+def dflash() -> Made:
     """The target's last layer, which reads as memory the states that it reads there."""
     head_dim, begin = config.get("head_dim") or size // config["num_attention_heads"], f"model.layers.{last}."
     layer = config | {"model_type": "qwen3", "num_hidden_layers": 1, "head_dim": head_dim}
-    values = {"speculators_model_type": kind, "transformer_layer_config": layer, "draft_vocab_size": vocab_size}
-    values |= {"aux_hidden_state_layer_ids": [last], "block_size": 5, "mask_token_id": 1, "markov_rank": RANK}
+    values = {"speculators_model_type": "dflash", "transformer_layer_config": layer, "draft_vocab_size": vocab_size}
+    values |= {"aux_hidden_state_layer_ids": [last], "block_size": 5, "mask_token_id": 1}
     made = {name.replace(begin, "layers.0."): part for name, part in tensors.items() if name.startswith(begin)}
     made |= {"fc.weight": torch.eye(size), "hidden_norm.weight": made["layers.0.input_layernorm.weight"]}
     made |= {f"layers.0.self_attn.{part}_norm.weight": torch.full((head_dim,), 2.0) for part in "qk"}
     made["norm.weight"] = tensors["model.norm.weight"]
-    if kind == "dspark":
-        made |= {f"markov_head.markov_w{number}.weight": random(vocab_size, RANK) for number in (1, 2)}
-        made |= {"confidence_head.proj.weight": random(1, size + RANK), "confidence_head.proj.bias": torch.zeros(1)}
     return values, made
 
 
@@ -87,17 +76,6 @@ def medusa() -> Made:
         made |= {f"{head}.0.linear.weight": random(size, size), f"{head}.0.linear.bias": torch.zeros(size)}
         made[f"{head}.1.weight"] = output
     return {"medusa_num_heads": NUM_HEADS}, made
-
-
-def hydra() -> Made:
-    """Heads that mix the state with the tokens before theirs."""
-    made: dict[str, Tensor] = {}
-    for head in range(NUM_HEADS):
-        made |= {f"hydra_lm_head.{head}.weight": output, f"hydra_lm_head.{head}.bias": torch.zeros(vocab_size)}
-        for part in ("linear", "res_connection"):
-            made[f"hydra_mlp.{head}.0.{part}.weight"] = random(size, (head + 2) * size)
-            made[f"hydra_mlp.{head}.0.{part}.bias"] = torch.zeros(size)
-    return {"hydra_num_heads": NUM_HEADS, "grounded_heads": True}, made
 
 
 def load(codec: str, target: str, drafts: list[str]) -> LoadedPackage:
@@ -126,9 +104,7 @@ calibrate(folder / "mxfp4", [prompt_file], folder / "two.safetensors", 1024, cod
 for kind in ("speculator", "spire", "eagle3"):
     options = ["--length", 32, "--batch-tokens", 256, "--steps", 30, "--learning-rate", 3e-3]
     run("train", kind, prompt_file, "--target", checkpoint, "-o", folder / kind, *options)
-heads = {"p-eagle": p_eagle(), "medusa": medusa(), "hydra": hydra()} | {
-    kind: dflash(kind) for kind in ("dflash", "dspark")
-}
+heads = {"medusa": medusa(), "dflash": dflash()}
 for name, (values, made) in heads.items():
     (folder / name).mkdir()
     (folder / name / "config.json").write_text(json.dumps(values))
@@ -138,17 +114,16 @@ table, small, foreign = f"ngram:{folder}/table", f"checkpoint:{same}", f"checkpo
 own, skip, stream = ["own"], "layer-skip:a2+m3", "streaming:sink=4,window=28"
 two, pages = f"mx2:{folder}/two.safetensors", "retrieval,pages=1,window=64"
 readers = [f"{kind}:{folder}/{kind},confidence=0" for kind in ("speculator", "spire", "eagle3", *heads)]
-readers = [text.replace("dspark:", "dflash:") for text in readers]
 papers = Path(__file__).parent / "papers"
 recycling, stand = f"{papers}/token_recycling.py:TokenRecyclingKind", f"{papers}/stand.py:StandKind"
 merged = f"{papers}/rasd.py:MergedKind"
 LOOK_UPS = [["prompt-lookup"], [table], [recycling], [stand], [merged]]
 ALONE = [own, [small], [foreign], *LOOK_UPS, [skip], [stream], ["swift"], ["early-exit"], *([each] for each in readers)]
-ALONE += [[two], [pages], [f"{pages},bits=16"], [f"{stream},bits=4"], ["int8-kv"]]
+ALONE += [[two], [pages], [f"{pages},bits=16"], [f"{stream},bits=4"]]
 MIXED = [[*own, small], [*own, foreign], [skip, small, recycling], [*own, small, table]]
 MIXED += [[*own, stream, foreign, "prompt-lookup"], [*own, two], [*own, pages, two]]
 TREES = [["prompt-lookup"], [table], [recycling], [*own, small, recycling], [merged]]
-TREES += [[two], [*own, pages], ["int8-kv"], *([*own, reader] for reader in readers)]
+TREES += [[two], [*own, pages], *([*own, reader] for reader in readers)]
 AUTO = [[*own, small, table], [*own, recycling], [*own, two, pages], [*own, readers[-1]]]
 OF_OWN = [[small], [recycling], [skip, stream], [small, "prompt-lookup"], *([reader] for reader in readers)]
 DRAWN = [own, [*own, small, "prompt-lookup"], [two], [pages], readers[:1], [*own, readers[-1]]]

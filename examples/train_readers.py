@@ -23,10 +23,9 @@ from real_model import checkpoint_of, first_prompts, run
 from rich.console import Console
 from rich.table import Table
 
-MOST_TOKENS = 8192  # that a head of EAGLE-3 or DFlash knows
+MOST_TOKENS = 8192  # that a head of EAGLE-3 knows
 OPTIONS: dict[str, list[object]] = {
     "eagle3": ["--block", 3, "--learning-rate", 3e-3],
-    "dflash": ["--block", 5, "--learning-rate", 3e-3],
     "speculator": ["--heads", 3, "--scale-input", "--learning-rate", 3e-3],
 }
 

@@ -27,7 +27,6 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
 from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
 from mxconv.conversion.source_hash import FinishedTensors, SourceHashes
-from mxconv.package.draft_vocabulary import VOCABULARY_FILE, draft_vocabulary_file
 from mxconv.package.folder_target import check_folder, recover_folder
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
@@ -121,9 +120,8 @@ def _convert_calibrated(
         can_refer = checkpoint.container == "safetensors" and options.dtype is None and options.codec == "mxfp4"
         plain = replace(options, calibrate=(), drafts=(), force=False, target="reference" if can_refer else "include")
         convert(checkpoint, cast, plain, progress, executor)
-        wants_screen = options.head_screen and options.draft_vocabulary is None
         tokens, threads = options.calibration_tokens, options.num_threads
-        calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=wants_screen)
+        calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=options.head_screen)
         given = replace(options, calibrate=(), draft_weights=str(draft_file))
         return convert(checkpoint, target, given, progress, executor)
 
@@ -225,8 +223,6 @@ def _place_files(
     known = {record.path: record for record in sources} if preparation.links_target else {}
     staging.place_files(files, known, workers, progress)
     contents = {**preparation.derived_files, **preparation.layout.indexes}
-    if preparation.vocabulary is not None:
-        contents[VOCABULARY_FILE] = draft_vocabulary_file(preparation.vocabulary.tokens)
     if (screen := preparation.screen) is not None:
         contents[SCREEN_FILE] = screen.file
     for name, content in contents.items():

@@ -1,4 +1,4 @@
-"""DFlash and DSpark heads with random weights on disk, and heads that are opened alone."""
+"""DFlash heads with random weights on disk, and heads that are opened alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,16 +20,14 @@ from mxconv.kernels.engine import choose_engine
 
 
 def dflash_config(vocab_size: int, hidden_size: int, changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The config.json of a DSpark head with all that it can have; speculators_model_type makes it DFlash's."""
     return {
-        "architectures": ["DSparkDraftModel"],
-        "speculators_model_type": "dspark",
+        "architectures": ["DFlashDraftModel"],
+        "speculators_model_type": "dflash",
         "speculators_version": "0.9.0",
         "aux_hidden_state_layer_ids": [0, 2, 3],
         "block_size": 5,
         "draft_vocab_size": vocab_size,
         "mask_token_id": 1,
-        "markov_rank": 8,
         "transformer_layer_config": {
             "model_type": "qwen3",
             "vocab_size": vocab_size,
@@ -66,14 +64,6 @@ def dflash_tensors(config: dict[str, Any], known: Sequence[int] | None = None, s
             f"{name}.mlp.down_proj.weight": (size, layer["intermediate_size"]),
             f"{name}.input_layernorm.weight": (size,),
             f"{name}.post_attention_layernorm.weight": (size,),
-        }
-    if config["speculators_model_type"] == "dspark":
-        rank = config["markov_rank"]
-        shapes |= {
-            "markov_head.markov_w1.weight": (vocab_size, rank),
-            "markov_head.markov_w2.weight": (config["draft_vocab_size"], rank),
-            "confidence_head.proj.weight": (1, size + rank),
-            "confidence_head.proj.bias": (1,),
         }
     if known is not None:
         shapes["lm_head.weight"] = (len(known), size)

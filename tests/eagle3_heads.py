@@ -46,11 +46,6 @@ def eagle3_config(
     } | (changes or {})
 
 
-def p_eagle_config(vocab_size: int, hidden_size: int, changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    own = {"speculators_model_type": "peagle", "mask_token_id": 1}
-    return eagle3_config(vocab_size, hidden_size, own | (changes or {}))
-
-
 def eagle3_tensors(config: dict[str, Any], known: Sequence[int] | None = None, seed: int = 0) -> dict[str, np.ndarray]:
     """As the `speculators` format names them.
 
@@ -71,8 +66,6 @@ def eagle3_tensors(config: dict[str, Any], known: Sequence[int] | None = None, s
         "norm.weight": (size,),
         "lm_head.weight": (config["draft_vocab_size"], size),
     }
-    if config["speculators_model_type"] == "peagle":
-        shapes["mask_hidden"] = (1, 1, num_states * read)
     if config.get("norm_before_fc"):
         shapes["input_norm.weight"] = (num_states * read,)
     if config.get("fc_norm"):

@@ -1,4 +1,4 @@
-"""Medusa's and Hydra's heads with random weights, as torch modules whose state dicts are the files of the Hub."""
+"""Medusa's heads with random weights, as torch modules whose state dicts are the files of the Hub."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,6 @@ import safetensors.torch
 import torch
 from torch.nn import Linear, Module, ModuleList, Sequential
 from torch.nn.functional import silu
-from transformers import LlamaConfig, LlamaModel
 
 from mxconv.engine.decoder import Decoder
 
@@ -18,29 +17,24 @@ DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
 class Block(Module):
-    """A residual block, which changes the size of what it takes in where that is longer."""
+    """A residual block."""
 
-    def __init__(self, taken: int, size: int) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.linear = Linear(taken, size)
-        if taken != size:
-            self.res_connection = Linear(taken, size)
+        self.linear = Linear(size, size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = self.res_connection(x) if hasattr(self, "res_connection") else x
-        return kept + silu(self.linear(x))
+        return x + silu(self.linear(x))
 
 
 class PlainHeads(ModuleList):
     """Medusa's own layout: heads that end with their output matrix, or share the target's."""
 
-    reads_tokens = False
-
     def __init__(self, hidden_size: int, vocab_size: int, num_heads: int, num_blocks: int, has_outputs: bool) -> None:
         super().__init__()
         for _ in range(num_heads):
             output = [Linear(hidden_size, vocab_size, bias=False)] if has_outputs else []
-            self.append(Sequential(*(Block(hidden_size, hidden_size) for _ in range(num_blocks)), *output))
+            self.append(Sequential(*(Block(hidden_size) for _ in range(num_blocks)), *output))
 
     def heads(self) -> Iterator[Module]:
         yield from self
@@ -48,8 +42,6 @@ class PlainHeads(ModuleList):
 
 class VllmHeads(Module):
     """The layout that vLLM reads, with or without biases, where heads may share an output matrix."""
-
-    reads_tokens = False
 
     def __init__(
         self, hidden_size: int, vocab_size: int, num_heads: int, num_blocks: int, has_bias: bool, num_outputs: int
@@ -73,35 +65,6 @@ class VllmHeads(Module):
             yield head
 
 
-class HydraHeads(Module):
-    """Hydra's layout: blocks and output matrices apart, perhaps a layer before them, and the target's embedding."""
-
-    def __init__(
-        self, target: dict[str, Any], num_heads: int, num_blocks: int, reads_tokens: bool, has_prefix: bool
-    ) -> None:
-        super().__init__()
-        size, vocab_size, self.reads_tokens = target["hidden_size"], target["vocab_size"], reads_tokens
-        self.input_embed_fn = torch.nn.Embedding(vocab_size, size)
-        if has_prefix:
-            self.prefix_embeding_layer = LlamaModel(LlamaConfig(**target | {"num_hidden_layers": 1}))
-        dropout = [torch.nn.Dropout()] if has_prefix else []
-        self.hydra_mlp = ModuleList()
-        for number in range(num_heads):
-            taken = size * (number + 2) if reads_tokens else size
-            parts: list[Module] = []
-            for block in range(num_blocks):
-                parts += [*dropout, Block(size if block else taken, size)]
-            self.hydra_mlp.append(Sequential(*parts))
-        self.hydra_lm_head = ModuleList(
-            Sequential(*dropout, Linear(size, vocab_size)) if has_prefix else Linear(size, vocab_size)
-            for _ in range(num_heads)
-        )
-
-    def heads(self) -> Iterator[Module]:
-        for blocks, output in zip(self.hydra_mlp, self.hydra_lm_head, strict=True):
-            yield Sequential(blocks, output)
-
-
 NUM_HEADS = 3
 
 
@@ -109,7 +72,7 @@ def random_heads(layout: str, target: dict[str, Any], num_heads: int, num_blocks
     """The module of a layout, and its config.json.
 
     Args:
-        layout: "medusa", "medusa-shared", "vllm", "vllm-shared", "hydra", "hydra-alone" or "hydra-prefix".
+        layout: "medusa", "medusa-shared", "vllm" or "vllm-shared".
         target: its config.json.
         num_heads: of the module.
         num_blocks: of each head.
@@ -121,13 +84,8 @@ def random_heads(layout: str, target: dict[str, Any], num_heads: int, num_blocks
         config = {"model_type": "medusa", "hidden_size": size, "vocab_size": vocab_size, "num_heads": num_heads}
         config |= {"num_hidden_layers": num_blocks, "truncated_vocab_size": vocab_size}
         return made, config | {"original_lm_head": is_shared, "medusa_fc_bias": not is_shared}
-    if layout.startswith("medusa"):
-        module = PlainHeads(size, vocab_size, num_heads, num_blocks, layout == "medusa")
-        return module, {"medusa_num_heads": 2, "medusa_num_layers": num_blocks}  # fewer, as some of the Hub say
-    reads_tokens, arch = layout != "hydra-alone", "prefix-mlp" if layout == "hydra-prefix" else "mlp"
-    heads = HydraHeads(target, num_heads, num_blocks, reads_tokens, arch == "prefix-mlp")
-    config = {"hydra_num_heads": num_heads, "hydra_num_layers": num_blocks, "hydra_head_arch": arch}
-    return heads, config | {"grounded_heads": reads_tokens}
+    module = PlainHeads(size, vocab_size, num_heads, num_blocks, layout == "medusa")
+    return module, {"medusa_num_heads": 2, "medusa_num_layers": num_blocks}  # fewer, as some of the Hub say
 
 
 def write_heads(
@@ -163,17 +121,13 @@ def torch_logits(module: Any, states: np.ndarray, tokens: np.ndarray, target: De
         module: as `write_heads` returns it.
         states: (num_tokens, hidden_size) of the text but its last token.
         tokens: the last token of the text, and those after it.
-        target: whose embedding heads read, and whose output matrix serves those that have none.
+        target: whose output matrix serves heads that have none.
     """
-    embedded = torch.from_numpy(target.embedding.rows(tokens)).double()
-    read = torch.from_numpy(states).double()
-    if hasattr(module, "prefix_embeding_layer"):
-        read = module.prefix_embeding_layer(inputs_embeds=read[None]).last_hidden_state[0]
+    state = torch.from_numpy(states[-1]).double()
     found = []
-    for number, head in zip(range(len(tokens)), module.heads(), strict=False):
-        taken = [read[-1], *(embedded[: number + 1] if module.reads_tokens else [])]
-        made = head(torch.cat(taken))
-        if len(made) == len(read[-1]):
+    for _, head in zip(tokens, module.heads(), strict=False):
+        made = head(state)
+        if len(made) == len(state):
             made = torch.from_numpy(target.head.rows(np.arange(target.config.vocab_size))).double() @ made
         found.append(made.numpy())
     return found

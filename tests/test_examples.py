@@ -101,11 +101,11 @@ def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     pytest.importorskip("accelerate", reason="the extra train is not installed")
     words = [EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1", "12"]
     *lines, total = run(*words).splitlines()
-    assert total == f"{2 * (2 * 65 + 18)} runs, {24 * len(lines)} tokens, 0 tokens or logits differ"
+    assert total == f"{2 * (2 * 54 + 18)} runs, {24 * len(lines)} tokens, 0 tokens or logits differ"
     drawn = [line for line in lines if "num_prompts" not in line]
-    assert len(lines) == 2 * (2 * 65 + 18) and len(drawn) == 2 * 18
+    assert len(lines) == 2 * (2 * 54 + 18) and len(drawn) == 2 * 18
     assert all(line.endswith(": 24 tokens, 0 logits differ") for line in drawn)
-    assert sum("target='target' batch=None" in line for line in lines) == 2 * 2 * 51
+    assert sum("target='target' batch=None" in line for line in lines) == 2 * 2 * 43
 
 
 def test_a_family_drafts_for_itself_bit_by_bit() -> None:
@@ -137,9 +137,9 @@ def test_readers_are_trained_and_measured_step_by_step(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="the extra train is not installed")
     prompts = EXAMPLES / "prompts.jsonl"
     words = ["--prompts", prompts, "--test", prompts, "--model", TARGET, "--plain", "--steps", "1,2"]
-    sizes = ["--num-texts", "8", "--num-prompts", "2", "--max-new-tokens", "8", "--kinds", "eagle3,dflash"]
+    sizes = ["--num-texts", "8", "--num-prompts", "2", "--max-new-tokens", "8", "--kinds", "eagle3,speculator"]
     table = run(EXAMPLES / "train_readers.py", tmp_path, *words, *sizes)  # it ends with an error where a text differs
-    assert table.count("eagle3") >= 6 and table.count("dflash") >= 6 and "(trees)" in table and "auto" in table
+    assert table.count("eagle3") >= 6 and table.count("speculator") >= 6 and "(trees)" in table and "auto" in table
     assert (tmp_path / "curve.svg").stat().st_size > 1000
 
 

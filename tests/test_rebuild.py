@@ -75,7 +75,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "BSFP, FP16": ("FP16", {"codec": "bsfp", "segments": "paper"}),
     "BSFP, calibrated": ("trained", {"codec": "bsfp", **CALIBRATED}),
     "BSFP, stacked experts": ("stacked experts", {"codec": "bsfp"}),
-    "a vocabulary": ("trained", {"codec": "mxfp4", "draft_vocabulary": 200, "draft_vocabulary_texts": (TEXT,)}),
 }
 
 

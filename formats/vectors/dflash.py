@@ -1,4 +1,4 @@
-"""Write the vectors of DFlash and DSpark heads: `python formats/vectors/dflash.py [FOLDER]` (default: dflash/ beside).
+"""Write the vectors of DFlash heads: `python formats/vectors/dflash.py [FOLDER]` (default: dflash/ beside).
 
 They come from the models of the `speculators` package itself, so this script is not part of `generate.py`: it was run
 under Python 3.11 with speculators 0.9.0, transformers 5.19.0, torch 2.13.0 (CPU) and NumPy 2.4.6, in an environment of
@@ -12,9 +12,8 @@ expected.safetensors, all float32 but the tokens:
     embedding   (vocab size, hidden size)          of the target, which the package leaves out of a head's file
     head        (vocab size, hidden size)          its output head, where the file has none
     logits      (n - block, block, draft vocab)    of the block that begins at each token but the last ones
-    confidence  (n - block, block)                 logits of the confidence head, where there is one
 
-Row k of block i has read the states of tokens before i, and its Markov head the text's token before what it chooses.
+Row k of block i has read the states of tokens before i.
 """
 
 import copy
@@ -23,12 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import speculators.models.dflash.core as dflash_core
-import speculators.models.dspark.core as dspark_core
 import torch
 from safetensors.torch import load_file, save_file
 from speculators.config import SpeculatorsConfig, VerifierConfig
 from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
-from speculators.models.dspark import DSparkDraftModel, DSparkSpeculatorConfig
 from speculators.proposals.greedy import GreedyTokenProposalConfig
 from transformers import Qwen3Config
 
@@ -50,34 +47,6 @@ WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["sli
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dflash": ({"attention_bias": True}, {"draft_vocab_size": 60, "aux_hidden_state_layer_ids": [3, 1]}),
     "dflash-windows": (WINDOWS, {"draft_vocab_size": 25, "aux_hidden_state_layer_ids": [1, 3, 4]}),
-    "dspark-vanilla": (
-        {"rope_theta": 500000.0, "num_hidden_layers": 1},
-        {"draft_vocab_size": 25, "aux_hidden_state_layer_ids": [2]},
-    ),
-    "dspark-gated": (
-        WINDOWS,
-        {
-            "draft_vocab_size": 60,
-            "aux_hidden_state_layer_ids": [0, 2],
-            "markov_head_type": "gated",
-            "sliding_window_non_causal": True,
-            "confidence_head_with_markov": False,
-        },
-    ),
-    "dspark-rnn": (
-        {"num_hidden_layers": 1},
-        {
-            "draft_vocab_size": 25,
-            "aux_hidden_state_layer_ids": [1, 2],
-            "markov_head_type": "rnn",
-            "sample_from_anchor": False,
-            "enable_confidence_head": False,
-        },
-    ),
-    "dspark-rnn-shifted": (
-        {"num_hidden_layers": 1},
-        {"draft_vocab_size": 25, "aux_hidden_state_layer_ids": [1], "markov_head_type": "rnn"},
-    ),
 }
 
 
@@ -85,23 +54,20 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "dflash"
     for seed, (name, (layer, changes)) in enumerate(CASES.items()):
         torch.manual_seed(seed)
-        write(folder / name, name.partition("-")[0], layer, changes)
+        write(folder / name, layer, changes)
 
 
-def write(folder: Path, algorithm: str, layer: dict[str, Any], changes: dict[str, Any]) -> None:
+def write(folder: Path, layer: dict[str, Any], changes: dict[str, Any]) -> None:
     layers = Qwen3Config(**(LAYER | layer))
     layers._attn_implementation = "eager"
     method = SpeculatorsConfig(
-        algorithm=algorithm,
+        algorithm="dflash",
         proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=BLOCK - 1)],
         default_proposal_method="greedy",
         verifier=VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"]),
     )
     own = {"transformer_layer_config": layers, "speculators_config": method, "block_size": BLOCK, "mask_token_id": 7}
-    if algorithm == "dspark":
-        model = DSparkDraftModel(DSparkSpeculatorConfig(**own, markov_rank=8, **changes)).eval()
-    else:
-        model = DFlashDraftModel(DFlashSpeculatorConfig(**own, **changes)).eval()
+    model = DFlashDraftModel(DFlashSpeculatorConfig(**own, **changes)).eval()
     fill(model)
     if changes["draft_vocab_size"] != layers.vocab_size:
         known = torch.randperm(layers.vocab_size)[: changes["draft_vocab_size"]].sort().values
@@ -126,7 +92,7 @@ def fill(model: DFlashDraftModel) -> None:
         if parameter.ndim == 1:
             values = noise / 4 + (0 if name.endswith("bias") else 1)
         else:
-            values = 2 * noise if "embed" in name or "markov_w1" in name else noise / parameter.shape[1] ** 0.5
+            values = 2 * noise if "embed" in name else noise / parameter.shape[1] ** 0.5
         parameter.data = values.half().float()
 
 
@@ -136,10 +102,10 @@ def run(model: DFlashDraftModel, states: torch.Tensor, tokens: torch.Tensor) -> 
     given: list[torch.Tensor] = []
 
     def metrics(logits: torch.Tensor, targets: torch.Tensor, *others: Any, **options: Any) -> tuple[torch.Tensor, dict]:
-        given.extend([logits, *others[:1]] if model.config.speculators_model_type == "dspark" else [logits])
+        given.append(logits)
         return logits.sum(), {}
 
-    dflash_core.compute_metrics = dspark_core.compute_metrics = metrics
+    dflash_core.compute_metrics = metrics
     model(
         torch.cat(list(states), dim=-1)[None],
         tokens[None],
@@ -148,10 +114,7 @@ def run(model: DFlashDraftModel, states: torch.Tensor, tokens: torch.Tensor) -> 
         torch.zeros(1, NUM_TOKENS, dtype=torch.long),
         max_anchors=NUM_TOKENS - BLOCK,
     )
-    found = {"logits": given[0].reshape(NUM_TOKENS - BLOCK, BLOCK, -1).clone()}
-    if len(given) > 1 and given[1] is not None:
-        found["confidence"] = given[1].reshape(NUM_TOKENS - BLOCK, BLOCK).clone()
-    return found
+    return {"logits": given[0].reshape(NUM_TOKENS - BLOCK, BLOCK, -1).clone()}
 
 
 if __name__ == "__main__":

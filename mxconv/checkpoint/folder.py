@@ -21,7 +21,7 @@ from mxconv.errors import CheckpointError
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 LEGACY_FILE = "pytorch_model.bin"
-HEADS_FILES = ("medusa_lm_head.pt", "hydra_lm_head.pt")
+HEADS_FILE = "medusa_lm_head.pt"
 LEGACY_INDEX_FILE = "pytorch_model.bin.index.json"
 SUFFIXES = (".safetensors", ".bin", ".gguf")
 PACKAGE_FILE = "mxconv.json"  # the manifest of a package
@@ -122,9 +122,7 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
         )
     if LEGACY_INDEX_FILE in names and LEGACY_FILE not in names:
         return _from_index(root, LEGACY_INDEX_FILE, is_legacy=True)
-    if LEGACY_FILE in names:
-        return Weights((LEGACY_FILE,), is_legacy=True)
-    for file in HEADS_FILES:
+    for file in (LEGACY_FILE, HEADS_FILE):
         if file in names:
             return Weights((file,), is_legacy=True)
     if any(is_adapter_file(name) for name in names):

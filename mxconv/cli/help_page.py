@@ -11,12 +11,11 @@ from typer.core import TyperCommand
 FIRST, LOAD = "Options", "Load and limits"
 GROUPS = {
     "Prompts and answers": "stop template_var json_schema regex grammar special_tokens_in_content",
-    "Drafts": "draft levels tree num_draft_tokens confidence accept draft_weights calibration_tokens head_screen "
-    "draft_vocabulary draft_vocabulary_texts",
+    "Drafts": "draft levels tree num_draft_tokens confidence accept draft_weights calibration_tokens head_screen",
     "Sampling": "temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty logit_bias seed",
     "Format": "scale_rule lm_head skip outliers segments residual_bits on_nonfinite max_shard_bytes",
     "Network": "heads inner_dim tie_weights scale_input layers block sink window past_memory random_start no_feedback "
-    "spacing draft_vocab_size hidden_size intermediate_size",
+    "draft_vocab_size hidden_size intermediate_size",
     "Training": "loss batch_tokens length learning_rate mixed_precision save_every",
     LOAD: "batch kv_bytes max_sequences max_queue max_prompt_tokens max_body_bytes timeout tokens context",
     "Measurement": "check stats trace samples ablation activations out_features in_features",

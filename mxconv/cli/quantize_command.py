@@ -74,8 +74,8 @@ def quantize(
         list[str] | None,
         typer.Option(
             help="A further level, outermost first: checkpoint:PATH, package:PATH, layer-skip:LAYERS, "
-            "swift, early-exit, streaming, retrieval, int8-kv, fewer-experts:NUMBER, speculator:PATH, medusa:PATH, "
-            "hydra:PATH, spire:PATH, eagle3:PATH, p-eagle:PATH, dflash:PATH, gemma4-assistant:PATH, mtp, "
+            "swift, early-exit, streaming, retrieval, fewer-experts:NUMBER, speculator:PATH, medusa:PATH, "
+            "spire:PATH, eagle3:PATH, dflash:PATH, gemma4-assistant:PATH, mtp, "
             "prompt-lookup, ngram:TABLE, each [,num_draft_tokens=N,confidence=P]. "
             "Repeatable.",
             autocompletion=drafts,
@@ -105,16 +105,6 @@ def quantize(
             help="Let a small matrix, made by --calibrate, choose which rows of a large output head the draft reads.",
         ),
     ] = True,
-    draft_vocabulary: Annotated[
-        int | None,
-        typer.Option(help="Tokens that the 4-bit draft and views of the target choose from; all by default."),
-    ] = None,
-    draft_vocabulary_texts: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Plain text, or .jsonl with `text` or `prompt`, whose most frequent tokens these are. Repeatable."
-        ),
-    ] = None,
     revision: Revision = None,
     max_shard_bytes: Annotated[int, size_option("Size of the largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
@@ -149,8 +139,6 @@ def quantize(
             calibration_tokens=calibration_tokens,
             head_screen=head_screen,
             draft_weights=None if draft_weights is None else str(draft_weights),
-            draft_vocabulary=draft_vocabulary,
-            draft_vocabulary_texts=tuple(draft_vocabulary_texts or ()),
             max_shard_bytes=max_shard_bytes,
             num_threads=usable_processors() if threads is None else threads,
             memory_bytes=memory,

@@ -1,4 +1,4 @@
-"""`mxconv train speculator`, `spire`, `eagle3`, `dflash`, `draft` and `self-draft`: drafts by gradient descent.
+"""`mxconv train speculator`, `spire`, `eagle3`, `draft` and `self-draft`: drafts by gradient descent.
 
 A run that was killed goes on with the same command; under `torchrun` processes share every batch.
 """
@@ -124,41 +124,6 @@ def eagle3(
     layers = layers_for(training.config.num_hidden_layers)
     values = config_for(read_json_object(target / "config.json", unique_keys=False), layers, len(known), block)
     training.run(lambda frozen: Eagle3Task(values, frozen, known, block, training.dtype), f"{block} {values}")
-
-
-@grouped
-def dflash(
-    texts: Texts,
-    *,
-    target: Target,
-    output: OutputFolder,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of its own, which begin as the target's last ones.")] = 2,
-    block: Annotated[int, typer.Option(min=2, max=64, help="Rows of a block, one more than it drafts.")] = 8,
-    spacing: Annotated[int, typer.Option(min=1, help="Tokens of a text for each block drafted in training.")] = 2,
-    draft_vocab_size: DraftVocabSize = None,
-    schedule: Schedule,
-) -> None:
-    """Train a DFlash head.
-
-    It drafts a block in one pass over masks and three of the target's states. A run that was killed goes on with the
-    same command. Source: arXiv 2602.06036.
-    """
-    from mxconv.checkpoint.regular_file import read_json_object
-    from mxconv.drafts.readers.dflash_config import config_for
-    from mxconv.drafts.readers.eagle3_config import layers_for
-    from mxconv.errors import MxconvError
-    from mxconv.train.dflash_training import DflashTask
-    from mxconv.train.windows import token_counts
-
-    training = Training(texts, target, output, schedule, least_length=block)
-    model = training.config
-    if layers > model.num_hidden_layers:
-        raise MxconvError(f"--layers {layers}: the target has {model.num_hidden_layers}; at most so many are required.")
-    known = _known_tokens(training, draft_vocab_size)
-    mask = int(token_counts((stage.windows for stage in training.stages), model.vocab_size).argmin())  # the rarest
-    theirs = read_json_object(target / "config.json", unique_keys=False)
-    values = config_for(theirs, layers_for(model.num_hidden_layers), layers, block, len(known), mask)
-    training.run(lambda frozen: DflashTask(values, frozen, known, spacing, training.dtype), f"{spacing} {values}")
 
 
 def _known_tokens(training: Training, count: int | None) -> "I64":

@@ -129,20 +129,6 @@ def unpack_scales(packed: NDArray[Scalar]) -> NDArray[Scalar]:
     return np.ascontiguousarray(packed.transpose(0, 2, 1)).reshape(row_tiles * TILE_ROWS, num_blocks)
 
 
-def gather_rows(tiles: NDArray[Scalar], rows: NDArray[np.integer]) -> NDArray[Scalar]:
-    """Tiles of some rows of a matrix, in their order, zeros below them: a copy.
-
-    (row tiles, n, 16 * width) -> (num_rows / 16 rounded up, n, 16 * width), `width` elements a row side by side:
-    nibbles, quads and scales alike.
-    """
-    row_tiles, length, size = tiles.shape
-    found = tiles.reshape(row_tiles, length, TILE_ROWS, -1)[rows // TILE_ROWS, :, rows % TILE_ROWS]
-    gathered = np.zeros((padded(len(rows), TILE_ROWS), *found.shape[1:]), tiles.dtype)
-    gathered[: len(rows)] = found
-    by_tile = gathered.reshape(-1, TILE_ROWS, *found.shape[1:]).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(by_tile).reshape(-1, length, size)
-
-
 def pack_pairs(codes: U8) -> U8:
     """(rows, columns) codes 0..15 -> (rows, columns / 2) bytes as others pack them, the even column in bits 3..0."""
     return codes[:, 0::2] | np.left_shift(codes[:, 1::2], 4, dtype=np.uint8)

@@ -6,7 +6,6 @@ from mxconv.conversion.drafts import level_of
 from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.drafts.kind import DEFAULT_BSFP_CONFIDENCE
-from mxconv.package.draft_vocabulary import VOCABULARY_FILE
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.level_record import LevelRecord, PlainRecord
 from mxconv.package.manifest import (
@@ -75,10 +74,7 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
     sources = [relative_name(path, preparation.checkpoint) for path in preparation.checkpoint.weight_files]
     linked = sources if preparation.links_target else []
     is_bsfp = options.codec == "bsfp"
-    chosen = preparation.vocabulary
-    vocabulary = None if chosen is None else chosen.record
     screen = None if preparation.screen is None else preparation.screen.record
-    limits = [name for name, limit in ((VOCABULARY_FILE, vocabulary), (SCREEN_FILE, screen)) if limit is not None]
     target = PlainRecord(
         name="target",
         kind="target",
@@ -92,15 +88,14 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
         kind="self-draft",
         codec=options.codec,
         location="package",
-        files=own + limits,
+        files=own + ([] if screen is None else [SCREEN_FILE]),
         shares=["weights", "kv_cache", "tokenizer"],
         num_draft_tokens=DEFAULT_NUM_DRAFT_TOKENS,
         confidence=DEFAULT_BSFP_CONFIDENCE if is_bsfp else DEFAULT_CONFIDENCE,
-        vocabulary=vocabulary,
         screen=screen,
     )
     models = [
-        level_of(draft, draft_folder(number, draft), options.codec, vocabulary)
+        level_of(draft, draft_folder(number, draft), options.codec)
         for number, draft in enumerate(preparation.drafts, 1)
     ]
     return [target, draft, *models]

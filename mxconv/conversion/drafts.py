@@ -10,20 +10,16 @@ from mxconv.conversion.options import Codec
 from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget
 from mxconv.drafts.kinds import ALL, KINDS
 from mxconv.drafts.reader_kind import ReaderKind
-from mxconv.drafts.target_views import TargetView
 from mxconv.errors import MxconvError
-from mxconv.package.level_record import LevelRecord, VocabularyRecord
+from mxconv.package.level_record import LevelRecord
 from mxconv.package.staging import PlacedFile
 
 
-def level_of(
-    draft: OpenedDraft, folder: str, own_codec: Codec, vocabulary: VocabularyRecord | None = None
-) -> LevelRecord:
-    """The level that a draft becomes, with its files in `folder`; views of the target choose from the vocabulary."""
+def level_of(draft: OpenedDraft, folder: str, own_codec: Codec) -> LevelRecord:
+    """The level that a draft becomes, with its files in `folder`."""
     kind = KINDS[draft.spec.kind]
     codec, path = kind.codec_in(draft, own_codec), kind.path_in(folder, draft)
-    record = kind.record(draft.spec, draft.name, codec, path, draft.same_tokenizer)
-    return record.model_copy(update={"vocabulary": vocabulary}) if isinstance(kind, TargetView) else record
+    return kind.record(draft.spec, draft.name, codec, path, draft.same_tokenizer)
 
 
 def placed_files(draft: OpenedDraft, folder: str) -> list[PlacedFile]:

@@ -1,7 +1,6 @@
 """The options of a conversion."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule
@@ -34,8 +33,6 @@ class QuantizeOptions:
     calibrate: tuple[str, ...] = ()  # files of texts or prompts: such a file is made by them, see calibrate.py
     calibration_tokens: int = DEFAULT_CALIBRATION_TOKENS  # of these texts, at most
     head_screen: bool = True  # whether the draft's output head gets the screen that a draft file or calibrate brings
-    draft_vocabulary: int | None = None  # tokens that drafts of the target's own weights choose from; None: all
-    draft_vocabulary_texts: tuple[Path, ...] = ()  # in which they are counted
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
     links_target: bool = True  # an included target: the source's own files, where they can be
     num_threads: int = 1
@@ -63,11 +60,6 @@ class QuantizeOptions:
         for name, least in (("max_shard_bytes", 1), ("num_threads", 1), ("calibration_tokens", 256)):
             if getattr(self, name) < least:
                 raise MxconvError(f"{_flag(name)}: {getattr(self, name)}; at least {least} is required.")
-        if (self.draft_vocabulary is None) != (not self.draft_vocabulary_texts):
-            raise MxconvError(
-                f"--draft-vocabulary: {self.draft_vocabulary} with {len(self.draft_vocabulary_texts)} of "
-                "--draft-vocabulary-texts; a number of tokens and texts to count them in are required. Give both."
-            )
         other: Codec = "mxfp4" if self.codec == "bsfp" else "bsfp"
         foreign: dict[Codec, dict[str, tuple[object, ...]]] = {  # options of a codec, and what they are with the other
             "mxfp4": {

@@ -31,10 +31,9 @@ EMBEDDINGS = (
     "*wte.weight",
     "*wpe.weight",
     "speculator.emb.*",
-    "input_embed_fn.weight",
 )
 # never a head too
-LOOKED_UP = ("*embed_tokens_per_layer.weight", "*wpe.weight", "speculator.emb.*", "input_embed_fn.weight")
+LOOKED_UP = ("*embed_tokens_per_layer.weight", "*wpe.weight", "speculator.emb.*")
 HEADS = ("lm_head.weight", "*.lm_head.weight", "embed_out.weight")
 ROUTERS = (
     "*.mlp.gate.weight",

@@ -9,7 +9,6 @@ from mxconv.arch.families.registry import describe_values
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.draft_file import DraftFile
 from mxconv.conversion.drafts import open_drafts
-from mxconv.conversion.frequent_tokens import FrequentTokens, frequent_tokens
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
@@ -17,7 +16,6 @@ from mxconv.conversion.worker_memory import fit_slices, worker_bytes
 from mxconv.drafts.kind import OpenedDraft
 from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
-from mxconv.package.draft_vocabulary import VOCABULARY_FILE
 from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
@@ -44,7 +42,6 @@ class Preparation:
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
     to_store: bool  # goes the package
     draft_file: DraftFile | None = None  # that gave some surveys their codes
-    vocabulary: FrequentTokens | None = None  # of its drafts
     screen: HeadScreen | None = None  # of its 4-bit draft
 
     @property
@@ -114,10 +111,6 @@ def prepare(
     plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, to_store or checkpoint.is_on_store)
     derived_files = _with_dtype(checkpoint.derive_files(), options.dtype)
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
-    vocabulary = None
-    if options.draft_vocabulary is not None:
-        texts = options.draft_vocabulary_texts
-        vocabulary = frequent_tokens(checkpoint, texts, options.draft_vocabulary, progress)
     is_safetensors = checkpoint.container == "safetensors"
     must_store = not is_safetensors or any(plan.is_cast for plan in plans)
     if must_store and record.target == "reference":
@@ -139,7 +132,7 @@ def prepare(
     if draft_file is not None:
         surveys = draft_file.give(surveys)
     screen = None
-    if draft_file is not None and draft_file.has_screen and options.head_screen and vocabulary is None:
+    if draft_file is not None and draft_file.has_screen and options.head_screen:
         described = describe_values(checkpoint.config or {})
         screen = draft_file.screen((described.vocab_size, described.hidden_size))
     layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
@@ -155,7 +148,6 @@ def prepare(
         stores_target,
         to_store,
         draft_file,
-        vocabulary,
         screen,
     )
     check_names(checkpoint, layout, drafts, preparation.links_target)
@@ -222,7 +214,7 @@ def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: list[Opened
         CheckpointError: a name in the source is one that we write, or none that a manifest may hold.
         MxconvError: the same for a draft.
     """
-    ours = {FILE_NAME, VOCABULARY_FILE, SCREEN_FILE, *layout.indexes, *(shard.file_name for shard in layout.shards)}
+    ours = {FILE_NAME, SCREEN_FILE, *layout.indexes, *(shard.file_name for shard in layout.shards)}
     weights = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
     for path in [*weights, *checkpoint.companion_files]:
         name = path.relative_to(checkpoint.root).as_posix()

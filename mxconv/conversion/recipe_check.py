@@ -9,7 +9,6 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import relative_name
 from mxconv.errors import PackageError
-from mxconv.package.draft_vocabulary import VOCABULARY_FILE
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.recipe import Recipe, is_further, manifest_recipe, tensor_check
@@ -124,19 +123,15 @@ class RecipeCheck:
     def _free_members(self, manifest: Manifest) -> dict[str, Any]:
         """The members of the recipe's manifest that no source decides: names, what others measured, further drafts."""
         package = self.recipe.package
-        given, made, draft = package.draft_weights, manifest.draft_weights, manifest.levels[1]
+        given, made = package.draft_weights, manifest.draft_weights
         if given is not None and made is not None:
             given = given.model_copy(update={"tensors": made.tensors})
-        vocabulary = package.levels[1].vocabulary if len(package.levels) > 1 else None
-        if vocabulary is not None:
-            files = [*draft.files, VOCABULARY_FILE]
-            draft = draft.model_copy(update={"vocabulary": vocabulary, "files": files})
         return {
             "created_by": package.created_by,
             "files": package.files,  # compared, and in an order of their own
             "source": manifest.source.model_copy(update={"id": package.source.id, "commit": package.source.commit}),
             "draft_weights": given,
-            "levels": [manifest.levels[0], draft, *package.levels[2:]],
+            "levels": [*manifest.levels[:2], *package.levels[2:]],
             "certificate": package.certificate,
             "evaluation": package.evaluation,
             "tuned": package.tuned,

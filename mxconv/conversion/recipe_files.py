@@ -1,4 +1,4 @@
-"""The recipe of a package with the files that no source gives: other drafts, a draft vocabulary, given codes."""
+"""The recipe of a package with the files that no source gives: other drafts, given codes."""
 
 import shutil
 from pathlib import Path

@@ -1,12 +1,12 @@
-"""A DFlash or DSpark head, in the format of the `speculators` package: `dflash:PATH_OR_ID`.
+"""A DFlash head, in the format of the `speculators` package: `dflash:PATH_OR_ID`.
 
 A few layers over a block: the context's last token, and a mask for each token after it. Every row sees the whole block
 and, as keys and values, what a fusion makes of the target's states of all tokens before, so that one pass proposes all
-tokens at once. DSpark's Markov head then lets each depend on the one before.
+tokens at once.
 
 Source:
-    Chen, Liang and Liu, "DFlash: Block Diffusion for Flash Speculative Decoding" (arXiv 2602.06036); DSpark (arXiv
-    2607.05147). Norms, positions and masks: DFlashDraftModel of vllm-project/speculators 0.9.
+    Chen, Liang and Liu, "DFlash: Block Diffusion for Flash Speculative Decoding" (arXiv 2602.06036).
+    Norms, positions and masks: DFlashDraftModel of vllm-project/speculators 0.9.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 
 from mxconv.arrays import F32, I64
-from mxconv.drafts.eagle3 import target_tokens
+from mxconv.drafts.eagle3 import among_all, target_tokens
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.dflash_config import DflashConfig
-from mxconv.drafts.readers.dflash_heads import ConfidenceHead, MarkovHead
 from mxconv.drafts.readers.feature_draft import num_shared
 from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
-from mxconv.engine.decoder import Decoder, among_all
+from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.matrices import Matrices
@@ -88,8 +87,6 @@ class Dflash(Reader):
             self.head = target.head
         else:
             self.head = own.matrix(HEAD, len(tokens), size)
-        self.markov = MarkovHead(config, own) if config.markov_rank else None
-        self.confidence = None if config.confidence == "none" else ConfidenceHead(config, own)
 
     def new_cache(self) -> KVCache:
         """An empty cache for the keys and values of one text."""
@@ -123,7 +120,7 @@ def _attention(layer: Layer) -> WeightedAttention:
 
 
 class DflashDraft(ReadingDraft):
-    """Proposes a block by one pass. In a tree, the nodes of a depth differ by what the Markov head adds alone."""
+    """Proposes a block by one pass; all nodes of a depth of a tree have the same guesses after them."""
 
     def __init__(self, head: Dflash, listener: Listener) -> None:
         super().__init__(head.reads, listener)
@@ -131,9 +128,7 @@ class DflashDraft(ReadingDraft):
         self._knows_any = bool((head.tokens < listener.vocab_size).any())
         self._cache = head.new_cache()
         self._numbers: I64 = np.empty(0, np.int64)  # of the states that the cache was made of
-        self._hidden = self._logits = np.empty((0, 0), np.float32)  # of the block's rows that are wanted
-        self._memory: F32 = np.empty((0, 0), np.float32)  # of the Markov head after the context; then, a row each
-        self._chance: float | None = None  # by the confidence head, of the last row
+        self._logits: F32 = np.empty((0, 0), np.float32)  # of the block's rows that are wanted, of the head's tokens
 
     def most_tokens(self, context: Sequence[int]) -> int:
         can_read = (
@@ -156,37 +151,17 @@ class DflashDraft(ReadingDraft):
                 head.read(states.read(head.reads, start, length), self._cache)
             self._numbers = numbers
             block, first = head.block(context[-1], self._cache), head.config.first_row
-            self._hidden = block[first : first + self.num_wanted]
-            self._logits = head.head.multiply(self._hidden)[:, : len(head.tokens)]
-            if head.markov is not None:
-                self._memory = np.zeros((1, head.markov.rank), np.float32)
-                if first:  # the row of the context's last token, which chooses none
-                    _, self._memory = head.markov.step(head.markov.embedded(context[-1:]), block[:1], self._memory)
-            return self._after(context[-1:], [0], 0)
+            self._logits = head.head.multiply(block[first : first + self.num_wanted])[:, : len(head.tokens)]
+        return self._at_depth(0, 1)
 
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
-        above = [parent + 1 for parent in tree.parents[tree.num_cached :]]
-        begin = self.statistics.clock()
-        with np.errstate(over="ignore", invalid="ignore"):
-            logits = self._after(tokens, above, tree.depths[tree.num_cached] + 1)
-        self.statistics.seconds += self.statistics.clock() - begin
-        return logits
+        return self._at_depth(tree.depths[tree.num_cached] + 1, len(tokens))
 
-    def own_chance(self, logits: F32, position: int) -> float:
-        return super().own_chance(logits, position) if self._chance is None else self._chance
-
-    def _after(self, tokens: Sequence[int], above: Sequence[int], depth: int) -> F32:
-        """The logits (n, vocab_size) that choose the tokens after some of a depth, whose parents' rows are `above`."""
-        head, places = self._head, [depth] * len(tokens)
-        hidden, logits, embedded = self._hidden[places], self._logits[places], None
-        if head.markov is not None:
-            embedded = head.markov.embedded(tokens)
-            made, memory = head.markov.step(embedded, hidden, self._memory[above])
-            self._memory = np.concatenate([self._memory, memory])
-            logits = logits + head.markov.output.multiply(made)
-        if head.confidence is not None:
-            self._chance = float(head.confidence.chances(hidden, embedded)[-1])
-        return among_all(logits, head.tokens, head.config.vocab_size)[:, : self.listener.vocab_size]
+    def _at_depth(self, depth: int, num_rows: int) -> F32:
+        """The logits (num_rows, vocab_size), all alike, that choose the tokens after nodes of a depth."""
+        head = self._head
+        row = among_all(self._logits[depth][None], head.tokens, head.config.vocab_size)
+        return np.repeat(row[:, : self.listener.vocab_size], num_rows, axis=0)
 
 
 class DflashKind(ReaderKind):

@@ -21,7 +21,7 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
-from mxconv.engine.decoder import Decoder, among_all
+from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.paired_layers import EMBEDDING, PairedLayers, PairRules
@@ -76,6 +76,13 @@ def _refuse(name: str, found: str, required: str) -> NoReturn:
     raise ModelError(f"{name}: {found}; {required} required. Take the file that belongs to the head.")
 
 
+def among_all(known: F32, tokens: I64, vocab_size: int) -> F32:
+    """The logits of all tokens, (n, vocab_size), from those of some, (n, num_tokens): minus infinity for others."""
+    logits = np.full((len(known), vocab_size), -np.inf, np.float32)
+    logits[:, tokens] = known
+    return logits
+
+
 class Eagle3(FeatureReader):
     """A head that reads the states of a few layers of the target.
 
@@ -112,11 +119,7 @@ class Eagle3(FeatureReader):
         return bool((self.tokens < vocab_size).any())
 
     def fuse(self, states: F32) -> F32:
-        return self.fused([states[place] for place in self._order])
-
-    def fused(self, parts: Sequence[F32]) -> F32:
-        """(n, hidden_size) float32: features from states (n, hidden size of the target), in the fusion's order."""
-        eps = self.config.layer.rms_norm_eps
+        parts, eps = [states[place] for place in self._order], self.config.layer.rms_norm_eps
         if self._state_norms:
             parts = [rms_norm(part, norm, eps) for part, norm in zip(parts, self._state_norms, strict=True)]
         joined = np.concatenate(parts, axis=1)
@@ -147,13 +150,7 @@ class Eagle3Kind(ReaderKind):
         weights, tensors = reader_weights(folder, record, make, stack)
         weights = replace(weights, matrices={EMBEDDING: target.embedding, **weights.matrices})
         tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
-        return self.made(config, weights, tokens, layers, record.name, make)
-
-    def made(
-        self, config: Any, weights: ModelWeights, tokens: I64, layers: Sequence[int], name: str, make: Matrices
-    ) -> Eagle3:
-        """The head, from what the files hold."""
-        head = Eagle3(config, weights, tokens, layers, name)
+        head = Eagle3(config, weights, tokens, layers, record.name)
         head.grower = make.pair_grower(head.paired)
         return head
 

@@ -4,17 +4,15 @@ checkpoint:PATH_OR_ID   a 16-bit model as it is
 package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names another of its levels
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
 retrieval               its 4-bit copy over these and the pages of the cache that matter most to each token
-int8-kv                 its 4-bit copy over all of the cache, in a byte a number
 fewer-experts:NUMBER    the target, every token sent to so many experts
 mx2:FILE                the target in 2 bits, below its 4 bits or alone
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
-medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state; hydra:PATH_OR_ID: Hydra's
+medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state
 spire:PATH_OR_ID        a SPIRe draft, which reads the target's hidden states of some layers
 eagle3:PATH_OR_ID       an EAGLE-3 draft head, which reads the states of a few of the target's layers
-p-eagle:PATH_OR_ID      the same head, trained to propose all tokens in one pass
-dflash:PATH_OR_ID       a DFlash or DSpark head, which makes a block of tokens of such states in one pass
+dflash:PATH_OR_ID       a DFlash head, which makes a block of tokens of such states in one pass
 gemma4-assistant:PATH_OR_ID  the assistant of a Gemma 4, which reads its target's keys and values
 mtp                     the checkpoint's own MTP layer, which reads the target's last hidden state
 FILE.py:CLASS           a kind of somebody else's, see `plug_in.py`
@@ -26,20 +24,20 @@ from mxconv.drafts.dflash import DFLASH
 from mxconv.drafts.eagle3 import EAGLE3
 from mxconv.drafts.gemma4_assistant import GEMMA4_ASSISTANT
 from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LookUpKind, Value
-from mxconv.drafts.medusa import HYDRA, MEDUSA
+from mxconv.drafts.medusa import MEDUSA
 from mxconv.drafts.model import CHECKPOINT, PACKAGE
 from mxconv.drafts.mtp import MTP
 from mxconv.drafts.ngram import NGRAM
-from mxconv.drafts.p_eagle import P_EAGLE
 from mxconv.drafts.plug_in import load_plug_in, plug_in_names
 from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
-from mxconv.drafts.sparse_views import INT8_KV, RETRIEVAL, STREAMING
+from mxconv.drafts.sparse_views import RETRIEVAL, STREAMING
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.drafts.spire import SPIRE
 from mxconv.drafts.target_views import EARLY_EXIT, FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, SWIFT, TARGET
 from mxconv.drafts.two_bit_draft import MX2
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
+from mxconv.package.removed import REMOVED_KINDS
 
 ALL: tuple[DraftKind, ...] = (
     CHECKPOINT,
@@ -50,16 +48,13 @@ ALL: tuple[DraftKind, ...] = (
     EARLY_EXIT,
     STREAMING,
     RETRIEVAL,
-    INT8_KV,
     FEWER_EXPERTS,
     PROMPT_LOOKUP,
     NGRAM,
     SPECULATOR,
     MEDUSA,
-    HYDRA,
     SPIRE,
     EAGLE3,
-    P_EAGLE,
     DFLASH,
     GEMMA4_ASSISTANT,
     MTP,
@@ -106,7 +101,7 @@ def parse_draft(text: str) -> DraftSpec:
     """Parse a draft specification.
 
     Raises:
-        MxconvError: an unknown kind or parameter, or a value out of range.
+        MxconvError: an unknown or a removed kind, an unknown parameter, or a value out of range.
     """
     match = SPEC.fullmatch(text)
     assert match is not None, "any text fits"
@@ -114,6 +109,10 @@ def parse_draft(text: str) -> DraftSpec:
     try:
         kind = KINDS[name]
     except KeyError:
+        if name in REMOVED_KINDS:
+            raise MxconvError(
+                f"--draft {text}: kind {name!r}, which was removed; another kind is required. {REMOVED_KINDS[name]}."
+            ) from None
         known = [each.name + (f":{each.subject}" if each.subject else "") for each in ALL]
         listed = ", ".join([*known, *plug_in_names(), "FILE.py:CLASS"])
         raise MxconvError(f"--draft {text}: kind {name!r}; one of {listed} is required.") from None

@@ -55,25 +55,12 @@ class PassCost:
             codec = "bsfp-draft" if package.manifest.levels[0].codec == "bsfp" else "mxfp4"
             return cls(codec, package_bytes(package, is_draft=True), sizes, typical)
 
-    def limited(self, package: Package, record: LevelRecord) -> "PassCost":
-        """The same pass of a package's own weights with an output head of which the level reads some rows alone."""
-        if self.sizes is None:
+    def screened(self, package: Package, record: LevelRecord) -> "PassCost":
+        """The same pass of a package's own weights with an output head that has the level's screen, if there is one."""
+        if self.sizes is None or record.screen is None:
             return self
-        number = self.sizes.vocab_size
-        if record.vocabulary is not None:
-            number = record.vocabulary.num_tokens
-            head = head_bytes(package, record.kind == "self-draft", number)
-        elif record.screen is not None:
-            head = screened_bytes(package, record.screen)
-        else:
-            return self
-        return replace(
-            self,
-            num_bytes=self.num_bytes - (self.head_bytes or 0) + head,
-            sizes=replace(self.sizes, vocab_size=number),
-            whole=self.whole and replace(self.whole, vocab_size=number),
-            head_bytes=head,
-        )
+        head = screened_bytes(package, record.screen)
+        return replace(self, num_bytes=self.num_bytes - (self.head_bytes or 0) + head, head_bytes=head)
 
     def bytes_read(self, decoder: Decoder | None) -> int:
         """Bytes of weights that a pass over one token reads, of experts those that it chooses; None is no decoder."""

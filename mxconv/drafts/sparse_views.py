@@ -1,14 +1,12 @@
-"""Views that read less of the cache, by the target's 16-bit weights or by their 4-bit copy.
+"""Views that attend to a part of the cache, by the target's 16-bit weights or by their 4-bit copy.
 
 streaming:sink=4,window=252
                        the first and the last positions alone: StreamingLLM (arXiv 2309.17453); as a draft MagicDec
                        (arXiv 2408.11049)
 retrieval:pages=16     beside them the pages of the cache whose keys may score highest: TriForce (arXiv 2404.11912),
                        chosen anew for each token, as in Quest (arXiv 2406.10774)
-int8-kv                everything, whole pages in a copy of a byte a number: QuantSpec (arXiv 2502.10424), whose draft
-                       reads 4 of the 8 bits to which it rounds the target's cache
 
-`bits=4` or `bits=16` says whose weights. Exact attention to all stays with the target, which reads the same cache.
+`bits=4` or `bits=16` says whose weights. Attention to everything stays with the target, which reads the same cache.
 """
 
 from dataclasses import replace
@@ -19,9 +17,9 @@ from mxconv.drafts.kind import CACHE, DraftSpec, LevelCodec, OpenedDraft, Parame
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.target_views import MOST_POSITIONS, SELF_DRAFT, TargetView
 from mxconv.engine.kv_pages import PAGE
-from mxconv.engine.sight import LEAST_RETRIEVING, SinkWindow
+from mxconv.engine.sight import LEAST_RETRIEVING
 from mxconv.errors import ModelError, PackageError
-from mxconv.package.level_record import LevelRecord, PlainRecord, RetrievalRecord, StreamingRecord
+from mxconv.package.level_record import LevelRecord, RetrievalRecord, StreamingRecord
 from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import LoadedLevel
 
@@ -68,9 +66,6 @@ class Streaming(TargetView):
         assert copy.sizes is not None, "a model"
         return replace(copy, sizes=self.sizes(record, copy.sizes), typical=None)
 
-    def sight(self, record: LevelRecord) -> SinkWindow | None:
-        return SinkWindow(record.sink, record.window, record.pages or 0)
-
     def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
         seen = record.sink + record.window + PAGE * (record.pages or 0)
         return whole.with_windows([seen if window is None else min(window, seen) for window in whole.windows])
@@ -90,22 +85,6 @@ class Retrieval(Streaming):
     )
 
 
-class Int8Kv(Streaming):
-    """It attends to everything that the target does."""
-
-    name = "int8-kv"
-    record_type = PlainRecord
-    parameters = (Parameter("bits", choices=(4, 16), default=4), CACHE)
-
-    def sight(self, record: LevelRecord) -> SinkWindow | None:
-        return SinkWindow(0, MOST_POSITIONS, in_bytes=True)
-
-    def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
-        """Half of what a cache of 16 bits is read of."""
-        mixers = tuple(replace(count, kv_values=count.kv_values // 2) for count in whole.mixers)
-        return replace(whole, mixers=mixers)
-
-
 def _copy_of(package: Package) -> LevelRecord:
     """The 4-bit level of a package.
 
@@ -118,4 +97,4 @@ def _copy_of(package: Package) -> LevelRecord:
     raise PackageError(f"{package.root}: no 4-bit level; a draft of 4 bits needs one. Add bits=16.")
 
 
-STREAMING, RETRIEVAL, INT8_KV = Streaming(), Retrieval(), Int8Kv()
+STREAMING, RETRIEVAL = Streaming(), Retrieval()

@@ -17,7 +17,6 @@ from mxconv.engine.experts import check_fewer
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import ModelWeights
-from mxconv.package.draft_vocabulary import read_draft_vocabulary
 from mxconv.package.level_record import (
     FewerExpertsRecord,
     LayerSkipRecord,
@@ -52,32 +51,19 @@ class SelfDraft(ModelKind):
     def weights(self, record: LevelRecord, place: Path | None, run: Run) -> ModelWeights:
         """The weights of the level, with the screen of its output head where it has one."""
         weights = run.own.four_bits(record.name, with_target=bool(run.levels))
-        if record.screen is not None and record.vocabulary is None and run.levels:
+        if record.screen is not None and run.levels:
             weights = run.own.screened(weights, record, run.target.head)
         return weights
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
-        made = run.matrices.decoder(run.own.config, self.weights(record, place, run), record.name)
-        decoder = limited(made, record, run)
+        decoder = run.matrices.decoder(run.own.config, self.weights(record, place, run), record.name)
         if run.levels and any(layer.skips_attention for layer in run.target.layers):  # keys that nobody writes
             record = record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})
         return LoadedLevel(record, decoder, run.tokenizer, kind=self)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         cost = PassCost.of_package(package, record)
-        return cost if target is None else cost.limited(package, record)
-
-
-def limited(decoder: Decoder, record: LevelRecord, run: Run) -> Decoder:
-    """The decoder of a level, its output head limited to the level's vocabulary unless it is the run's first level.
-
-    Raises:
-        PackageError: the vocabulary is damaged.
-    """
-    if record.vocabulary is None or not run.levels:
-        return decoder
-    tokens = read_draft_vocabulary(run.package, record, decoder.config.vocab_size)
-    return decoder.with_head(run.own.head_rows(decoder.head, tokens, record.kind == "self-draft"), tokens)
+        return cost if target is None else cost.screened(package, record)
 
 
 class TargetView(ModelKind):
@@ -90,10 +76,6 @@ class TargetView(ModelKind):
             ModelError: a model of `num_layers` does not have them.
         """
         return Skipped()
-
-    def sight(self, record: LevelRecord) -> SinkWindow | None:
-        """What the level attends to; None is what the target does."""
-        return None
 
     def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
         """The sizes of the level, from the target's."""
@@ -122,7 +104,7 @@ class TargetView(ModelKind):
             whole = run.target
         else:
             whole = run.matrices.decoder(run.own.config, run.own.sixteen_bits, "target")
-        return LoadedLevel(record, limited(self.of_decoder(whole, record), record, run), run.tokenizer, kind=self)
+        return LoadedLevel(record, self.of_decoder(whole, record), run.tokenizer, kind=self)
 
     def of_decoder(self, whole: Decoder, record: LevelRecord) -> Decoder:
         """The view of a decoder; where that is a view itself, what it lacks is left out too.
@@ -132,14 +114,16 @@ class TargetView(ModelKind):
         """
         own, above = self.left_out(record, whole.config.num_hidden_layers), skipped_parts(whole)
         skipped = Skipped(own.attention | above.attention, own.mlp | above.mlp)
-        return whole.variant(skipped, self.sight(record) or whole.sink_window, record.name, record.experts)
+        seen = whole.sink_window
+        if record.window is not None:
+            seen = SinkWindow(record.sink, record.window, record.pages or 0)
+        return whole.variant(skipped, seen, record.name, record.experts)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         target = target or PassCost.of_package(package, package.manifest.levels[0])
         assert target.sizes is not None, "a target is a model"
         whole = target.whole or target.sizes
-        view = replace(target, sizes=self.sizes(record, target.sizes), whole=whole, typical=None)
-        return view.limited(package, record)
+        return replace(target, sizes=self.sizes(record, target.sizes), whole=whole, typical=None)
 
 
 class LayerSkip(TargetView):
@@ -192,7 +176,7 @@ class EarlyExit(TargetView):
     def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
         count = target.config.num_hidden_layers
         exits = [Skipped.exit_after(kept, count) for kept in range(1, max(count, 2))]
-        return Variants(loaded.record, target, exits, head_of=loaded.decoder)
+        return Variants(loaded.record, target, exits)
 
 
 class Swift(TargetView):
@@ -207,7 +191,7 @@ class Swift(TargetView):
 
     def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
         first = self.left_out(loaded.record, target.config.num_hidden_layers)
-        return Variants(loaded.record, target, [first], len(first), loaded.decoder)
+        return Variants(loaded.record, target, [first], len(first))
 
 
 TARGET, SELF_DRAFT = Target(), SelfDraft()

@@ -1,6 +1,6 @@
 """The target in two bits, from a file beside its 4-bit copy: `mx2:FILE`, which `mxconv train mx2` wrote.
 
-It drafts alone, or below the 4-bit level, whose output head, screen and vocabulary it takes. Like that one it reads the
+It drafts alone, or below the 4-bit level, whose output head, and screen it takes. Like that one it reads the
 target's keys and values.
 """
 
@@ -48,7 +48,7 @@ class TwoBitDraft(SelfDraft):
                 "the package's own weights. Name another level first, or leave it out."
             )
         own = _four_bits(run.package)
-        record = record.model_copy(update={"screen": own.screen, "vocabulary": own.vocabulary})
+        record = record.model_copy(update={"screen": own.screen})
         return replace(super().load(record, place, run), folder=place)
 
     def weights(self, record: LevelRecord, place: Path | None, run: Run) -> ModelWeights:

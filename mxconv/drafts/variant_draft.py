@@ -62,15 +62,11 @@ class PartChoice:
         parts: bytes of the target's parts.
         first: the sets to begin with, at least one.
         most_parts: of a further set, which a search finds; 0 where there are only the first ones.
-        whole: bytes of a pass of the target; None where `parts` are all of them.
     """
 
-    def __init__(
-        self, parts: PartBytes, first: Sequence[Skipped], most_parts: int = 0, whole: float | None = None
-    ) -> None:
+    def __init__(self, parts: PartBytes, first: Sequence[Skipped], most_parts: int = 0) -> None:
         self.num_studies = 0
         self._bytes = parts
-        self._whole = parts.total() if whole is None else whole
         self._most_parts = most_parts
         self._random = np.random.default_rng(0)
         self._known = {skipped: Chance(self.share(skipped), weight=2.0) for skipped in first}
@@ -80,7 +76,7 @@ class PartChoice:
 
     def share(self, skipped: Skipped) -> float:
         """Bytes of a pass without some parts, as a share of those of the whole target."""
-        return self._bytes.total(skipped) / self._whole
+        return self._bytes.total(skipped) / self._bytes.total()
 
     @property
     def best(self) -> Skipped:
@@ -224,29 +220,20 @@ class Variants:
 
     Args:
         first: the sets to begin with, as `PartChoice` takes them and `most_parts`.
-        head_of: a view of the target with the output head of all variants; None is the target's own.
 
     Raises:
         ModelError: the level does not share the target's cache.
     """
 
-    def __init__(
-        self,
-        record: LevelRecord,
-        target: Decoder,
-        first: Sequence[Skipped],
-        most_parts: int = 0,
-        head_of: Decoder | None = None,
-    ) -> None:
+    def __init__(self, record: LevelRecord, target: Decoder, first: Sequence[Skipped], most_parts: int = 0) -> None:
         if "kv_cache" not in record.shares:
             raise ModelError(
                 f"level {record.name}: {record.kind} with a cache of its own; its layers change, so it must read "
                 "the target's keys and values. Leave it out, or use layer-skip, where the target's are out of reach."
             )
-        view = head_of or target
-        self.choice = PartChoice(PartBytes.of(view), first, most_parts, PartBytes.of(target).total())
+        self.choice = PartChoice(PartBytes.of(target), first, most_parts)
         self.budget = StudyBudget()
-        self.decoder = lru_cache(MOST_VARIANTS)(lambda skipped: view.variant(skipped, name=record.name))
+        self.decoder = lru_cache(MOST_VARIANTS)(lambda skipped: target.variant(skipped, name=record.name))
 
     def of_text(self, level: ModelDraft) -> "VariantDraft":
         """The draft of one text."""

@@ -14,7 +14,6 @@ from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.activations import row_sigmoid
 from mxconv.engine.forest import SequenceRows, spans
 from mxconv.engine.kv_pages import PAGE
-from mxconv.engine.page_copies import read_in_bytes
 from mxconv.engine.rope import Positions, RotaryEmbedding, rotate
 from mxconv.engine.sight import SinkWindow, seen_by
 from mxconv.engine.weights import CheckedWeights, Projection, WeightedNorm, WeightedPart
@@ -192,10 +191,7 @@ class WeightedAttention(WeightedPart):
                 mixed[span] = attend_together(queries[span], keys_seen, values_seen, is_seen, **options)
                 continue
             for row, places in enumerate(seen, span.start):
-                kept = self._read(rows, places)
-                if sink_window is not None and sink_window.in_bytes:
-                    kept = read_in_bytes(*kept)
-                mixed[row] = attend(queries[row], *kept, **options)
+                mixed[row] = attend(queries[row], *self._read(rows, places), **options)
         if gate is not None:
             for row, above in zip(mixed, gate, strict=True):
                 row *= row_sigmoid(above)

@@ -10,10 +10,35 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I32, I64
 from mxconv.engine.kv_pages import PAGE, Kept, KvDtype
 from mxconv.engine.kv_pool import KVPool
-from mxconv.engine.page_copies import PageCopies
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, PoolFull
+
+
+class KeyRanges:
+    """The greatest and the least of each number of the keys of a sequence's pages, by which drafts retrieve pages.
+
+    Passes of drafts that retrieve fill them in, of pages that are whole, so that no page is read twice for them.
+    """
+
+    def __init__(self) -> None:
+        self.num_pages = 0  # whose ranges are known, the first ones
+        self._values: F32 = np.empty((0, 0, 2, 0, 0), np.float32)
+
+    def array(self, cache: "KVCache") -> F32:
+        """(attending layers, num_key_value_heads, 2, head_dim, pages), with room for all pages of the cache."""
+        layers, _, heads, _, size = cache.pool.slabs.page_shape
+        room = cache.capacity // PAGE
+        if self._values.shape[-1] < room:
+            grown = np.empty((layers, heads, 2, size, max(room, 2 * self.num_pages)), np.float32)
+            if self.num_pages:
+                grown[..., : self.num_pages] = self._values[..., : self.num_pages]
+            self._values = grown
+        return self._values
+
+    def cut(self, length: int) -> None:
+        """Forget those of pages with positions from `length` on."""
+        self.num_pages = min(self.num_pages, length // PAGE)
 
 
 class KVCache:
@@ -55,7 +80,7 @@ class KVCache:
         attending, sizes = len(config.attentions), config.state_sizes
         self.states = None if sizes is None else StateCache(sizes, config.num_hidden_layers - attending)
         self.length = self.num_left_out = 0
-        self._copies: dict[type[PageCopies], PageCopies] = {}
+        self.ranges = KeyRanges()
         self.pool = pool or KVPool(config, dtype=dtype)
         if not self.pool.fits(config):
             raise ModelError(
@@ -151,7 +176,7 @@ class KVCache:
         if self.states is not None:
             self.states.keep(start, rows)
         self.length = start + len(rows)
-        self._cut_copies(start)
+        self.ranges.cut(start)
 
     def take(self, places: Sequence[int]) -> Kept:
         """Copy what all layers have at some places, as it is kept, for `put`."""
@@ -189,11 +214,7 @@ class KVCache:
         if self.states is not None:
             self.states.truncate(length)
         self.length = length
-        self._cut_copies(length)
-
-    def copies(self, kind: type[PageCopies]) -> PageCopies:
-        """What drafts keep of its whole pages, in one way."""
-        return self._copies.setdefault(kind, kind())
+        self.ranges.cut(length)
 
     def release(self) -> None:
         """Forget everything, and give back all pages."""
@@ -227,10 +248,6 @@ class KVCache:
         self._pages += pages
         self.length = len(pages) * PAGE
         return self.length
-
-    def _cut_copies(self, length: int) -> None:
-        for copies in self._copies.values():
-            copies.cut(length)
 
     def _at(self, places: Sequence[int]) -> tuple[I32, I64]:
         """The pages of some places, and where they are in them."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attending, Attention
 from mxconv.arch.elements import Linear
-from mxconv.arrays import F32, I64
+from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.experts import WeightedMixture, check_fewer
 from mxconv.engine.forest import SequenceRows, checked_ids, spans
@@ -24,13 +24,12 @@ from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.kv_pool import KVPool
 from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInputs
-from mxconv.engine.page_copies import MOST_COLUMNS, PageCopies
 from mxconv.engine.rope import Positions
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import StateRoom, States
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
-from mxconv.engine.weights import CheckedWeights, ModelWeights, Projection
+from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
 
@@ -62,18 +61,17 @@ class Decoder:
         self.layers = [Layer(tensors, config, index) for index in range(config.num_hidden_layers)]
         self.norm = tensors.norm(config.final_norm, size)
         self.output = tensors.projection(Linear(config.head), config.vocab_size, size)
-        self.tokens: I64 | None = None  # that the head has rows of; None: every one
         self._bind()
 
     @property
     def head(self) -> Matrix:
-        """The matrix that logits come from, (vocab_size, hidden_size); of some tokens alone, their rows."""
+        """The matrix that logits come from, (vocab_size, hidden_size)."""
         return self.output.matrix
 
     @property
-    def copied(self) -> type[PageCopies] | None:
-        """What its passes keep of whole pages of the cache."""
-        return None if self.sink_window is None else self.sink_window.copied
+    def retrieves(self) -> bool:
+        """Whether a layer attends to pages of the cache that its queries choose."""
+        return self.sink_window is not None and self.sink_window.pages > 0
 
     def new_cache(self, capacity: int = 0, pool: KVPool | None = None) -> KVCache:
         """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
@@ -133,8 +131,6 @@ class Decoder:
         # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
         with np.errstate(over="ignore", invalid="ignore"):
             logits = self._evaluate(ids, sequences, positions, rooms)
-        if self.tokens is not None:
-            logits = among_all(logits, self.tokens, self.config.vocab_size)
         for rows, room in zip(sequences, rooms, strict=True):
             rows.cache.advance(rows.num_rows)
             if rows.states and room:
@@ -173,13 +169,13 @@ class Decoder:
         Args:
             skipped: the parts to leave out. Attention goes too where another layer that it reads from is left out.
             sink_window: what to attend to; None is everything. Neither adds to what a variant already leaves out.
-                Pages are retrieved, or read in bytes, in layers that see every position.
+                Pages are retrieved in layers that see every position.
             name: what messages call it.
             num_experts: that a row is sent to in each layer that has experts, fewer than otherwise; None is as many.
 
         Raises:
             ModelError: `skipped` names a layer that there is not, or no layer has more than `num_experts`,
-                or none attends to keys of every position, of which pages could be retrieved or copied.
+                or none attends to keys of every position, of which pages could be retrieved.
         """
         if num_experts is not None:
             check_fewer(self.config, num_experts, name or self.name)
@@ -193,31 +189,15 @@ class Decoder:
             reads_skipped = isinstance(mixer, Attending) and mixer.source in skipped.attention
             layer.skips_attention = layer.index in skipped.attention or reads_skipped
             layer.skips_mlp = layer.index in skipped.mlp
-            sees_all = isinstance(mixer, Attention) and mixer.window is None and mixer.head_dim <= MOST_COLUMNS
-            layer.sink_window = sink_window if sees_all or not made.copied else None
+            retrieves = isinstance(mixer, Attention) and mixer.window is None
+            layer.sink_window = sink_window if retrieves or not made.retrieves else None
             if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
                 layer.mlp = layer.mlp.with_fewer(num_experts)
-        if made.copied and not any(layer.sink_window for layer in made.layers):
+        if made.retrieves and not any(layer.sink_window for layer in made.layers):
             raise ModelError(
-                f"{made.name}: pages are to be retrieved or copied, and no layer of {self.config.model_type} attends "
-                "to keys of every position; such a layer is required. Use another draft."
+                f"{made.name}: pages are to be retrieved, and no layer of {self.config.model_type} attends to keys of "
+                "every position; such a layer is required. Use another draft."
             )
-        made._bind()
-        return made
-
-    def with_head(self, head: Matrix, tokens: I64) -> Self:
-        """A draft made of this decoder's own weights that chooses from some tokens alone: cheap to make.
-
-        Args:
-            head: (num_tokens, hidden_size), their rows of the output head.
-            tokens: (num_tokens,) different ids; the logits of all others are minus infinity.
-
-        Source:
-            FR-Spec, arXiv 2502.14856.
-        """
-        assert head.shape == (len(tokens), self.config.hidden_size), "a row a token"
-        made = copy(self)
-        made.output, made.tokens = Projection(head, None), tokens
         made._bind()
         return made
 
@@ -241,7 +221,7 @@ class Decoder:
         positions: Positions,
         rooms: Sequence[StateRoom | None],
     ) -> F32:
-        """Logits of the rows that want them, (sum of num_wanted, rows of the head).
+        """Logits of the rows that want them, (sum of num_wanted, vocab_size).
 
         Caches have room for the rows, whose keys and values are written after their lengths. `rooms` are for the states
         of each sequence.
@@ -261,7 +241,7 @@ class Decoder:
             [x[place.stop - rows.num_wanted : place.stop] for rows, place in zip(sequences, places, strict=True)]
         )
         if len(wanted) == 0:
-            return np.empty((0, self.head.shape[0]), np.float32)
+            return np.empty((0, self.config.vocab_size), np.float32)
         logits = self.output(self.norm(wanted))
         if self.config.logit_multiplier != 1:
             logits = logits * np.float32(self.config.logit_multiplier)
@@ -269,10 +249,3 @@ class Decoder:
             for row in logits:  # one at a time: a vectorized tanh may treat the ends of an array differently
                 row[...] = np.tanh(row / np.float32(cap)) * np.float32(cap)
         return logits
-
-
-def among_all(known: F32, tokens: I64, vocab_size: int) -> F32:
-    """The logits of all tokens, (n, vocab_size), from those of some, (n, num_tokens): minus infinity for others."""
-    logits = np.full((len(known), vocab_size), -np.inf, np.float32)
-    logits[:, tokens] = known
-    return logits

@@ -13,7 +13,6 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import PAGE
 from mxconv.engine.native_parts import NativeParts, handle, native_of
-from mxconv.engine.page_copies import PageCopies
 from mxconv.engine.rope import Positions
 from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.state_cache import StateCache
@@ -59,28 +58,33 @@ class NativeDecoder(Decoder):
         rooms: Sequence[StateRoom | None],
     ) -> F32:
         x, own = self.first_inputs(ids, positions)
-        logits = np.empty((sum(rows.num_wanted for rows in sequences), self.head.shape[0]), np.float32)
-        tokens = [sequence_tokens(rows, room, self.copied) for rows, room in zip(sequences, rooms, strict=True)]
+        logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
+        retrieves = self.retrieves
+        tokens = [sequence_tokens(rows, room, retrieves) for rows, room in zip(sequences, rooms, strict=True)]
         self.handle.forward(x, **self._parts.tables(positions), layer_inputs=own, logits=logits, sequences=tokens)
-        for rows in sequences:
-            self._count_copies(rows.cache, rows.cache.length + rows.num_rows)
+        if self._fills_ranges:
+            for rows in sequences:
+                rows.cache.ranges.num_pages = (rows.cache.length + rows.num_rows) // PAGE
         return logits
 
     def grow(self, token_ids: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits) -> GrownTree | None:
-        embedding, others = self.embedding, (self.position_embedding, self.layer_inputs, self.tokens, cache.states)
+        embedding, others = self.embedding, (self.position_embedding, self.layer_inputs, cache.states)
         if not (isinstance(embedding, NativeMatrix) and embedding.has_16_bits) or any(x is not None for x in others):
             return None
         rows = SequenceRows(token_ids, cache, None, 1)
         rows.checked_ids(self.config, self.name)
-        multiplier, length = self.config.embedding_multiplier, cache.length + len(token_ids)
-        made = grown(self.handle, self._parts, rows, embedding, vocab_size, limits, multiplier, copied=self.copied)
-        self._count_copies(cache, length)
+        multiplier, num_whole = self.config.embedding_multiplier, (cache.length + len(token_ids)) // PAGE
+        made = grown(
+            self.handle, self._parts, rows, embedding, vocab_size, limits, multiplier, retrieves=self.retrieves
+        )
+        if self._fills_ranges:
+            cache.ranges.num_pages = num_whole
         return made
 
-    def _count_copies(self, cache: KVCache, length: int) -> None:
-        """Declare what a pass up to `length` keeps of whole pages complete, if it does so in every layer."""
-        if self.copied is not None and not any(layer.skips_attention for layer in self.layers):
-            cache.copies(self.copied).num_pages = length // PAGE
+    @property
+    def _fills_ranges(self) -> bool:
+        """Whether a pass puts the ranges of keys of every layer that drafts retrieve from."""
+        return self.retrieves and not any(layer.skips_attention for layer in self.layers)
 
 
 def _screen(head: Matrix) -> _native.HeadScreen | None:
@@ -100,7 +104,7 @@ def grown(
     limits: TreeLimits,
     multiplier: float = 1.0,
     features: _native.Features | None = None,
-    copied: type[PageCopies] | None = None,
+    retrieves: bool = False,
 ) -> GrownTree:
     """Evaluate a chain and a tree below it, and advance the cache by both.
 
@@ -113,7 +117,7 @@ def grown(
         limits: of the tree.
         multiplier: of embeddings.
         features: of paired layers, each of which is at the position of its token, one after its place.
-        copied: what the decoder keeps of whole pages.
+        retrieves: whether the decoder retrieves pages.
     """
     cache, num_tokens = rows.cache, len(rows.token_ids)
     cache.reserve(num_tokens + limits.most_rows)
@@ -123,7 +127,7 @@ def grown(
         embedding=handle(embedding),
         multiplier=multiplier,
         **parts.tables(Positions(range(start, start + num_tokens + limits.most_depth - 1))),
-        sequence=sequence_tokens(rows, None, copied),
+        sequence=sequence_tokens(rows, None, retrieves),
         vocab_size=vocab_size,
         limits=_limits(limits),
         features=features,
@@ -143,12 +147,9 @@ def _limits(limits: TreeLimits) -> _native.TreeLimits:
     return _native.TreeLimits(**vars(limits) | {"draws": draws, "penalties": penalties})
 
 
-def sequence_tokens(
-    rows: SequenceRows, room: StateRoom | None, copied: type[PageCopies] | None = None
-) -> _native.SequenceTokens:
+def sequence_tokens(rows: SequenceRows, room: StateRoom | None, retrieves: bool = False) -> _native.SequenceTokens:
     cache, tree = rows.cache, rows.branches
-    copies = None if copied is None else cache.copies(copied)
-    arrays = {} if copies is None else {copies.name: copies.array(cache.pool.slabs.page_shape, len(cache.numbers))}
+    ranges = cache.ranges
     return _native.SequenceTokens(
         _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers),
         length=cache.length,
@@ -160,8 +161,8 @@ def sequence_tokens(
         states=None if room is None else room.values,
         num_left_out=cache.num_left_out,
         walk=None if cache.states is None else _walk(cache.states),
-        num_known=0 if copies is None else copies.num_pages,
-        **arrays,
+        key_ranges=ranges.array(cache) if retrieves else None,
+        num_ranges=ranges.num_pages if retrieves else 0,
     )
 
 

@@ -64,9 +64,8 @@ class NativeParts:
         if isinstance(mixer, RecurrentMixer):
             return _recurrent(mixer, slot, only_follows=layer.skips_attention)
         is_chunked = isinstance(mixer, WeightedAttention) and mixer.parts.is_chunked
-        in_bytes = sinks is not None and sinks.in_bytes
-        sink, window, pages = (sinks.sink, sinks.window, sinks.pages) if sinks and not in_bytes else (0, 0, 0)
-        sight = _native.Sight(mixer.parts.window or 0, sink, window, is_chunked, pages, in_bytes)
+        sink, window, pages = (sinks.sink, sinks.window, sinks.pages) if sinks else (0, 0, 0)
+        sight = _native.Sight(mixer.parts.window or 0, sink, window, is_chunked, pages)
         if isinstance(mixer, WeightedAttention):
             return self._attention(mixer, sight, slot)
         names = "query_down", "query_norm", "query", "down", "latent_norm", "key_up", "value_up", "output"

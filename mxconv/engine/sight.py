@@ -8,7 +8,6 @@ import numpy as np
 from mxconv.arrays import F32, I64
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import PAGE
-from mxconv.engine.page_copies import BytePages, KeyRanges, PageCopies
 from mxconv.errors import ModelError
 
 LEAST_RETRIEVING = 64  # positions of a window beside retrieved pages: no branch of a tree lies before it
@@ -29,8 +28,6 @@ class SinkWindow:
     layers with a window of their own attend as in the target. Every head of keys chooses pages for its queries by an
     upper bound of their scores, made of the greatest and the least of each number of a page's keys.
 
-    With `in_bytes` a row attends to everything, and reads whole pages in a copy of a byte a number.
-
     Raises:
         ModelError: a smaller number than these.
 
@@ -42,12 +39,6 @@ class SinkWindow:
     sink: int  # from 0 on; the first positions get much of the attention whatever they say
     window: int  # from 1 on; from 64 on where pages are retrieved
     pages: int = 0  # retrieved between them
-    in_bytes: bool = False  # whole pages
-
-    @property
-    def copied(self) -> type[PageCopies] | None:
-        """What is kept of whole pages for it, in layers that see every position and in no others."""
-        return KeyRanges if self.pages else BytePages if self.in_bytes else None
 
     def __post_init__(self) -> None:
         for name, least in (("sink", 0), ("window", LEAST_RETRIEVING if self.pages else 1), ("pages", 0)):
@@ -95,7 +86,7 @@ def seen_by(
         rows: which lie after the length of their cache.
         window: how many positions it sees; None is all.
         is_chunked: whether windows lie side by side.
-        sink_window: of a draft that sees less; one that retrieves pages, or reads copies, takes these places.
+        sink_window: of a draft that sees less; one that retrieves pages chooses from these places by head.
     """
     length, tree = rows.cache.length, rows.branches
     if rows.sees == "cache":
@@ -110,7 +101,7 @@ def seen_by(
     stop = len(path)
     if window is not None and is_chunked:  # what is in no place precedes these
         window = min(stop, (stop - 1 + rows.cache.num_left_out) % window + 1)
-    if sink_window is None or sink_window.copied:
+    if sink_window is None or sink_window.pages:
         return path[max(0, stop - (window or stop)) :]
     sinks, others = sink_window.visible(stop, window)
     near = path[others.start : others.stop]

@@ -21,8 +21,8 @@ from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored import tensor_arrays
 
-READER_EMBEDDINGS = ("speculator.emb.", "input_embed_fn.", "prefix_embeding_layer.embed_tokens.")
-HEAD_EMBEDDINGS = ("embed_tokens.weight", "markov_head.markov_w1.weight")  # of a draft head
+READER_EMBEDDINGS = "speculator.emb."
+HEAD_EMBEDDING = "embed_tokens.weight"  # of a draft head
 BYTES_PER_WEIGHT = 2  # of what is kept
 
 
@@ -37,22 +37,12 @@ def package_bytes(package: Package, is_draft: bool) -> int:
     return sum(_record_bytes(record, is_draft and record.name not in exact) for record in multiplied)
 
 
-def head_bytes(package: Package, is_draft: bool, num_rows: int | None = None) -> int:
-    """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors.
-
-    With `num_rows` of so many rows that were copied, the exact ones in 16 bits; or else of the head as it is stored.
-    """
+def head_bytes(package: Package, is_draft: bool) -> int:
+    """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors."""
     names = {record.name for record in package.manifest.tensors}
     heads = _heads(names, _config(package.root))
     as_draft = is_draft and not has_exact_head(package)
-    found = [record for record in package.manifest.tensors if record.name in heads]
-    if num_rows is None:
-        return sum(_record_bytes(record, as_draft) for record in found)
-    copied = [record.model_copy(update={"shape": [num_rows, *record.shape[1:]]}) for record in found]
-    return sum(
-        _record_bytes(record, True) if as_draft and record.codec != "keep" else prod(record.shape) * BYTES_PER_WEIGHT
-        for record in copied
-    )
+    return sum(_record_bytes(record, as_draft) for record in package.manifest.tensors if record.name in heads)
 
 
 def screened_bytes(package: Package, screen: ScreenRecord) -> int:
@@ -108,7 +98,7 @@ def _heads(names: Iterable[str], config: ModelConfig | None) -> set[str]:
 
 def _is_multiplied(name: str, names: set[str], config: ModelConfig | None) -> bool:
     """Not an embedding, unless it is the output head too, nor what is of another tower or of an MTP module."""
-    if name.startswith(READER_EMBEDDINGS) or name in HEAD_EMBEDDINGS:
+    if name.startswith(READER_EMBEDDINGS) or name == HEAD_EMBEDDING:
         return False
     if config is None:
         return name != EMBEDDING or HEAD not in names

@@ -9,13 +9,10 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
 from mxconv.arch.whole_model import HeldTensor, faults, fitted, is_described
-from mxconv.arrays import F32, I64, U8, U16
+from mxconv.arrays import F32, U8, U16
 from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
@@ -86,15 +83,6 @@ class OwnWeights:
         """Take all weights out of resident memory; what is read again comes back from its file."""
         for tensor in (*self.package.arrays.values(), *self._tensors.values()):
             tensor.release()
-
-    def head_rows(self, whole: Matrix, tokens: I64, in_four_bits: bool) -> Matrix:
-        """The rows of a level's whole output head that belong to some tokens, ascending ids, copied."""
-        config, records = self.config, [r for r in self.package.manifest.tensors if r.name in self._heads]
-        own = next((r for r in records if config.own_name(r.name) == head_tensor(config)), records[0])
-        if in_four_bits and own.codec != "keep" and not has_exact_head(self.package):
-            return four_bit_matrix(self.package, own, self._make, tokens)
-        float_format = FORMATS.get(own.dtype, BF16)  # FP8 represents BF16 weights
-        return self._make.dense(float_format.encode(whole.rows(tokens)), float_format)
 
     def screened(self, weights: ModelWeights, record: LevelRecord, head: Matrix) -> ModelWeights:
         """The weights of a 4-bit level with a screen, whose candidates have the logits of the target's own head.
@@ -230,15 +218,7 @@ def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -
     """
     matrices = [record for record in package.manifest.tensors if record.codec != "keep" and record.stack is None]
     is_exact = has_exact_head(package)
-    return {r.name: four_bit_matrix(package, r, make) for r in matrices if not (is_exact and r.name in heads)}
-
-
-def four_bit_matrix(
-    package: Package, record: TensorRecord, make: Matrices, rows: NDArray[np.integer] | None = None
-) -> Matrix:
-    """A matrix of a package's 4-bit level, or some of its rows, which are copied."""
-    stored = package.draft(record)
-    return make.draft(stored if rows is None else stored.gathered(rows))
+    return {r.name: make.draft(package.draft(r)) for r in matrices if not (is_exact and r.name in heads)}
 
 
 def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:

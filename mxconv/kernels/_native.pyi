@@ -108,10 +108,10 @@ class Layer:
 
 class Sight:
     """
-    How many positions a token sees: the last `window` (0: all), and of these the first `sink` and the last `recent` (0: all), and so many `pages` between them (0: none). Chunks begin at the multiples of `window`. Whole pages may be read in a copy, `in_bytes`.
+    How many positions a token sees: the last `window` (0: all), and of these the first `sink` and the last `recent` (0: all), and so many `pages` between them (0: none). Chunks begin at the multiples of `window`.
     """
 
-    def __init__(self, window: int, sink: int, recent: int, is_chunked: bool, pages: int, in_bytes: bool) -> None: ...
+    def __init__(self, window: int, sink: int, recent: int, is_chunked: bool, pages: int) -> None: ...
 
 class HeadRotation:
     """Which of the pass's rotations turns heads; -1: none."""
@@ -184,9 +184,9 @@ class Walk:
 class SequenceTokens:
     """The tokens of one sequence in a pass."""
 
-    def __init__(self, pages: Pages, length: int, num_tokens: int, num_logits: int, masks: NDArray[numpy.uint64] | None = None, mask_start: int = 0, stages: Sequence[int] = [], states: NDArray[numpy.float32] | None = None, num_left_out: int = 0, walk: Walk | None = None, key_ranges: NDArray[numpy.float32] | None = None, byte_pages: NDArray[numpy.uint8] | None = None, num_known: int = 0) -> None:
+    def __init__(self, pages: Pages, length: int, num_tokens: int, num_logits: int, masks: NDArray[numpy.uint64] | None = None, mask_start: int = 0, stages: Sequence[int] = [], states: NDArray[numpy.float32] | None = None, num_left_out: int = 0, walk: Walk | None = None, key_ranges: NDArray[numpy.float32] | None = None, num_ranges: int = 0) -> None:
         """
-        Tokens after `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that after the norm. num_left_out positions of the text before these are in no place. key_ranges (layers, heads, 2, head_dim, pages) holds the greatest and the least of a page's keys, byte_pages (layers, 2, heads, pages, bytes) copies of pages; they hold those of the first num_known pages, and receive those of pages that the pass fills.
+        Tokens after `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that after the norm. num_left_out positions of the text before these are in no place. key_ranges (layers, heads, 2, head_dim, pages) holds the greatest and the least of the keys of the first num_ranges pages, and receives those of pages that the pass fills.
         """
 
 class HeadScreen:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from mxconv.package.tensor_record import Count, Digest, Record
+from mxconv.package.tensor_record import Count, Record
 
 if TYPE_CHECKING:
     Null = Any  # a class of a kind gives its own member another type
@@ -34,13 +34,6 @@ def check_relative(path: str) -> str:
 
 
 RelativePath = Annotated[str, AfterValidator(check_relative)]
-
-
-class VocabularyRecord(Record):
-    """The tokens that a level's output head is limited to, see formats/package.md, "Draft vocabulary"."""
-
-    num_tokens: Annotated[int, Field(ge=1, lt=2**31)]
-    texts: list[Digest] = Field(description="SHA-256 of each text in which tokens were counted")
 
 
 class ScreenRecord(Record):
@@ -76,9 +69,6 @@ class LevelBase(Record):
     max_ngram: Null = None
     min_ngram: Null = None
     num_candidates: Null = None
-    vocabulary: VocabularyRecord | None = Field(
-        default=None, description="absent where the output head has every token; of self-drafts and views of the target"
-    )
 
     screen: ScreenRecord | None = Field(
         default=None, description="absent where the level reads its whole output head; of self-drafts"
@@ -87,7 +77,7 @@ class LevelBase(Record):
     @model_serializer(mode="wrap")
     def _without_later_members(self, members: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Packages without them keep the bytes of those that were written before there were these members."""
-        later = ("vocabulary", "screen", "pages")
+        later = ("screen", "pages")
         return {name: value for name, value in members(self).items() if name not in later or value is not None}
 
 
@@ -99,16 +89,13 @@ class PlainRecord(LevelBase):
         "self-draft",
         "mx2",
         "early-exit",
-        "int8-kv",
         "ngram",
         "spire",
         "eagle3",
-        "p-eagle",
         "dflash",
         "gemma4-assistant",
         "mtp",
         "medusa",
-        "hydra",
     ]
 
 

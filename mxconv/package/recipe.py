@@ -17,7 +17,6 @@ from pydantic import Field
 from mxconv import __version__
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.errors import PackageError
-from mxconv.package.draft_vocabulary import VOCABULARY_FILE
 from mxconv.package.manifest import FILE_NAME as MANIFEST
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.package import Package
@@ -164,8 +163,8 @@ def recipe_of(
 
 
 def is_further(name: str) -> bool:
-    """Whether a file of a package comes from no source: of other drafts, or chosen by texts."""
-    return name.startswith(DRAFTS) or name == VOCABULARY_FILE
+    """Whether a file of a package comes from no source: of other drafts."""
+    return name.startswith(DRAFTS)
 
 
 def _written_arrays(package: Package, record: TensorRecord, linked: set[str]) -> list[SourceTensor]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES, check_regular_file, open_file, parse_json_object
 from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.removed import refuse_removed
 
 NO_DIGEST = "0" * 64
 Model = TypeVar("Model", bound=BaseModel)
@@ -33,7 +34,8 @@ def read_sealed(path: Path, model: type[Model], what_it_is: str, what_to_do: str
         what_to_do: about a damaged one: "convert again".
 
     Raises:
-        PackageError: it is missing, too long, not what the model says, of another format version, or damaged.
+        PackageError: it is missing, too long, not what the model says, of another format version, damaged, or has what
+            was removed.
     """
     try:
         num_bytes = check_regular_file(path)
@@ -55,6 +57,7 @@ def read_sealed(path: Path, model: type[Model], what_it_is: str, what_to_do: str
             f"{path}: format {members.get('format')!r}, version {members.get('format_version')!r}; this program reads "
             f"{format_name!r}, version {version}. {what_to_do.capitalize()}, or use the mxconv that wrote it."
         )
+    refuse_removed(members, path)
     try:
         found = model.model_validate_json(raw)
     except ValidationError as error:

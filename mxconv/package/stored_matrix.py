@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxconv.arrays import F32, I8, I64, U8, U16
 from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
@@ -16,7 +15,7 @@ from mxconv.codecs.bsfp.speq import undo_rescale
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxint8 import mxint8_patterns
-from mxconv.codecs.vnni8 import TILE_ROWS, gather_rows, unpack_quads, unpack_scales
+from mxconv.codecs.vnni8 import TILE_ROWS, unpack_quads, unpack_scales
 from mxconv.kernels.encoders import decode_bsfp_draft, decode_mxfp4
 
 DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
@@ -39,11 +38,6 @@ class StoredMxfp4:
         """The values of rows [start, stop)."""
         tiles = _tiles(start, stop)
         return decode_mxfp4(self.codes[tiles], self.scales[tiles], (stop - start, self.shape[1]))
-
-    def gathered(self, rows: NDArray[np.integer]) -> "StoredMxfp4":
-        """Some rows, copied into tiles of their own."""
-        shape = len(rows), self.shape[1]
-        return StoredMxfp4(shape, gather_rows(self.codes, rows), gather_rows(self.scales, rows))
 
 
 @dataclass(frozen=True)
@@ -77,11 +71,6 @@ class StoredMxint8:
         tiles = _tiles(start, stop)
         rows = mxint8_patterns(unpack_quads(self.elements[tiles]), unpack_scales(self.scales[tiles]))
         return rows[: stop - start, : self.shape[1]]
-
-    def gathered(self, rows: NDArray[np.integer]) -> "StoredMxint8":
-        """Some rows, copied into tiles of their own."""
-        shape = len(rows), self.shape[1]
-        return StoredMxint8(shape, gather_rows(self.elements, rows), gather_rows(self.scales, rows))
 
 
 @dataclass(frozen=True)
@@ -133,16 +122,6 @@ class StoredBsfp:
         values = decode_bsfp_draft(packed, self.table, (stop - start, self.shape[1]))
         with np.errstate(over="ignore"):  # of a forged factor
             return values / np.float32(self.rescale_factor)
-
-    def gathered(self, rows: NDArray[np.integer]) -> "StoredBsfp":
-        """Some rows of the draft, in tiles of their own; without residuals and escapes, which it does not read."""
-        packed = replace(
-            self.row_tiles(0, 0),
-            codes=gather_rows(self.packed.codes, rows),
-            scales=gather_rows(self.packed.scales, rows),
-        )
-        shape = len(rows), self.shape[1]
-        return replace(self, shape=shape, packed=packed, escape_offsets=self.escape_offsets[:1])
 
 
 StoredDraft = StoredMxfp4 | StoredMxint8 | StoredBsfp

@@ -89,15 +89,10 @@ def _head_note(package: Package) -> list[str]:
     kinds = {"int8": "MXINT8", "exact": "all bits of the exact weights", "keep": "16 bits", "quantize": "4 bits"}
     whole, kind = head, kinds[package.manifest.options.lm_head]
     for level in package.manifest.levels:
-        if level.vocabulary is not None:
-            head = head_bytes(package, True, level.vocabulary.num_tokens)
-            kind += f", {level.vocabulary.num_tokens:,} tokens"
-        elif level.screen is not None:
+        if level.screen is not None:
             head, kind = screened_bytes(package, level.screen), "a screen, and the rows that it lets through"
-        else:
-            continue
-        draft -= whole - head
-        break
+            draft -= whole - head
+            break
     if not head or draft <= head:
         return []
     return [

@@ -84,14 +84,10 @@ class Eagle3Task(TrainingTask):
         return 6.0 * (self.block * own - (self.block - 1) * fusion) + 2.0 * self.target.num_parameters
 
     def constants(self) -> dict[str, Tensor]:
-        return vocabulary_tables(self.tokens, self.config.vocab_size)
-
-
-def vocabulary_tables(tokens: I64, vocab_size: int) -> dict[str, Tensor]:
-    """What a head's file says of the `tokens` that it knows, rising, of the target's `vocab_size`."""
-    known = np.zeros(vocab_size, np.bool_)
-    known[tokens] = True
-    return {"d2t": torch.from_numpy(tokens - np.arange(len(tokens))), "t2d": torch.from_numpy(known)}
+        """Of the tokens that the head knows, as its file says it."""
+        known = np.zeros(self.config.vocab_size, np.bool_)
+        known[self.tokens] = True
+        return {"d2t": torch.from_numpy(self.tokens - np.arange(len(self.tokens))), "t2d": torch.from_numpy(known)}
 
 
 class Eagle3Model(nn.Module):

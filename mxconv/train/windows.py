@@ -153,12 +153,7 @@ def frequent_tokens(texts: Iterable[Windows], count: int, vocab_size: int) -> I6
             f"draft vocabulary of {count} tokens: the target has {vocab_size}; 1 to so many are required. Choose "
             "another size."
         )
-    return np.sort(np.argsort(-token_counts(texts, vocab_size), kind="stable")[:count])
-
-
-def token_counts(texts: Iterable[Windows], vocab_size: int) -> I64:
-    """How often each token comes in texts, (vocab_size,) int64."""
     counts = np.zeros(vocab_size, np.int64)
     for windows in texts:
         counts += np.bincount(windows.token_ids.ravel(), minlength=vocab_size)
-    return counts
+    return np.sort(np.argsort(-counts, kind="stable")[:count])

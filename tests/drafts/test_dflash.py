@@ -1,4 +1,4 @@
-"""DFlash and DSpark heads against the package that defines their format, and every reason to refuse one."""
+"""DFlash heads against the package that defines their format, and every reason to refuse one."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,6 @@ from mxconv.kernels.engine import native_names
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors" / "dflash"
 KERNELS = ["numpy", *native_names()[:1]]
 HIDDEN_SIZE, VOCAB_SIZE = 64, 60
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -27,53 +26,30 @@ def test_blocks_are_those_of_the_speculators_package(case: str, kernel: str) -> 
     vectors = safetensors.numpy.load_file(VECTORS / case / "expected.safetensors")
     ids = head.config.layers_of(8)
     states, text = vectors["states"][[ids.index(layer) for layer in head.reads.layers]], vectors["tokens"].tolist()
-    cache, size, shift = head.new_cache(), head.config.block_size, head.config.first_row
+    cache = head.new_cache()
     for place, expected in enumerate(vectors["logits"]):
-        hidden = head.block(text[place], cache)
-        logits = head.head.multiply(hidden)
-        # the token before what each row chooses; the first row of an unshifted block chooses none
-        before = [text[place], *text[place : place + size - 1]] if shift else text[place : place + size]
-        if head.markov is not None:
-            memory = np.zeros((1, head.markov.rank), np.float32)
-            for row, token in enumerate(before):
-                embedded = head.markov.embedded([token])
-                made, memory = head.markov.step(embedded, hidden[row : row + 1], memory)
-                logits[row] += head.markov.output.multiply(made)[0]
-        np.testing.assert_allclose(logits, expected, **CLOSE)
-        if head.confidence is not None:
-            embedded = head.markov.embedded(before) if head.markov is not None else None
-            chances = 1 / (1 + np.exp(-vectors["confidence"][place]))
-            np.testing.assert_allclose(head.confidence.chances(hidden, embedded), chances, **CLOSE)
+        logits = head.head.multiply(head.block(text[place], cache))
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
         head.read(states[:, place : place + 1], cache)
     assert cache.length == len(vectors["logits"]) == 8
 
 
 def test_the_vectors_have_every_switch() -> None:
     configs = [DflashConfig.from_file(path / "config.json") for path in VECTORS.iterdir()]
-    assert {config.markov_type for config in configs if config.markov_rank} == {"vanilla", "gated", "rnn"}
-    assert {config.confidence for config in configs} == {"none", "state", "state and token"}
-    assert {config.sees for config in configs} == {"block", "block, causal in windows"}
-    assert {(config.markov_type, config.is_shifted) for config in configs} >= {("rnn", False), ("rnn", True)}
+    assert {config.layer.windows[0] is None for config in configs} == {False, True}
     assert {config.draft_vocab_size == config.vocab_size for config in configs} == {False, True}
-
-
-MARKOV_FREE = {"speculators_model_type": "dflash"}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"speculators_model_type": "eagle3"}, 'speculators_model_type is "eagle3"; mxconv supports dflash, dspark'),
-        ({"speculators_model_type": "dflash2"}, 'speculators_model_type is "dflash2"; mxconv supports dflash, dspark'),
+        ({"speculators_model_type": "eagle3"}, 'speculators_model_type is "eagle3"; mxconv supports dflash'),
+        ({"speculators_model_type": "dspark"}, 'speculators_model_type is "dspark"; mxconv supports dflash'),
         ({"draft_vocab_size": 61}, "draft_vocab_size is 61; at most the target's vocabulary, 60, is required"),
         ({"target_hidden_size": 32}, "target_hidden_size is 32; the layers' own hidden_size, 64, or null is required"),
         ({"block_size": 1}, "block_size is 1; 2 to 64 rows are required"),
         ({"mask_token_id": 60}, "mask_token_id is 60; a token from 0 to 59 is required"),
         ({"mask_token_id": None}, "mask_token_id is null; a token from 0 to 59 is required"),
-        ({"markov_rank": -1}, "markov_rank is -1; an integer from 1 to"),
-        ({"markov_rank": 70000}, "markov_rank is 70000; a number from 0 to 65536 is required"),
-        ({"markov_rank": 0}, "markov_rank is 0; with confidence_head_with_markov, a number above 0 is required"),
-        ({"markov_head_type": "lstm"}, 'markov_head_type is "lstm"; mxconv supports vanilla, gated, rnn'),
         ({"transformer_layer_config": {"model_type": "gpt2"}}, 'model_type is "gpt2"; mxconv supports llama, qwen3'),
         ({"aux_hidden_state_layer_ids": ["1"]}, r'aux_hidden_state_layer_ids is \["1"\]; a list of 1 to 64 layer'),
     ],
@@ -87,7 +63,7 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_pat
 
 def test_the_authors_own_config_says_the_same() -> None:
     """It is that of a Qwen 3, with a section more, in which a layer has the number of what goes into it."""
-    values = dflash_config(VOCAB_SIZE, HIDDEN_SIZE, MARKOV_FREE | {"sliding_window_non_causal": True})
+    values = dflash_config(VOCAB_SIZE, HIDDEN_SIZE, {"sliding_window_non_causal": True})
     for place in ("top", "section"):
         own = {"mask_token_id": 1, "target_layer_ids": [-1, 1, 2]}
         published = values["transformer_layer_config"] | {"dflash_config": own}

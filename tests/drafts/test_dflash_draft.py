@@ -1,9 +1,8 @@
-"""DFlash and DSpark heads in hierarchies: one pass a block, what they have read, trees, packages, what is refused."""
+"""DFlash heads in hierarchies: one pass a block, what they have read, trees, packages, what is refused."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 from dflash_heads import dflash_config, dflash_tensors, write_dflash
@@ -18,29 +17,23 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY
 
-CONFIGS = {
-    "dflash": dflash_config(VOCAB_SIZE, HIDDEN_SIZE, {"speculators_model_type": "dflash"}),
-    "dspark": dflash_config(VOCAB_SIZE, HIDDEN_SIZE),
-}
+CONFIG = dflash_config(VOCAB_SIZE, HIDDEN_SIZE)
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("blocks")
-    for name, config in CONFIGS.items():
-        write_dflash(folder / name, config, "BF16")
-    known = CONFIGS["dspark"] | {"draft_vocab_size": 100}
-    write_dflash(folder / "known", known, known=range(100))
-    quantize(folder / "dspark", folder / "dspark-mxfp4", lm_head="quantize")
+    write_dflash(folder / "dflash", CONFIG, "BF16")
+    write_dflash(folder / "shifted", CONFIG | {"sample_from_anchor": True}, "BF16")
+    write_dflash(folder / "known", CONFIG | {"draft_vocab_size": 100}, known=range(100))
     drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", f"dflash:{folder / 'known'}", "prompt-lookup")
     quantize(write_noisy(folder / "source", 0.0), folder / "package", drafts=drafts)
     return folder / "package"
 
 
-@pytest.mark.parametrize(("tree", "name"), [("chain", "dflash"), (12, "dflash"), (12, "dspark")])
+@pytest.mark.parametrize(("tree", "name"), [("chain", "dflash"), (12, "dflash"), (12, "shifted")])
 @pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"], ["target", "noisy"]])
 def test_a_block_is_that_of_a_head_without_a_past(
     package: Path, levels: list[str], tree: int | str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -60,7 +53,8 @@ def test_a_block_is_that_of_a_head_without_a_past(
         head, cache = self._head, self._head.new_cache()
         read(head, self.listener.session.states.read(head.reads, 0, len(context) - 1), cache)
         block = head.block(context[-1], cache)[head.config.first_row :]
-        np.testing.assert_allclose(self._hidden, block[: self.num_wanted], rtol=1e-4, atol=1e-4)
+        expected = head.head.multiply(block[: self.num_wanted])
+        np.testing.assert_allclose(self._logits, expected, rtol=1e-4, atol=1e-4)
         num_seen += len(context) - 1
         num_proposals += 1
         return logits
@@ -74,7 +68,7 @@ def test_a_block_is_that_of_a_head_without_a_past(
 
 
 def test_a_proposal_is_one_pass_whatever_its_length(package: Path) -> None:
-    with LoadedPackage(package, ["target"], drafts=specs(package.parent, "dflash:HERE/dspark")) as loaded:
+    with LoadedPackage(package, ["target"], drafts=specs(package.parent, "dflash:HERE/dflash")) as loaded:
         for tree in ("chain", 12):
             hierarchy = Hierarchy(loaded.levels, [4], [0.0], tree)
             run = hierarchy.generate(loaded.tokenizer.encode("import os"), 24)
@@ -85,51 +79,13 @@ def test_a_proposal_is_one_pass_whatever_its_length(package: Path) -> None:
             assert most == 4 or tree != "chain"
 
 
-def test_the_confidence_head_ends_chains(package: Path, tmp_path: Path) -> None:
-    """Whatever the logits say."""
-    lengths = {}
-    for bias in (-20.0, 20.0):
-        tensors = dflash_tensors(CONFIGS["dspark"])
-        tensors |= {"confidence_head.proj.weight": np.zeros((1, 72)), "confidence_head.proj.bias": np.array([bias])}
-        halves = {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
-        write_tensors(tmp_path / str(bias), CONFIGS["dspark"], halves)
-        with LoadedPackage(package, ["target"], drafts=specs(tmp_path, f"dflash:HERE/{bias}")) as loaded:
-            run = Hierarchy(loaded.levels, [4], [0.5], "chain").generate(loaded.tokenizer.encode("import os"), 24)
-        lengths[bias] = {entry.num_proposed for entry in run.trace.entries if entry.num_asked == 4}
-    assert lengths == {-20.0: {1}, 20.0: {4}}
-
-
-def test_a_token_depends_on_the_one_before_by_the_markov_head(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Siblings have other children, and without that head the same ones."""
-    proposals: list[Proposal] = []
-    grow = DflashDraft.grow
-
-    def noted(self: DflashDraft, *arguments: object) -> Proposal:
-        proposals.append(grow(self, *arguments))  # type: ignore[arg-type]
-        return proposals[-1]
-
-    monkeypatch.setattr(DflashDraft, "grow", noted)
-    differs = {}
-    for name in CONFIGS:
-        proposals.clear()
-        with LoadedPackage(package, ["target"], drafts=specs(package.parent, f"dflash:HERE/{name}")) as loaded:
-            Hierarchy(loaded.levels, [3], [0.0], 24).generate(loaded.tokenizer.encode("import os"), 16)
-        differs[name] = False
-        for made in proposals:
-            depth_one = [node for node, parent in enumerate(made.links) if parent < 0]
-            firsts = {made.tokens[children[0]] for node in depth_one if (children := made.children(node))}
-            differs[name] |= len(firsts) > 1
-    assert differs == {"dflash": False, "dspark": True}
-
-
 def test_a_pass_reads_the_targets_head_where_it_has_none(package: Path) -> None:
-    drafts = specs(package.parent, "dflash:HERE/dspark", "dflash:HERE/known")
+    drafts = specs(package.parent, "dflash:HERE/dflash", "dflash:HERE/known")
     with LoadedPackage(package, ["target"], drafts=drafts) as loaded:
         whole, known = (loaded.bytes_per_pass(level) for level in loaded.levels[1:])
-    layers = [array for name, array in dflash_tensors(CONFIGS["dspark"]).items() if array.ndim == 2]
-    tables = 8 * VOCAB_SIZE  # of what the Markov head knows of tokens, looked up
-    assert whole == 2 * (sum(array.size for array in layers) - tables + VOCAB_SIZE * HIDDEN_SIZE)
-    assert known == whole - 2 * (VOCAB_SIZE - 100) * (HIDDEN_SIZE + 8)
+    layers = [array for name, array in dflash_tensors(CONFIG).items() if array.ndim == 2]
+    assert whole == 2 * (sum(array.size for array in layers) + VOCAB_SIZE * HIDDEN_SIZE)
+    assert known == whole - 2 * (VOCAB_SIZE - 100) * HIDDEN_SIZE
 
 
 @pytest.mark.parametrize(
@@ -142,15 +98,15 @@ def test_a_pass_reads_the_targets_head_where_it_has_none(package: Path) -> None:
 def test_what_does_not_fit_the_target_is_refused(
     package: Path, changes: dict[str, object], message: str, tmp_path: Path
 ) -> None:
-    tensors = {name: array.astype(np.float16) for name, array in dflash_tensors(CONFIGS["dspark"]).items()}
-    write_tensors(tmp_path / "other", CONFIGS["dspark"] | changes, tensors)
+    tensors = {name: array.astype(np.float16) for name, array in dflash_tensors(CONFIG).items()}
+    write_tensors(tmp_path / "other", CONFIG | changes, tensors)
     with pytest.raises(ModelError, match=message):
         LoadedPackage(package, ["target"], drafts=specs(tmp_path, "dflash:HERE/other"))
 
 
-@pytest.mark.parametrize("tensor", ["fc.weight", "layers.1.self_attn.k_norm.weight", "markov_head.markov_w2.weight"])
+@pytest.mark.parametrize("tensor", ["fc.weight", "layers.1.self_attn.k_norm.weight"])
 def test_a_head_without_a_tensor_is_refused(package: Path, tensor: str, tmp_path: Path) -> None:
-    tensors = {n: a.astype(np.float16) for n, a in dflash_tensors(CONFIGS["dspark"]).items() if n != tensor}
-    write_tensors(tmp_path / "other", CONFIGS["dspark"], tensors)
+    tensors = {n: a.astype(np.float16) for n, a in dflash_tensors(CONFIG).items() if n != tensor}
+    write_tensors(tmp_path / "other", CONFIG, tensors)
     with pytest.raises(ModelError, match=f"tensor {tensor} is missing"):
         LoadedPackage(package, ["target"], drafts=specs(tmp_path, "dflash:HERE/other"))

@@ -34,7 +34,6 @@ def spec(
         ("streaming,bits=4", spec("streaming", bits=4)),
         ("retrieval", spec("retrieval")),
         ("retrieval:pages=3,sink=0,window=64,bits=16", spec("retrieval", pages=3, sink=0, window=64, bits=16)),
-        ("int8-kv,bits=16", spec("int8-kv", bits=16)),
         ("fewer-experts:2,cache=own", spec("fewer-experts", "2", cache="own")),
         ("prompt-lookup", spec("prompt-lookup")),
         (
@@ -47,7 +46,6 @@ def spec(
         ),
         ("ngram:some/table.safetensors,confidence=0", spec("ngram", "some/table.safetensors", confidence=0.0)),
         ("eagle3:a/b,num_draft_tokens=5", spec("eagle3", "a/b", 5)),
-        ("p-eagle:a/b", spec("p-eagle", "a/b")),
         ("gemma4-assistant:a/b", spec("gemma4-assistant", "a/b")),
         ("dflash:a/b,confidence=0.5", spec("dflash", "a/b", confidence=0.5)),
         ("mtp,bits=16,num_draft_tokens=2", spec("mtp", "", 2, bits=16)),
@@ -61,9 +59,9 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, expected: 
 
 KNOWN = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, mx2:FILE, layer-skip:LAYERS, swift, early-exit, streaming, "
-    "retrieval, int8-kv, fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, "
-    "speculator:PATH_OR_ID, medusa:PATH_OR_ID, hydra:PATH_OR_ID, "
-    "spire:PATH_OR_ID, eagle3:PATH_OR_ID, p-eagle:PATH_OR_ID, dflash:PATH_OR_ID, "
+    "retrieval, fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, "
+    "speculator:PATH_OR_ID, medusa:PATH_OR_ID, "
+    "spire:PATH_OR_ID, eagle3:PATH_OR_ID, dflash:PATH_OR_ID, "
     "gemma4-assistant:PATH_OR_ID, mtp, FILE.py:CLASS is required."
 )
 COMMON = "num_draft_tokens, confidence"
@@ -105,7 +103,6 @@ COMMON = "num_draft_tokens, confidence"
         ("retrieval:window=63", "window is 63; 64 to 2147483648 is required."),
         ("retrieval:pages=0", "pages is 0; 1 to 33554432 is required."),
         ("retrieval,bits=8", "bits is 8; 4 or 16 is required."),
-        ("int8-kv,window=64", f"parameter 'window'; one of {COMMON}, bits, cache is required."),
         ("swift:cache=own", f"parameter 'cache'; one of {COMMON}, skip is required."),
         ("swift:skip=1.1", "skip is 1.1; 0 to 1 is required."),
         ("early-exit:3", f"parameter '3'; one of {COMMON} is required."),
@@ -140,7 +137,6 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
         ("streaming", {"sink": 4, "window": 252}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming:sink=0,window=9,cache=own", {"sink": 0, "window": 9}, ["weights", "tokenizer"]),
         ("retrieval", {"sink": 4, "window": 256, "pages": 16}, ["weights", "kv_cache", "tokenizer"]),
-        ("int8-kv", {}, ["weights", "kv_cache", "tokenizer"]),
         ("fewer-experts:0", {"experts": 0}, ["weights", "kv_cache", "tokenizer"]),
         ("prompt-lookup", {"max_ngram": 3, "min_ngram": 1}, ["tokenizer"]),
         ("prompt-lookup:max_ngram=7,min_ngram=7", {"max_ngram": 7, "min_ngram": 7}, ["tokenizer"]),

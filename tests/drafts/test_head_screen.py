@@ -44,7 +44,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pack(source, folder / "mxfp4", **given)
     pack(source, folder / "bsfp", codec="bsfp", **given)
     pack(source, folder / "without", head_screen=False, **given)
-    pack(source, folder / "listed", draft_vocabulary=400, draft_vocabulary_texts=(text,), **given)
     return folder
 
 
@@ -67,7 +66,6 @@ def test_a_calibration_stores_a_screen_and_nothing_else_changes(packages: Path, 
         without = files_of(packages / "without")
         assert {name for name in made if made[name] != without.get(name)} == {SCREEN_FILE, "mxconv.json"}
         assert "screen" not in json.loads(without["mxconv.json"])["levels"][1]
-    assert SCREEN_FILE not in files_of(packages / "listed")  # a list of tokens makes the head small already
 
 
 @pytest.mark.parametrize("kernel", ["numpy", *native_names()])

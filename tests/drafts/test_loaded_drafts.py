@@ -37,7 +37,6 @@ KINDS = (
     "layer-skip:a1",
     "streaming:sink=1,window=3",
     "retrieval:pages=1,window=64",
-    "int8-kv",
     "prompt-lookup:max_ngram=2,min_ngram=2",
 )
 

@@ -1,4 +1,4 @@
-"""Medusa's and Hydra's heads against torch modules, in every layout that is read, and every reason to refuse one."""
+"""Medusa's heads against torch modules, in every layout that is read, and every reason to refuse one."""
 
 import json
 import os
@@ -17,24 +17,20 @@ from tiny_levels import by_hand, record_of
 from trained_levels import PROMPTS, TRAINED
 
 from mxconv.arrays import F32
-from mxconv.drafts.kinds import KINDS, parse_draft
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.medusa import MedusaKind
+from mxconv.drafts.medusa import MEDUSA
 from mxconv.drafts.readers.medusa_heads import MedusaHeads
 from mxconv.drafts.readers.staged_draft import StagedDraft
 from mxconv.engine.cache import KVCache
-from mxconv.engine.states import Reads, States
+from mxconv.engine.states import States
 from mxconv.errors import CheckpointError, ModelError, MxconvError
 from mxconv.kernels.engine import native_names
 from mxconv.speculation.selection import GREEDY
 
 TARGET = json.loads((TRAINED / "config.json").read_text())
 SIZE, VOCAB_SIZE = TARGET["hidden_size"], TARGET["vocab_size"]
-LAYOUTS = ("medusa", "medusa-shared", "vllm", "vllm-shared", "hydra", "hydra-alone", "hydra-prefix")
-
-
-def kind_of(layout: str) -> str:
-    return "hydra" if layout.startswith("hydra") else "medusa"
+LAYOUTS = ("medusa", "medusa-shared", "vllm", "vllm-shared")
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +40,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "package"
 
 
-def load(folder: Path, kind: str, loaded: LoadedPackage) -> MedusaHeads:
-    record = record_of(parse_draft(f"{kind}:anywhere"), kind, "f16")
-    made = KINDS[kind]
-    assert isinstance(made, MedusaKind)
-    return made.reader(folder, record, loaded.matrices, loaded.stack, loaded.target)
+def load(folder: Path, loaded: LoadedPackage) -> MedusaHeads:
+    record = record_of(parse_draft("medusa:anywhere"), "medusa", "f16")
+    return MEDUSA.reader(folder, record, loaded.matrices, loaded.stack, loaded.target)
 
 
 def logits_of(reader: MedusaHeads, states: F32, tokens: Sequence[int]) -> list[F32]:
     """Of every head after a text whose states are given, where it goes on with tokens."""
-    last = states[-1:]
-    if reader.prefix is not None:
-        cache = KVCache(reader.prefix.config)
-        reader.prefix.advance(states[:3], [0] * 3, cache)
-        last = reader.prefix.advance(states[3:], [0] * (len(states) - 3), cache)[-1:]
-    rows, found = reader.begin(last), []
+    rows, found = reader.begin(states[-1:]), []
     for stage, token in enumerate(tokens):
         rows = reader.advance(stage, rows, [token])
         found.append(reader.logits(stage, rows)[0])
@@ -73,19 +62,19 @@ CASES += [(layout, kernel) for layout in LAYOUTS if layout != "medusa-shared" fo
 @pytest.mark.parametrize("num_blocks", [1, 3])
 @pytest.mark.parametrize(("layout", "kernel"), CASES)
 def test_logits_are_those_of_torch(layout: str, kernel: str, num_blocks: int, package: Path, tmp_path: Path) -> None:
-    file = {"medusa": "medusa_lm_head.pt", "hydra-prefix": "hydra_lm_head.pt"}.get(layout, "medusa_lm_head.safetensors")
+    file = "medusa_lm_head.pt" if layout == "medusa" else "medusa_lm_head.safetensors"
     module = write_heads(tmp_path / "heads", layout, TARGET, file=file, num_blocks=num_blocks)
     states = (2 * np.random.default_rng(1).standard_normal((7, SIZE))).astype(np.float32)
     tokens = np.random.default_rng(2).integers(0, VOCAB_SIZE, NUM_HEADS)
     with LoadedPackage(package, ["target"], kernel=kernel) as loaded:
-        found = logits_of(load(tmp_path / "heads", kind_of(layout), loaded), states, tokens.tolist())
+        found = logits_of(load(tmp_path / "heads", loaded), states, tokens.tolist())
         expected = torch_logits(module, states, tokens, loaded.target)
     assert len(found) == NUM_HEADS
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("layout", ["medusa", "hydra", "hydra-prefix"])
+@pytest.mark.parametrize("layout", ["medusa", "vllm"])
 def test_drafts_read_the_state_that_chose_the_last_token(
     layout: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +88,7 @@ def test_drafts_read_the_state_that_chose_the_last_token(
         return seen[-1][1]
 
     monkeypatch.setattr(StagedDraft, "begin", noted)
-    drafts = specs(tmp_path, f"{kind_of(layout)}:HERE/heads")
+    drafts = specs(tmp_path, "medusa:HERE/heads")
     with LoadedPackage(package, ["target"], kernel="numpy", drafts=drafts) as loaded:
         proposed, accepted = check_all(loaded.levels, [3], 8, GREEDY, num_tokens=8)[-1]
         assert proposed > accepted
@@ -112,10 +101,9 @@ def test_drafts_read_the_state_that_chose_the_last_token(
     assert len(seen) > 12
 
 
-@pytest.mark.parametrize("layout", ["medusa", "hydra", "hydra-prefix"])
-def test_heads_that_were_fitted_to_texts_are_right_about_them(layout: str, package: Path, tmp_path: Path) -> None:
+def test_heads_that_were_fitted_to_texts_are_right_about_them(package: Path, tmp_path: Path) -> None:
     """By least squares of their output matrices over the target's own texts."""
-    module = write_heads(tmp_path / "heads", layout, TARGET, "F16")
+    module = write_heads(tmp_path / "heads", "medusa", TARGET, "F16")
     with LoadedPackage(package, ["target"], kernel="numpy") as loaded:
         texts = []
         for prompt in PROMPTS:
@@ -126,42 +114,32 @@ def test_heads_that_were_fitted_to_texts_are_right_about_them(layout: str, packa
             texts.append((np.array(text), states.values[0], logits))
         fit_outputs(module, texts, loaded.target)
     safetensors.torch.save_file(module.to(torch.float16).state_dict(), tmp_path / "heads" / "model.safetensors")
-    drafts = specs(tmp_path, f"{kind_of(layout)}:HERE/heads")
+    drafts = specs(tmp_path, "medusa:HERE/heads")
     with LoadedPackage(package, ["target"], drafts=drafts) as loaded:
         for tree in ("chain", 12):
             proposed, accepted = check_all(loaded.levels, [3], tree, GREEDY)[-1]
             assert accepted > 0.3 * proposed > 0
 
 
-def test_hydra_reads_the_layer_that_its_config_names(package: Path, tmp_path: Path) -> None:
-    num_layers = TARGET["num_hidden_layers"]
-    for offset in (1, num_layers):
-        write_heads(tmp_path / str(offset), "hydra", TARGET, hidden_state_offset=offset)
-        with LoadedPackage(package, ["target"], drafts=specs(tmp_path, f"hydra:HERE/{offset}")) as loaded:
-            reader = loaded.levels[1].reader
-            assert reader is not None and reader.reads == Reads((num_layers - offset,))
-            assert check_all(loaded.levels, [3], "chain", GREEDY, num_tokens=6)[-1][0] > 0
-    write_heads(tmp_path / "deep", "hydra", TARGET, hidden_state_offset=num_layers + 1)
-    with pytest.raises(ModelError, match=f"deep: reads layers up to {num_layers}, and the target's last is"):
-        LoadedPackage(package, ["target"], drafts=specs(tmp_path, "hydra:HERE/deep"))
-
-
-@pytest.mark.parametrize("layout", ["medusa", "medusa-shared", "hydra-prefix"])
+@pytest.mark.parametrize("layout", ["medusa", "medusa-shared"])
 def test_a_file_of_torch_is_converted_before_a_package_holds_it(layout: str, package: Path, tmp_path: Path) -> None:
-    kind, file = kind_of(layout), f"{kind_of(layout)}_lm_head.pt"
-    write_heads(tmp_path / "heads", layout, TARGET, "F32", file)
+    write_heads(tmp_path / "heads", layout, TARGET, "F32", "medusa_lm_head.pt")
     message = (
-        f"holds F32 in .pt files; BF16 or F16 safetensors are required. Convert it first and use --draft {kind}:PATH"
+        "holds F32 in .pt files; BF16 or F16 safetensors are required. Convert it first and use --draft medusa:PATH"
     )
     with pytest.raises(MxconvError, match=message):
-        quantize(TRAINED, tmp_path / "refused", drafts=(f"{kind}:{tmp_path / 'heads'}",))
+        quantize(TRAINED, tmp_path / "refused", drafts=(f"medusa:{tmp_path / 'heads'}",))
     with pytest.raises(ModelError, match=r"tensor \S+weight is F32; BF16 or F16 is required. Convert it with mxconv"):
-        LoadedPackage(package, ["target"], drafts=specs(tmp_path, f"{kind}:HERE/heads"))
+        LoadedPackage(package, ["target"], drafts=specs(tmp_path, "medusa:HERE/heads"))
     quantize(tmp_path / "heads", tmp_path / "converted", dtype="bf16")
-    quantize(TRAINED, tmp_path / "both", drafts=(f"{kind}:{tmp_path / 'converted'}",))
+    quantize(TRAINED, tmp_path / "both", drafts=(f"medusa:{tmp_path / 'converted'}",))
     with LoadedPackage(tmp_path / "both") as loaded:
         level = loaded.levels[-1]
-        assert (level.record.kind, level.record.codec, level.record.num_draft_tokens) == (kind, "package", NUM_HEADS)
+        assert (level.record.kind, level.record.codec, level.record.num_draft_tokens) == (
+            "medusa",
+            "package",
+            NUM_HEADS,
+        )
         assert 0 < loaded.bytes_per_pass(level) < loaded.bytes_per_pass(loaded.levels[0])
         assert check_all(loaded.levels, "auto", "auto", GREEDY, num_tokens=8)[-1][0] >= 0
 
@@ -184,19 +162,6 @@ def test_a_pickle_that_runs_code_is_not_opened(package: Path, tmp_path: Path) ->
         ("vllm", {"truncated_vocab_size": 100}, "truncated_vocab_size is 100; the same as vocab_size"),
         ("vllm", {"num_heads": 9}, "num_heads is 9; at most 3"),
         ("vllm", {"medusa_fc_bias": 1}, "medusa_fc_bias is 1; true or false"),
-        ("hydra", {"hydra_head_arch": "eagle-attn"}, 'is "eagle-attn"; mxconv supports mlp, prefix-mlp'),
-        ("hydra", {"hidden_state_offset": -1}, "hidden_state_offset is -1; an integer from 0"),
-        (
-            "hydra",
-            {"grounded_heads": False},
-            r"tensor hydra_mlp.0.0.linear.weight has shape \(64, 128\); config.json requires \(64, 64\)",
-        ),
-        (
-            "hydra-alone",
-            {"grounded_heads": True},
-            r"tensor hydra_mlp.0.0.linear.weight has shape \(64, 64\); config.json requires \(64, 128\)",
-        ),
-        ("hydra", {"hydra_head_arch": "prefix-mlp"}, "hydra_num_heads is 3; at most 0 is required"),
     ],
 )
 def test_heads_that_are_refused(
@@ -204,4 +169,4 @@ def test_heads_that_are_refused(
 ) -> None:
     write_heads(tmp_path / "heads", layout, TARGET, **changes)
     with pytest.raises(ModelError, match=message):
-        LoadedPackage(package, ["target"], drafts=specs(tmp_path, f"{kind_of(layout)}:HERE/heads"))
+        LoadedPackage(package, ["target"], drafts=specs(tmp_path, "medusa:HERE/heads"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, p_eagle_config, write_eagle3
+from eagle3_heads import eagle3_config, write_eagle3
 from packages import quantize
 from random_heads import write_heads
 from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
@@ -69,20 +69,6 @@ def write_own_medusa(folder: Path, **sizes: int) -> Path:
     return folder
 
 
-def write_own_hydra(folder: Path, **sizes: int) -> Path:
-    write_heads(folder, "hydra-prefix", TARGET | sizes, "BF16", num_blocks=2)
-    return folder
-
-
-def write_own_p_eagle(folder: Path, **sizes: int) -> Path:
-    changes: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [0, 3]} | (
-        {"draft_vocab_size": 100} if sizes else {}
-    )
-    config = p_eagle_config(VOCAB_SIZE, HIDDEN_SIZE, changes)
-    config |= {"transformer_layer_config": config["transformer_layer_config"] | sizes}
-    return write_eagle3(folder, config, "BF16", range(100) if sizes else None)
-
-
 def write_own_dflash(folder: Path, **sizes: int) -> Path:
     config = dflash_config(VOCAB_SIZE, HIDDEN_SIZE, {"draft_vocab_size": 100} if sizes else {})
     config |= {"transformer_layer_config": config["transformer_layer_config"] | sizes}
@@ -95,8 +81,6 @@ WRITERS: dict[str, Write] = {
     "spire": write_own_spire,
     "eagle3": write_own_eagle3,
     "medusa": write_own_medusa,
-    "hydra": write_own_hydra,
-    "p-eagle": write_own_p_eagle,
     "dflash": write_own_dflash,
 }
 
@@ -124,10 +108,6 @@ SPECS = (
     "eagle3:HERE/eagle3-mxfp4",
     "medusa:HERE/medusa",
     "medusa:HERE/medusa-mxfp4",
-    "hydra:HERE/hydra",
-    "hydra:HERE/hydra-mxfp4",
-    "p-eagle:HERE/p-eagle",
-    "p-eagle:HERE/p-eagle-mxfp4",
     "dflash:HERE/dflash",
     "dflash:HERE/dflash-mxfp4",
 )
@@ -160,7 +140,7 @@ def test_under_rejection_and_penalties_too(folder: Path, spec: str, tree: int | 
 
 
 @pytest.mark.parametrize(
-    ("kind", "tree"), [("speculator", "chain"), ("spire", "chain"), ("spire", 12), ("eagle3", 12), ("hydra", 12)]
+    ("kind", "tree"), [("speculator", "chain"), ("spire", "chain"), ("spire", 12), ("eagle3", 12), ("medusa", 12)]
 )
 def test_it_reads_the_states_of_a_plain_pass(
     folder: Path, kind: str, tree: int | str, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +196,7 @@ def test_orders_that_make_no_sense_are_refused(folder: Path, kind: str, tmp_path
         Hierarchy(loaded.levels)
 
 
-@pytest.mark.parametrize(("kind", "tree"), [*zip(WRITERS, (12, "chain", 12, 12, "chain", "chain", 12), strict=True)])
+@pytest.mark.parametrize(("kind", "tree"), [*zip(WRITERS, (12, "chain", 12, "chain", 12), strict=True)])
 def test_texts_that_it_cannot_read(folder: Path, kind: str, tree: int | str) -> None:
     """One token, which no state has chosen; padding that it has no row for, and that the target may say; no room."""
     with LoadedPackage(folder / "padded-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:
@@ -245,7 +225,7 @@ def test_a_draft_of_another_target_is_refused(
 ) -> None:
     """Both when decoding and when converting, of which nothing is left."""
     other = WRITERS[kind](tmp_path / "other", **sizes)
-    if "hidden_size" not in sizes or kind not in ("spire", "hydra"):  # heads of another size are no such layers
+    if "hidden_size" not in sizes or kind != "spire":  # heads of another size are no such layers
         with pytest.raises(ModelError, match=message):
             LoadedPackage(folder / "spire-package", ["target"], drafts=specs(tmp_path, f"{kind}:HERE/other"))
     with pytest.raises(ModelError, match=message):

@@ -114,6 +114,6 @@ def test_what_cannot_be_retrieved_is_refused(tiny_oracle: Callable[[str], Any]) 
         SinkWindow(0, 63, 1)
     with pytest.raises(ModelError, match=r"^attention pages: -1 pages; at least 0 is required\.$"):
         SinkWindow(0, 64, -1)
-    message = "draft: pages are to be retrieved or copied, and no layer of mistral attends to keys of every position"
+    message = "draft: pages are to be retrieved, and no layer of mistral attends to keys of every position"
     with pytest.raises(ModelError, match=message):
         tiny_oracle("mistral, window").decoder.variant(sink_window=SIGHTS[0], name="draft")

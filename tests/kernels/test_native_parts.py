@@ -35,7 +35,7 @@ def attention(**changes: Any) -> Any:
         "output": projection(HIDDEN, HEADS * HEAD_DIM),
         "fused": None,
         "scale": 1.0,
-        "sight": _native.Sight(0, 0, 0, False, 0, False),
+        "sight": _native.Sight(0, 0, 0, False, 0),
         "norms": _native.HeadNorms(None, None, None, False, False, 0.0),
         "rotation": _native.HeadRotation(0, HEAD_DIM // 2, False),
         "temperature": -1,
@@ -71,7 +71,7 @@ def latent(**changes: Any) -> Any:
         "value_up": np.ones((HEADS, 8, 16), np.float32),
         "output": projection(HIDDEN, HEADS * 8),
         "scale": 1.0,
-        "sight": _native.Sight(0, 0, 0, False, 0, False),
+        "sight": _native.Sight(0, 0, 0, False, 0),
         "rotation": _native.HeadRotation(0, 2, False),
     }
     return _native.latent_attention(**parts | changes)
@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "fused otherwise": ("blocks, heads or None", lambda: attention(fused="rows")),
     "fused by heads that share keys": ("a key and a value each", lambda: attention(fused="heads")),
     "more pairs than values": ("more pairs rotate", lambda: attention(rotation=_native.HeadRotation(0, 5, False))),
-    "a window that is none": ("window must be", lambda: attention(sight=_native.Sight(-1, 0, 0, False, 0, False))),
+    "a window that is none": ("window must be", lambda: attention(sight=_native.Sight(-1, 0, 0, False, 0))),
     "gated queries that are fused": (
         "neither fused",
         lambda: attention(is_gated=True, fused="blocks", key=None, value=None),
@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "a gate of nothing": ("the layer's own inputs", lambda: mlp(up=None)),
     "a fused MLP without its gate": ("both gate and up", lambda: mlp(gate=None, is_fused=True)),
     "a gate of two rows": ("row_gate: shape", lambda: mlp(row_gate=projection(2, HIDDEN))),
-    "chunks of no size": ("chunks need a window", lambda: attention(sight=_native.Sight(0, 0, 0, True, 0, False))),
+    "chunks of no size": ("chunks need a window", lambda: attention(sight=_native.Sight(0, 0, 0, True, 0))),
     "a clip below zero": (
         "clip must be",
         lambda: attention(norms=_native.HeadNorms(None, None, None, False, False, -1.0)),

@@ -105,11 +105,6 @@ def test_every_reader_has_the_values_of_the_formats(package: Path, tmp_path: Pat
             place: np.concatenate([each.draft_rows(0, 16), each.draft_rows(16, each.shape[0])])
             for place, each in stored.items()
         }
-        order = np.random.default_rng(1).permutation(40)
-        read["some rows"] = {
-            place: np.concatenate([each.gathered(order).draft_rows(0, 40)[np.argsort(order)], expected[place][40:]])
-            for place, each in stored.items()
-        }
         read["inspect"] = {}
         for (name, expert), found in expected.items():
             tensor = opened_tensors[name]

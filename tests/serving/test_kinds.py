@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 from batches import alone, assert_as_alone, position_bytes, run_all
 from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, p_eagle_config, write_eagle3
+from eagle3_heads import eagle3_config, write_eagle3
 from family_checkpoints import make_model, write_checkpoint
 from gemma4_assistants import CLUSTERS, make_assistant, write_assistant
 from mtp_packages import write_mimo
@@ -57,21 +57,15 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "pages by 16 bits": ("bsfp", ["target", "bsfp"], ["retrieval,pages=1,window=64,bits=16"], "auto", "auto"),
     "2 bits": ("bsfp", ["target"], ["mx2:HERE/two.safetensors"], [3], "chain"),
     "2 bits below 4": ("mxfp4", ["target", "mxfp4"], ["mx2:HERE/two.safetensors"], [3], 12),
-    "a cache in bytes": ("mxfp4", ["target"], ["int8-kv"], [3], 8),
-    "a cache in bytes, by 16 bits": ("bsfp", ["target", "bsfp"], ["int8-kv,bits=16"], "auto", "auto"),
     "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
-    "P-EAGLE": ("mxfp4", ["target"], ["p-eagle:HERE/parallel"], [4], "chain"),
-    "P-EAGLE's trees": ("mxfp4", ["target", "mxfp4"], ["p-eagle:HERE/parallel"], "auto", "auto"),
     "DFlash": ("mxfp4", ["target"], ["dflash:HERE/block"], [4], "chain"),
     "DFlash below a copy": ("mxfp4", ["target", "mxfp4"], ["dflash:HERE/block"], "auto", "auto"),
-    "DSpark's trees": ("mxfp4", ["target"], ["dflash:HERE/markov"], [4], 12),
+    "DFlash's trees": ("mxfp4", ["target"], ["dflash:HERE/block"], [4], 12),
     "a speculator": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], "chain"),
     "a speculator's trees": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], 8),
     "Medusa's heads": ("mxfp4", ["target"], ["medusa:HERE/medusa"], [3], 12),
     "Medusa's heads of a copy": ("bsfp", ["target", "bsfp"], ["medusa:HERE/medusa"], [3], "chain"),
-    "Hydra's heads": ("mxfp4", ["target", "mxfp4"], ["hydra:HERE/hydra"], [3], 12),
-    "Hydra's heads over a layer": ("mxfp4", ["target"], ["hydra:HERE/prefixed"], [3], 12),
     "Gemma 4's assistant": ("gemma4", ["target"], ["gemma4-assistant:HERE/assistant"], [3], 12),
     "an assistant of clusters": ("gemma4", ["target", "mxfp4"], ["gemma4-assistant:HERE/clusters"], [3], "chain"),
     "an n-gram table": ("mxfp4", ["target", "mxfp4"], ["ngram:HERE/table"], [3], "chain"),
@@ -105,15 +99,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_spire(folder / "spire", config, spire_tensors(TENSORS, config, noise=0.05), "BF16")
     layers = {"eagle_aux_hidden_state_layer_ids": [0, 2, 3]}
     write_eagle3(folder / "head", eagle3_config(CONFIG["vocab_size"], CONFIG["hidden_size"], layers), "BF16")
-    write_eagle3(folder / "parallel", p_eagle_config(CONFIG["vocab_size"], CONFIG["hidden_size"], layers), "BF16")
-    for name, kind in (("block", "dflash"), ("markov", "dspark")):
-        config = dflash_config(CONFIG["vocab_size"], CONFIG["hidden_size"], {"speculators_model_type": kind})
-        write_dflash(folder / name, config, "BF16")
+    write_dflash(folder / "block", dflash_config(CONFIG["vocab_size"], CONFIG["hidden_size"]), "BF16")
     sizes = speculator_config(CONFIG["hidden_size"], CONFIG["vocab_size"], {"scale_input": True})
     write_speculator(folder / "speculator", sizes, "BF16")
     write_renumbered(folder / "renumbered")
-    for name, layout in (("medusa", "medusa"), ("hydra", "hydra"), ("prefixed", "hydra-prefix")):
-        write_heads(folder / name, layout, CONFIG, "BF16")
+    write_heads(folder / "medusa", "medusa", CONFIG, "BF16")
     return folder
 
 
@@ -200,7 +190,6 @@ def test_a_text_alone_takes_the_passes_of_generate_and_texts_side_by_side_share_
     [
         ("speculator", "speculator", MlpSpeculator),
         ("medusa", "medusa", MedusaHeads),
-        ("hydra", "prefixed", MedusaHeads),
     ],
 )
 def test_a_stage_of_a_reader_is_one_pass_for_all_texts(

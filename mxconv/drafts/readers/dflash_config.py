@@ -1,26 +1,23 @@
-"""The sizes of a DFlash or DSpark head, read from its config.json: formats/dflash.md."""
+"""The sizes of a DFlash head, read from its config.json: formats/dflash.md."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe
 from mxconv.arch.fields import Fields
-from mxconv.drafts.readers.eagle3_config import LAYER_TYPES, checked_layers, layer_values, read_layers, shared_values
+from mxconv.drafts.readers.eagle3_config import LAYER_TYPES, checked_layers, read_layers
 from mxconv.drafts.readers.reader_config import ReaderConfig
 from mxconv.speculation.reader import ReaderSizes
 
 MOST_IN_BLOCK = 64
-MOST_RANK = 65536
-MARKOV_TYPES = ("vanilla", "gated", "rnn")
 LAYER_IDS = "aux_hidden_state_layer_ids"
 AS_PUBLISHED = "dflash_config"  # of a config.json as the method's authors write it
 
 
 @dataclass(frozen=True)
 class DflashConfig(ReaderConfig):
-    """A DFlash head, or one of DSpark, which has two small heads more.
+    """A DFlash head.
 
     Args:
         name: of the file, for messages.
@@ -32,13 +29,9 @@ class DflashConfig(ReaderConfig):
         is_shifted: whether each row of the block chooses the token after its own, so that the first, of the context's
             last token, chooses one too.
         sees: whether layers with a window see the whole block, as `SequenceRows` has it.
-        markov_rank: of DSpark's Markov head; 0 is none.
-        markov_type: what it goes by beside the token before: nothing, the row's state, or a state of its own.
-        confidence: what DSpark's confidence head takes in: nothing, as there is none, the row's state, or that and
-            what the Markov head knows of the token before.
 
     Source:
-        vllm-project/speculators 0.9, DFlashSpeculatorConfig and DSparkSpeculatorConfig; arXiv 2602.06036, 2607.05147.
+        vllm-project/speculators 0.9, DFlashSpeculatorConfig; arXiv 2602.06036.
     """
 
     name: str
@@ -49,15 +42,12 @@ class DflashConfig(ReaderConfig):
     layer_ids: tuple[int, ...] | None
     is_shifted: bool = False
     sees: Literal["block", "block, causal in windows"] = "block, causal in windows"
-    markov_rank: int = 0
-    markov_type: str = "vanilla"
-    confidence: Literal["none", "state", "state and token"] = "none"
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         if AS_PUBLISHED in fields.values:
             return cls._as_published(fields)
-        kind = fields.choice("speculators_model_type", ("dflash", "dspark"))
+        fields.choice("speculators_model_type", ("dflash",))
         layer = _layer(fields.section("transformer_layer_config"))
         draft_vocab_size = fields.size("draft_vocab_size")
         if draft_vocab_size > layer.vocab_size:
@@ -67,15 +57,6 @@ class DflashConfig(ReaderConfig):
                 "target_hidden_size", f"the layers' own hidden_size, {layer.hidden_size}, or null is required"
             )
         non_causal = fields.flag("sliding_window_non_causal", False)
-        rank = 0
-        if kind == "dspark" and fields.values.get("markov_rank") != 0:
-            rank = fields.size("markov_rank", 256)
-        if rank > MOST_RANK:
-            fields.reject("markov_rank", f"a number from 0 to {MOST_RANK} is required")
-        has_confidence = kind == "dspark" and fields.flag("enable_confidence_head", True)
-        with_token = has_confidence and fields.flag("confidence_head_with_markov", True)
-        if with_token and not rank:
-            fields.reject("markov_rank", "with confidence_head_with_markov, a number above 0 is required")
         return cls(
             name=fields.name,
             layer=layer,
@@ -83,11 +64,8 @@ class DflashConfig(ReaderConfig):
             block_size=_block_size(fields),
             mask_token_id=_mask_token(fields, layer),
             layer_ids=read_layers(fields, LAYER_IDS),
-            is_shifted=fields.flag("sample_from_anchor", kind == "dspark"),
+            is_shifted=fields.flag("sample_from_anchor", False),
             sees="block" if non_causal else "block, causal in windows",
-            markov_rank=rank,
-            markov_type=fields.choice("markov_head_type", MARKOV_TYPES, default="vanilla"),
-            confidence="state and token" if with_token else "state" if has_confidence else "none",
         )
 
     @classmethod
@@ -137,28 +115,6 @@ class DflashConfig(ReaderConfig):
             ModelError: the target does not have them.
         """
         return checked_layers(self.name, LAYER_IDS, self.layer_ids, num_layers)
-
-
-def config_for(
-    target: Mapping[str, object], layer_ids: Sequence[int], num_layers: int, block_size: int, known: int, mask: int
-) -> dict[str, object]:
-    """The config.json of a head for a target's config.json, whose layers have the target's sizes.
-
-    `known` tokens can be proposed, and `mask` is the one that stands for those to come. Raises ModelError where the
-    target's architecture is not supported.
-    """
-    return {
-        "architectures": ["DFlashDraftModel"],
-        **shared_values("dflash", target, block_size - 1),
-        "transformer_layer_config": layer_values(target, "qwen3", num_layers),
-        "draft_vocab_size": known,
-        "target_hidden_size": None,
-        LAYER_IDS: list(layer_ids),
-        "block_size": block_size,
-        "mask_token_id": mask,
-        "sample_from_anchor": False,
-        "tie_word_embeddings": False,
-    }
 
 
 def _layer(section: Fields) -> ModelConfig:

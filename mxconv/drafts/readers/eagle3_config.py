@@ -142,8 +142,15 @@ def config_for(
     """
     return {
         "architectures": ["Eagle3DraftModel"],
-        **shared_values("eagle3", target, block),
-        "transformer_layer_config": layer_values(target, "llama", 1),
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": block}],
+            "verifier": {"name_or_path": None, "architectures": target.get("architectures") or []},
+        },
+        "transformer_layer_config": _layer_values(target),
         "draft_vocab_size": draft_vocab_size,
         "target_hidden_size": None,
         LAYER_IDS: list(layer_ids),
@@ -155,33 +162,14 @@ def config_for(
     }
 
 
-def shared_values(algorithm: str, target: Mapping[str, object], num_tokens: int) -> dict[str, object]:
-    """What every config.json of the format says: the kind of head, and proposals of how many tokens."""
-    return {
-        "speculators_model_type": algorithm,
-        "speculators_version": "0.9.0",
-        "speculators_config": {
-            "algorithm": algorithm,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": num_tokens}],
-            "verifier": {"name_or_path": None, "architectures": target.get("architectures") or []},
-        },
-    }
-
-
-def layer_values(target: Mapping[str, object], model_type: str, num_layers: int) -> dict[str, object]:
-    """The `transformer_layer_config` of layers with a target's own sizes.
-
-    Raises:
-        ModelError: the target is of an architecture that is not supported.
-    """
+def _layer_values(target: Mapping[str, object]) -> dict[str, object]:
     own = describe_values(dict(target))
     return {
-        "model_type": model_type,
+        "model_type": "llama",
         "vocab_size": own.vocab_size,
         "hidden_size": own.hidden_size,
         "intermediate_size": own.intermediate_size,
-        "num_hidden_layers": num_layers,
+        "num_hidden_layers": 1,
         "num_attention_heads": own.num_attention_heads,
         "num_key_value_heads": own.num_key_value_heads,
         "head_dim": own.head_dim,

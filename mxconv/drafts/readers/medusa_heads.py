@@ -1,26 +1,18 @@
-"""Medusa's and Hydra's heads: residual blocks and an output matrix for each token to come, over one state.
+"""Medusa's heads: residual blocks and an output matrix for each token to come, over one state.
 
 Source:
     Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads" (arXiv 2401.10774),
-    section 2.1; Ankner et al., "Hydra: Sequentially-Dependent Draft Heads for Medusa Decoding" (arXiv 2402.05109),
-    section 3. Layouts of files: formats/medusa.md.
+    section 2.1. Layouts of files: formats/medusa.md.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
-import numpy as np
-
-from mxconv.arch.config import ModelConfig
 from mxconv.arch.elements import Linear
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
-from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
-from mxconv.engine.layer import Layer
-from mxconv.engine.rope import Positions
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights, Projection
 from mxconv.kernels.rowwise import silu
@@ -28,7 +20,6 @@ from mxconv.speculation.reader import ReaderSizes
 from mxconv.speculation.stages import MOST_STAGES, StagedReader
 
 MOST_BLOCKS = 64
-PREFIX = "prefix_embeding_layer."  # as the files spell it
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -36,22 +27,18 @@ Shapes = Mapping[str, tuple[int, ...]]
 class HeadNames:
     """The names of the tensors of a head, without `.weight` and `.bias`."""
 
-    linear: str  # of {block}, or of {place} among others, of {head}
+    linear: str  # of {block} of {head}
     output: str  # of {head}, after {blocks}
     linear_has_bias: bool = True
-    output_has_bias: bool = False
 
     def linear_of(self, head: int | str, block: int) -> str:
-        return self.linear.format(head=head, block=block, place=2 * block + 1)
+        return self.linear.format(head=head, block=block)
 
     def output_of(self, head: int, blocks: int) -> str:
         return self.output.format(head=head, blocks=blocks)
 
 
 MEDUSA = HeadNames("{head}.{block}.linear", "{head}.{blocks}")
-HYDRA = HeadNames("hydra_mlp.{head}.{block}.linear", "hydra_lm_head.{head}", output_has_bias=True)
-HYDRA_PREFIX = HeadNames("hydra_mlp.{head}.{place}.linear", "hydra_lm_head.{head}.1", output_has_bias=True)
-HYDRA_NAMES = {"mlp": HYDRA, "prefix-mlp": HYDRA_PREFIX}  # by hydra_head_arch
 
 
 @dataclass(frozen=True)
@@ -65,9 +52,6 @@ class HeadsConfig:
         hidden_size: of the target.
         vocab_size: tokens that the heads choose from.
         shares_output: whether the weights have no output matrices, and the target's serves all heads.
-        reads_tokens: whether each head also takes the embeddings of the tokens before its own.
-        has_prefix: whether a layer over all states makes what the heads take in place of the last state.
-        state_offset: layers after the one whose state is read; 0 is the state after the final norm.
     """
 
     names: HeadNames
@@ -76,13 +60,10 @@ class HeadsConfig:
     hidden_size: int
     vocab_size: int
     shares_output: bool
-    reads_tokens: bool = False
-    has_prefix: bool = False
-    state_offset: int = 0
 
     @property
     def sizes(self) -> ReaderSizes:
-        return ReaderSizes(self.hidden_size, self.vocab_size, max(self.state_offset, 1), self.num_heads)
+        return ReaderSizes(self.hidden_size, self.vocab_size, most_tokens=self.num_heads)
 
     @classmethod
     def of_medusa(cls, fields: Fields, shapes: Shapes, vocab_size: int) -> "HeadsConfig":
@@ -94,17 +75,6 @@ class HeadsConfig:
         if fields.values.get("model_type") == "medusa" and "num_heads" in fields.values:
             return cls._of_vllm(fields, shapes, vocab_size)
         return cls.sized(fields, ("medusa_num_heads", "medusa_num_layers"), MEDUSA, shapes, vocab_size)
-
-    @classmethod
-    def of_hydra(cls, fields: Fields, shapes: Shapes, vocab_size: int) -> "HeadsConfig":
-        """The same of Hydra's."""
-        arch = fields.choice("hydra_head_arch", tuple(HYDRA_NAMES), default="mlp")
-        offset = fields.values.get("hidden_state_offset", 0)
-        if type(offset) is not int or not 0 <= offset < 1000:
-            fields.reject("hidden_state_offset", "an integer from 0 to 999 is required")
-        found = cls.sized(fields, ("hydra_num_heads", "hydra_num_layers"), HYDRA_NAMES[arch], shapes, vocab_size)
-        reads_tokens, has_prefix = fields.flag("grounded_heads", False), arch == "prefix-mlp"
-        return replace(found, reads_tokens=reads_tokens, has_prefix=has_prefix, state_offset=offset)
 
     @classmethod
     def _of_vllm(cls, fields: Fields, shapes: Shapes, vocab_size: int) -> "HeadsConfig":
@@ -148,37 +118,14 @@ class HeadsConfig:
 class MedusaHead:
     """The weights of one head."""
 
-    blocks: list[tuple[Projection, Projection | None]]  # of each what is bent, and what takes the input's place
+    blocks: list[Projection]
     output: Projection
 
     def __call__(self, x: F32) -> F32:
         """The logits (n, vocab_size) of what it takes in, (n, in_features)."""
-        for linear, shortcut in self.blocks:
-            bent = silu(linear(x))
-            x = (x if shortcut is None else shortcut(x)) + bent
+        for linear in self.blocks:
+            x = x + silu(linear(x))
         return self.output(x)
-
-
-class PrefixLayer:
-    """A layer of the target's own shape over the states of a text, and the norm after it.
-
-    Raises:
-        ModelError: a tensor is missing or misshapen.
-    """
-
-    def __init__(self, weights: CheckedWeights, target: ModelConfig) -> None:
-        self.config = replace(target, layers=target.layers[:1], layer_inputs=None, mtp=None)
-        own = weights.under(PREFIX)
-        self.layer = Layer(own, self.config, 0, "layers.0.")
-        self.norm = own.norm(replace(target.final_norm, name="norm"), target.hidden_size)
-
-    def advance(self, states: F32, tokens: Sequence[int], cache: KVCache) -> F32:
-        """(n, hidden_size) float32: what heads take after tokens whose states follow those in the cache."""
-        rows = SequenceRows(tokens, cache)
-        cache.reserve(len(tokens))
-        made = self.norm(self.layer(states, [rows], Positions(rows.positions)))
-        cache.advance(len(tokens))
-        return made
 
 
 class MedusaHeads(StagedReader):
@@ -187,61 +134,33 @@ class MedusaHeads(StagedReader):
     Args:
         config: of the weights.
         weights: by the names of the files.
-        target: whose embedding, output matrix and shape some heads take.
+        target: whose output matrix some heads share.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
     """
 
-    prefix: PrefixLayer | None = None
+    reads_tokens = False
 
     def __init__(self, config: HeadsConfig, weights: ModelWeights, target: Decoder, name: str) -> None:
-        num_layers = target.config.num_hidden_layers
-        reads = Reads((num_layers - config.state_offset,)) if config.state_offset else Reads(normed_last=True)
-        super().__init__(config.sizes, reads, name)
+        super().__init__(config.sizes, Reads(normed_last=True), name)
         self.config = config
         self.num_stages = config.num_heads
-        self.reads_tokens = config.reads_tokens
-        self.embedding = target.embedding
         own = CheckedWeights(weights, name)
-        if config.has_prefix:
-            self.prefix = PrefixLayer(own, target.config)
         self.heads = [_head(config, own, index, target) for index in range(config.num_heads)]
 
-    def begin(self, states: F32) -> F32:
-        """With room for the embeddings of the tokens that heads read, (n, hidden_size * (1 + num_heads))."""
-        if not self.reads_tokens:
-            return states
-        return np.pad(states, ((0, 0), (0, self.num_stages * self.config.hidden_size)))
-
     def advance(self, index: int, states: F32, tokens: Sequence[int]) -> F32:
-        if not self.reads_tokens:
-            return states
-        size, made = self.config.hidden_size, states.copy()
-        made[:, size * (index + 1) : size * (index + 2)] = self.embedding.rows(np.array(tokens, np.intp))
-        return made
+        return states
 
     def logits(self, index: int, states: F32) -> F32:
-        taken = self.config.hidden_size * (index + 2 if self.reads_tokens else 1)
-        return self.heads[index](np.ascontiguousarray(states[:, :taken]))
+        return self.heads[index](states)
 
 
 def _head(config: HeadsConfig, weights: CheckedWeights, index: int, target: Decoder) -> MedusaHead:
     size, names = config.hidden_size, config.names
-
-    def projection(name: str, has_bias: bool, out_features: int, in_features: int) -> Projection:
-        return weights.projection(Linear(name, has_bias), out_features, in_features)
-
-    def block(number: int) -> tuple[Projection, Projection | None]:
-        name, reads_more = names.linear_of(index, number), config.reads_tokens and not number
-        taken = size * (index + 2) if reads_more else size
-        linear = projection(name, names.linear_has_bias, size, taken)
-        if not reads_more:
-            return linear, None
-        return linear, projection(name.removesuffix("linear") + "res_connection", True, size, taken)
-
-    blocks = [block(number) for number in range(config.num_blocks)]
+    linears = [Linear(names.linear_of(index, number), names.linear_has_bias) for number in range(config.num_blocks)]
+    blocks = [weights.projection(linear, size, size) for linear in linears]
     if config.shares_output:
         return MedusaHead(blocks, target.output)
-    output = names.output_of(index, config.num_blocks)
-    return MedusaHead(blocks, projection(output, names.output_has_bias, config.vocab_size, size))
+    output = Linear(names.output_of(index, config.num_blocks))
+    return MedusaHead(blocks, weights.projection(output, config.vocab_size, size))

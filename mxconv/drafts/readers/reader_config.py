@@ -44,7 +44,7 @@ class ReaderConfig(ABC):
         return ()
 
 
-OF_FORMAT = {"eagle3": "eagle3", "peagle": "p-eagle", "dflash": "dflash", "dspark": "dflash"}
+OF_FORMAT = {"eagle3": "eagle3", "dflash": "dflash"}
 OF_MODEL_TYPE = {
     "mlp_speculator": "speculator",
     "spire": "spire",
@@ -55,9 +55,8 @@ OF_MODEL_TYPE = {
 
 def reader_of(config: Mapping[str, object]) -> str | None:
     """The kind of reader that a config.json describes; None where it describes anything else."""
-    for kind in ("medusa", "hydra"):
-        if f"{kind}_num_heads" in config and "hidden_size" not in config:  # a whole model has its own size
-            return kind
+    if "medusa_num_heads" in config and "hidden_size" not in config:  # a whole model has its own size
+        return "medusa"
     if "dflash_config" in config:
         return "dflash"
     own = OF_FORMAT.get(str(config.get("speculators_model_type")))

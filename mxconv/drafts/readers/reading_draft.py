@@ -35,10 +35,6 @@ class ReadingDraft(ABC):
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
         """(num_rows, vocab_size): the logits of a tree's new rows after the context, all of one depth, the next."""
 
-    def own_chance(self, logits: F32, position: int) -> float:
-        """The chance of the token that a chain's last logits, (vocab_size,), choose."""
-        return self.listener.acceptance.chance(logits, position)
-
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """A chain, a pass a token."""
         proposal = Proposal([])
@@ -58,7 +54,7 @@ class ReadingDraft(ABC):
             proposal.tokens.extend(guess.tokens)
             if guess.distribution is not None:
                 proposal.distributions.append(guess.distribution)
-            own_chance = self.own_chance(logits, len(context) + depth)
+            own_chance = self.listener.acceptance.chance(logits, len(context) + depth)
             proposal.probabilities.append(own_chance)
             chance *= own_chance
             if not goes_on(chance, own_chance):

@@ -27,7 +27,6 @@ Demands Attention::demands() const {
     demands.num_pairs = rotation.num_pairs;
     demands.temperature = temperature;
     demands.retrieves = sight.pages > 0;
-    demands.reads_bytes = sight.in_bytes;
     return demands;
 }
 
@@ -51,7 +50,7 @@ void Attention::add_to_rows(Step& step, const Activations& taken, const Sum& sum
     m.mixed.finite = step.finite;
     project(step, taken, m);
     if (norms.span_rows) place_rows(step, m);
-    if (sight.pages > 0 || sight.in_bytes) put_whole_pages(step);
+    if (sight.pages > 0) put_key_ranges(step);
     attend(step, m);
     step.add_product(output, m.mixed, sum, m.products);
 }
@@ -79,8 +78,7 @@ void Attention::attend(Step& step, const Memory& m) const {
     const auto together = [&](int64_t) { return tokens_together(); };
     step.attend(sight, {num_heads, fewest, grouped}, m.others, together,
                 [&](const HeadsAndTokens& at, const Visible* seen) {
-                    const SequenceTokens& sequence = *step.slice.tokens[at.token].sequence;
-                    const CachePages& cache = sequence.cache;
+                    const CachePages& cache = step.slice.tokens[at.token].sequence->cache;
                     const auto attend = step.kernels.rowwise.attend[static_cast<int>(cache.dtype)];
                     const int64_t columns = (at.last - at.first) * head_dim;
                     for (int64_t head = at.first, other; head < at.last; head = other) {
@@ -93,11 +91,6 @@ void Attention::attend(Step& step, const Memory& m) const {
                                                  columns,
                                                  sinks != nullptr ? sinks + head : nullptr};
                         KeysAndValues kept = cache.of(source, head / group);
-                        if (sight.in_bytes) {
-                            const BytePages& copies = sequence.byte_pages;
-                            kept.byte_keys = copies.of(cache, source, false, head / group, head_dim);
-                            kept.byte_values = copies.of(cache, source, true, head / group, head_dim);
-                        }
                         float* out = m.rows + (head - at.first) * head_dim;
                         if (sight.pages == 0) {
                             attend(queries, kept, head_dim, logit_cap, seen, m.shares, out);
@@ -118,20 +111,18 @@ void Attention::attend(Step& step, const Memory& m) const {
                 });
 }
 
-// Ranges or copies of pages that are whole now, for each head of keys; those before the pass were put by passes before it.
-void Attention::put_whole_pages(Step& step) const {
+// Of pages that are whole now, a page's for each head of keys; those before the pass were put by passes before it.
+void Attention::put_key_ranges(Step& step) const {
     const Slice& slice = step.slice;
     for (int64_t token = 0, next; token < slice.num_tokens; token = next) {
         const auto& [sequence, place] = slice.tokens[token];
         for (next = token; next < slice.num_tokens && slice.tokens[next].sequence == sequence;) ++next;
-        const int64_t first = place == sequence->length ? sequence->num_known : place / kPagePositions;
+        const int64_t first = place == sequence->length ? sequence->key_ranges.num_known : place / kPagePositions;
         const int64_t last = (slice.tokens[next - 1].place + 1) / kPagePositions;
         if (first >= last) continue;
         const SequenceTokens& of = *sequence;
         step.share((last - first) * num_key_value_heads, [&](int64_t i) {
-            const int64_t head = i % num_key_value_heads, page = first + i / num_key_value_heads;
-            if (sight.pages > 0) put_key_range(of, source, head, page);
-            if (sight.in_bytes) put_byte_page(of, source, head, head_dim, page);
+            put_key_range(of, source, i % num_key_value_heads, first + i / num_key_value_heads);
         });
     }
 }

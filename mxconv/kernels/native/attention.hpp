@@ -1,7 +1,6 @@
 // The attention of a layer: from rows to what it adds to them, over keys and values that caches hold.
 #pragma once
 
-#include "byte_pages.hpp"
 #include "parts.hpp"
 #include "pass.hpp"
 #include "retrieval.hpp"
@@ -75,7 +74,7 @@ struct Attention final : Part {
     int64_t tokens_together() const;
     void project(Step& step, const Activations& taken, const Memory& memory) const;
     void attend(Step& step, const Memory& memory) const;
-    void put_whole_pages(Step& step) const;
+    void put_key_ranges(Step& step) const;
     Visible retrieve(const Step& step, int64_t token, int64_t key_head, const Visible& seen,
                      const Memory& memory) const;
     void gate(const Step& step, int64_t token, int64_t first, int64_t last, const Memory& memory, float* heads) const;

@@ -179,8 +179,6 @@ inline void mix_rows(const QueryRow* rows, const Element* const* values, int64_t
 
 inline int64_t whole_chunks(int64_t count) { return (count + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk; }
 
-#include "attention_bytes.inl"
-
 // At most kAttentionRows rows, whose runs of positions begin together.
 template <class Element>
 void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues& seen, int64_t head_dim, float cap) {
@@ -192,31 +190,22 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues&
         most = most < rows[r].count ? rows[r].count : most;
     }
     const int64_t scored = shared / 4 * 4;
-    const bool reads_bytes = seen.byte_keys.first != nullptr;
-    const int64_t in_bytes = reads_bytes ? shared / kPagePositions * kPagePositions : 0;
-    for (int64_t begin = in_bytes; begin < scored; begin += kKeysAtOnce) {
+    for (int64_t begin = 0; begin < scored; begin += kKeysAtOnce) {
         score_run(rows, num_rows, keys, head_dim, begin, least(begin + kKeysAtOnce, scored));
     }
     float totals[kAttentionRows];
     for (int64_t r = 0; r < num_rows; ++r) {
         const QueryRow& row = rows[r];
+        const int64_t padded = whole_chunks(row.count);
         for (int64_t i = scored; i < row.count; ++i)
             row.shares[i] = dot(row.query, keys.at(position_of(*row.visible, i)), head_dim);
-    }
-    each_byte_page(rows, num_rows, seen.byte_keys,
-                   [&](auto n, auto... at) kInlined { score_page<n>(at..., head_dim); });
-    for (int64_t r = 0; r < num_rows; ++r) {
-        const QueryRow& row = rows[r];
-        const int64_t padded = whole_chunks(row.count);
         if (cap != 0.0f) put_cap(cap, row.count, row.shares);
         for (int64_t i = row.count; i < padded; ++i) row.shares[i] = -__builtin_inff();
         totals[r] = exponentials(padded, row.sink, row.shares);
         for (int64_t i = 0; i < head_dim; ++i) row.out[i] = 0.0f;
     }
-    each_byte_page(rows, num_rows, seen.byte_values,
-                   [&](auto n, auto... at) kInlined { mix_page<n>(at..., head_dim); });
     const Element* value[kAttentionChunk];
-    for (int64_t begin = in_bytes; begin < most; begin += kAttentionChunk) {
+    for (int64_t begin = 0; begin < most; begin += kAttentionChunk) {
         // rows that see the same positions of this chunk are mixed together: those of one token have one `visible`
         const bool see_all = begin + kAttentionChunk <= shared;
         const Visible* found = nullptr;  // whose values those are
@@ -224,7 +213,7 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues&
             const int64_t end = least(begin + kAttentionChunk, rows[r].count);
             next = r + 1;
             while (next < least(r + kTogether, num_rows) && (see_all || rows[next].visible == rows[r].visible)) ++next;
-            if (begin >= end || (reads_bytes && begin + kPagePositions <= rows[r].visible->num_run)) continue;
+            if (begin >= end) continue;
             if (found == nullptr || !(see_all || found == rows[r].visible)) {
                 values.find(*rows[r].visible, begin, end, value);
                 found = rows[r].visible;

@@ -38,9 +38,6 @@ void check_heads(const Attention& a) {
     require_that(a.sight.sink >= 0 && a.sight.recent >= 0, "sink and recent must be 0 or more");
     require_that(a.sight.pages == 0 || (a.sight.pages > 0 && a.sight.window == 0 && a.sight.recent >= kTreeTokens),
                  "pages are retrieved before the last 64 positions, without another window");
-    require_that(!a.sight.in_bytes || (a.sight.window == 0 && a.sight.sink == 0 && a.sight.recent == 0 &&
-                                       a.sight.pages == 0 && a.head_dim <= kMostByteColumns),
-                 "pages in bytes are read where every position is seen, of heads of at most 512 numbers");
     require_that(a.fused != Fused::kHeads || a.num_heads == a.num_key_value_heads,
                  "heads that are fused one by one have a key and a value each");
     require_that(!a.sight.is_chunked || a.sight.window > 0, "chunks need a window");
@@ -104,7 +101,7 @@ PartPointer make_latent(int64_t layer, const MaybeProjection& query_down, const 
     a->sight = sight;
     a->rotation = rotation;
     require_that(layer >= 0 && layer <= kMost, "a layer of an impossible number");
-    require_that(sight.pages == 0 && !sight.in_bytes, "latent vectors are neither retrieved nor copied");
+    require_that(sight.pages == 0, "latent vectors are not retrieved");
     require_that(a->num_heads >= 1 && a->plain_size >= 1 && a->latent_size >= 1 && a->value_size >= 1,
                  "heads of impossible sizes");
     require_that(rotation.table >= 0 && rotation.num_pairs >= 1 && 2 * rotation.num_pairs <= a->rotated_size,
@@ -128,9 +125,9 @@ void bind_attention(nb::module_& module) {
         module, "Sight",
         "How many positions a token sees: the last `window` (0: all), and of these the first `sink` "
         "and the last `recent` (0: all), and so many `pages` between them (0: none). Chunks begin at the multiples of "
-        "`window`. Whole pages may be read in a copy, `in_bytes`.");
-    define_members<int64_t, int64_t, int64_t, bool, int64_t, bool>(
-        sight, {"window", "sink", "recent", "is_chunked", "pages", "in_bytes"});
+        "`window`.");
+    define_members<int64_t, int64_t, int64_t, bool, int64_t>(sight,
+                                                             {"window", "sink", "recent", "is_chunked", "pages"});
     nb::class_<HeadRotation> rotation(module, "HeadRotation", "Which of the pass's rotations turns heads; -1: none.");
     define_members<int64_t, int64_t, bool>(rotation, {"table", "num_pairs", "is_interleaved"});
     nb::class_<BoundHeadNorms> norms(module, "HeadNorms",

@@ -89,7 +89,6 @@ class BoundDecoder {
                 tables_.add(branch.part->demands(), parts);
                 add_state(branch.part->demands(), parts);
                 parts.retrieves |= branch.part->demands().retrieves;
-                parts.reads_bytes |= branch.part->demands().reads_bytes;
             }
         }
         if (screen) {

@@ -111,8 +111,8 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<Numbe
                value_pages = pages_of(values, num_positions, head_dim);
     engine.kernels->rowwise.attend[static_cast<int>(dtype)](
         {queries.data(), num_tokens, num_heads, stride, head_dim, stride, sinks ? sinks->data() : nullptr},
-        {key_pages.data(), 0, value_pages.data(), 0, head_dim, {}, {}}, head_dim, static_cast<float>(cap),
-        visible.data(), shares.data(), out.data());
+        {key_pages.data(), 0, value_pages.data(), 0, head_dim}, head_dim, static_cast<float>(cap), visible.data(),
+        shares.data(), out.data());
 }
 
 void round_for_cache(const Array<float>& values, const std::string& dtype, const MutableArray<uint16_t>& out) {

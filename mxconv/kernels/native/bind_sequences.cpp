@@ -157,19 +157,10 @@ SequenceTokens BoundSequence::checked(const DecoderParts& decoder) const {
     if (decoder.retrieves) {
         require_that(key_ranges.has_value(), "ranges of keys are missing");
         require(*key_ranges, "key_ranges", {decoder.num_caches, decoder.num_key_value_heads, 2, decoder.head_dim, -1});
-        sequence.key_ranges = {key_ranges->data(), static_cast<int64_t>(key_ranges->shape(4))};
+        sequence.key_ranges = {key_ranges->data(), static_cast<int64_t>(key_ranges->shape(4)), num_ranges};
         require_that(capacity <= sequence.key_ranges.room * kPagePositions, "no room for the ranges of keys");
+        require_that(num_ranges >= 0 && num_ranges <= length / kPagePositions, "ranges of pages that are not whole");
     }
-    if (decoder.reads_bytes) {
-        require_that(byte_pages.has_value(), "pages in bytes are missing");
-        const int64_t num_bytes = BytePage::at(nullptr, decoder.head_dim).num_bytes();
-        require(*byte_pages, "byte_pages", {decoder.num_caches, 2, decoder.num_key_value_heads, -1, num_bytes});
-        sequence.byte_pages = {byte_pages->data(), static_cast<int64_t>(byte_pages->shape(3))};
-        require_that(capacity <= sequence.byte_pages.room * kPagePositions, "no room for pages in bytes");
-    }
-    require_that(num_known >= 0 && num_known <= length / kPagePositions,
-                 "ranges or copies of pages that are not whole");
-    sequence.num_known = num_known;
     if (decoder.num_states > 0) {
         require_that(walk && walk->walk.length == length, "a walk through the states is missing");
         sequence.walk = walk_of(*walk, decoder, num_tokens);
@@ -195,19 +186,18 @@ void bind_sequences(nb::module_& module) {
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
         .def(nb::init<BoundPages, int64_t, int64_t, int64_t, std::optional<Array<uint64_t>>, int64_t,
                       std::vector<int64_t>, std::optional<MutableArray<float>>, int64_t, std::optional<BoundWalk>,
-                      std::optional<MutableArray<float>>, std::optional<MutableArray<uint8_t>>, int64_t>(),
+                      std::optional<MutableArray<float>>, int64_t>(),
              nb::arg("pages"), nb::arg("length"), nb::arg("num_tokens"), nb::arg("num_logits"),
              nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
              nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
              nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(), nb::arg("key_ranges").noconvert() = nb::none(),
-             nb::arg("byte_pages").noconvert() = nb::none(), nb::arg("num_known") = 0,
+             nb::arg("num_ranges") = 0,
              "Tokens after `length` positions, where their keys and values are written; the last num_logits of them "
              "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
              "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
              "the last layer's is what they all give, two more that after the norm. num_left_out positions of the text "
              "before these are in no place. key_ranges (layers, heads, 2, head_dim, pages) holds the greatest and the "
-             "least of a page's keys, byte_pages (layers, 2, heads, pages, bytes) copies of pages; they hold those of "
-             "the first num_known pages, and receive those of pages that the pass fills.");
+             "least of the keys of the first num_ranges pages, and receives those of pages that the pass fills.");
 }
 
 }  // namespace mxconv

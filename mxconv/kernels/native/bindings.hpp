@@ -60,8 +60,7 @@ struct BoundSequence {
     int64_t num_left_out;
     std::optional<BoundWalk> walk;
     std::optional<MutableArray<float>> key_ranges;
-    std::optional<MutableArray<uint8_t>> byte_pages;
-    int64_t num_known;
+    int64_t num_ranges;
 
     // Raises where an array does not fit.
     SequenceTokens checked(const DecoderParts& decoder) const;

@@ -132,30 +132,6 @@ struct CachePage {
     int64_t step;  // from one run to the next
 };
 
-constexpr int64_t kByteColumns = 64;       // that come together in a page of bytes
-constexpr int64_t kMostByteColumns = 512;  // of heads that have such pages
-
-// A draft's copy of a page of a head's keys, or of its values: see byte_pages.hpp.
-struct BytePage {
-    uint8_t* first;   // null: no copy
-    int64_t columns;  // head_dim in whole kByteColumns
-
-    static BytePage at(uint8_t* first, int64_t head_dim) {
-        return {first, (head_dim + kByteColumns - 1) / kByteColumns * kByteColumns};
-    }
-
-    // Pages of keys and of values are as long as each other.
-    int64_t num_floats() const { return 2 * columns > kPagePositions ? 2 * columns : kPagePositions; }
-    int64_t num_bytes() const { return 4 * num_floats() + kPagePositions * columns; }
-    BytePage after(int64_t pages) const { return {first + pages * num_bytes(), columns}; }
-
-    float* steps() const { return reinterpret_cast<float*>(first); }  // (columns) of keys, (kPagePositions) of values
-    float* least() const { return steps() + columns; }                // (columns) of keys
-
-    // Of keys (columns / 4, kPagePositions, 4) steps above the least, up to 127; of values (kPagePositions / 4, columns, 4).
-    int8_t* bytes() const { return reinterpret_cast<int8_t*>(first) + 4 * num_floats(); }
-};
-
 // Keys and values of one head, by position.
 struct KeysAndValues {
     const CachePage* key_pages;
@@ -163,9 +139,6 @@ struct KeysAndValues {
     const CachePage* value_pages;
     int64_t value_run;
     int64_t stride;  // from one position's to the next one's, within a run
-
-    // the head's first pages in bytes, which are read in place of the whole pages of a row's run; or none
-    BytePage byte_keys, byte_values;
 };
 
 // What stands between the matrices of an MLP, and what gates the heads of attention.

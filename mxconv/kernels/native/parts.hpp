@@ -78,7 +78,6 @@ struct Demands {
     int64_t num_states = 0;                                         // layers with a state, at least
     StateSizes state{};                                             // of each
     bool retrieves = false;                                         // pages, by the ranges of their keys
-    bool reads_bytes = false;                                       // in place of whole pages
 };
 
 class Part {
@@ -122,7 +121,6 @@ struct DecoderParts {
     int64_t num_states;                                 // layers that have one; 0: none
     StateSizes state;                                   // of each
     bool retrieves;                                     // pages, by the ranges of their keys
-    bool reads_bytes;                                   // in place of whole pages
 };
 
 }  // namespace mxconv

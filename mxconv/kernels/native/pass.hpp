@@ -29,7 +29,7 @@ struct CachePages {
     }
 
     KeysAndValues of(int64_t layer, int64_t head) const {
-        return {pages.data(), run(layer, false, head), pages.data(), run(layer, true, head), head_dim, {}, {}};
+        return {pages.data(), run(layer, false, head), pages.data(), run(layer, true, head), head_dim};
     }
 
     // Round numbers into the place of a position.
@@ -38,22 +38,12 @@ struct CachePages {
 
 // The greatest and the least of each number of a page's keys: (layers, heads, 2, head_dim, room).
 struct KeyRanges {
-    float* values;  // null: nobody retrieves
-    int64_t room;   // pages
+    float* values;      // null: nobody retrieves
+    int64_t room;       // pages
+    int64_t num_known;  // of the first pages, before a pass
 
     float* of(const CachePages& cache, int64_t layer, int64_t head) const {
         return values + (layer * cache.num_heads + head) * 2 * cache.head_dim * room;
-    }
-};
-
-// Copies of pages in bytes: (layers, 2, heads, room) of BytePage, keys before values, each of the cache's head_dim.
-struct BytePages {
-    uint8_t* bytes;  // null: nobody reads them
-    int64_t room;    // pages
-
-    BytePage of(const CachePages& cache, int64_t layer, bool is_value, int64_t head, int64_t head_dim) const {
-        const int64_t first = cache.run(layer, is_value, head) * room;
-        return BytePage::at(bytes + first * BytePage::at(nullptr, cache.head_dim).num_bytes(), head_dim);
     }
 };
 
@@ -77,8 +67,6 @@ struct SequenceTokens {
 
     std::optional<Walk> walk;  // through states of mixers
     KeyRanges key_ranges;
-    BytePages byte_pages;
-    int64_t num_known;  // pages, the first ones, of which there are ranges or copies before a pass
 };
 
 // By what pairs of a head's values rotate.
@@ -111,7 +99,6 @@ struct Sight {
     int64_t sink, recent;  // a draft's: the first and the last so many; recent 0 is all
     bool is_chunked;       // windows lie side by side: what is seen begins at the last multiple of `window`
     int64_t pages;         // that are retrieved between `sink` and `recent`, all three in whole pages; 0: none
-    bool in_bytes;         // whole pages are read in a copy of a byte a number
 
     // `others` has room for `most_others`.
     Visible of(const Token& token, int32_t* others) const;

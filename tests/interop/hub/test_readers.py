@@ -17,7 +17,7 @@ from trained_levels import TRAINED
 
 from mxconv.interop.plain_safetensors import export_safetensors
 
-KINDS = ("speculator", "spire", "eagle3", "medusa", "hydra", "dflash")
+KINDS = ("speculator", "spire", "eagle3", "medusa", "dflash")
 
 
 def write_reader(kind: str, folder: Path) -> Path:
@@ -26,8 +26,8 @@ def write_reader(kind: str, folder: Path) -> Path:
     hidden_size, vocab_size = target["hidden_size"], target["vocab_size"]
     if kind == "speculator":
         return write_speculator(folder, speculator_config(hidden_size, vocab_size), "BF16")
-    if kind in ("medusa", "hydra"):
-        write_heads(folder, "hydra-prefix" if kind == "hydra" else kind, target, "BF16")
+    if kind == "medusa":
+        write_heads(folder, kind, target, "BF16")
         return folder
     if kind == "eagle3":
         return write_eagle3(folder, eagle3_config(vocab_size, hidden_size), "BF16")
@@ -77,9 +77,8 @@ def test_heads_in_a_file_of_torch_draft_by_their_id(
     target: Path, hub: HubServer, client: Client, tmp_path: Path
 ) -> None:
     config = json.loads((TRAINED / "config.json").read_text())
-    for kind in ("medusa", "hydra"):
-        write_heads(tmp_path / kind, kind, config, "F16", f"{kind}_lm_head.pt")
-        hub.repositories[f"org/{kind}"] = {"main": tmp_path / kind}
-        words = ("generate", target, "--prompt", "import os", "--levels", "target", "--max-new-tokens", "12", "--check")
-        made = client(*words, "--draft", f"{kind}:org/{kind}", "--num-draft-tokens", "3")
-        assert made["results"][0]["levels"][1]["num_proposed"] > 0
+    write_heads(tmp_path / "medusa", "medusa", config, "F16", "medusa_lm_head.pt")
+    hub.repositories["org/medusa"] = {"main": tmp_path / "medusa"}
+    words = ("generate", target, "--prompt", "import os", "--levels", "target", "--max-new-tokens", "12", "--check")
+    made = client(*words, "--draft", "medusa:org/medusa", "--num-draft-tokens", "3")
+    assert made["results"][0]["levels"][1]["num_proposed"] > 0
