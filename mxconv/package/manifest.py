@@ -74,6 +74,9 @@ class OptionsRecord(Record):
     outliers: Literal["exact", "rescale"]
     segments: Literal["fitted", "paper"]
     residual_bits: Annotated[int, Field(ge=8, le=12)] | None
+    group_scales: Literal["least-squares", "unclipped"] = Field(
+        default="least-squares", description="BSFP: the rule for scales of groups, see bsfp.md; absent: least squares"
+    )
     on_nonfinite: Literal["error", "keep"]
     dtype: Literal["bf16", "fp16"] | None
     target: Literal["include", "reference"]
@@ -224,6 +227,8 @@ class Manifest(Record):
             for name in names:
                 if name in part and part[name] is None:
                     del part[name]
+        if self.options.group_scales == "least-squares":
+            del members["options"]["group_scales"]
         return members
 
     def to_bytes(self) -> bytes:

@@ -24,9 +24,9 @@ from mxconv.engine.matrices import Matrices
 from mxconv.errors import CodecError, ModelError
 from mxconv.kernels.encoders import (
     add_to_histogram,
+    cast_bsfp,
     decode_bsfp,
     decode_mxfp4,
-    encode_bsfp,
     encode_mxfp4,
     fit_table,
     row_shifts_of,
@@ -304,7 +304,7 @@ def as_bsfp(weight: torch.Tensor, name: str) -> StoredBsfp:
     histogram = PatternHistogram(float_format)
     add_to_histogram(histogram, patterns)
     table = fit_table(histogram).table
-    packed = encode_bsfp(patterns, table, row_shifts_of(patterns, float_format) if table.has_row_shifts else None)
+    packed = cast_bsfp(patterns, table, row_shifts_of(patterns, float_format) if table.has_row_shifts else None)
     return StoredBsfp((weight.shape[0], weight.shape[1]), table, packed, escape_offsets(packed), 1.0)
 
 
