@@ -219,6 +219,23 @@ class Manifest(Record):
             f"{self.source.dtype}; what the quantizer lost is not found again."
         )
 
+    @property
+    def draft_quality(self) -> str:
+        """One sentence on how well the levels draft: what an evaluation found, or how to measure it."""
+        if self.evaluation is not None:
+            found = ", ".join(
+                f"{level.name} {level.agreement:.3f}"
+                for level in self.evaluation.levels[1:]
+                if level.agreement is not None
+            )
+            return f"Share of {self.evaluation.num_tokens:,} tokens at which drafts agree with the target: {found}."
+        is_cast = self.draft_weights is None
+        return (
+            f"The draft {'is a direct cast' if is_cast else 'has codes that texts chose'}, and no evaluation is stored: "
+            "`mxconv evaluate PACKAGE --texts FILE --write` measures how often it agrees with the target"
+            + ("; `mxconv quantize --calibrate` makes it agree more often." if is_cast else ".")
+        )
+
     def members(self) -> dict[str, Any]:
         """As the file has them: without members that older packages lack, where they are null."""
         members = self.model_dump()
