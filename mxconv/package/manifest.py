@@ -229,12 +229,11 @@ class Manifest(Record):
                 if level.agreement is not None
             )
             return f"Share of {self.evaluation.num_tokens:,} tokens at which drafts agree with the target: {found}."
-        is_cast = self.draft_weights is None
-        return (
-            f"The draft {'is a direct cast' if is_cast else 'has codes that texts chose'}, and no evaluation is stored: "
-            "`mxconv evaluate PACKAGE --texts FILE --write` measures how often it agrees with the target"
-            + ("; `mxconv quantize --calibrate` makes it agree more often." if is_cast else ".")
-        )
+        measured = "`mxconv evaluate PACKAGE --texts FILE --write` measures how often it agrees with the target"
+        if self.draft_weights is not None:
+            return f"The draft has codes that texts chose, and no evaluation is stored: {measured}."
+        mended = "`mxconv quantize --calibrate` makes it agree more often"
+        return f"The draft is a direct cast, and no evaluation is stored: {measured}; {mended}."
 
     def members(self) -> dict[str, Any]:
         """As the file has them: without members that older packages lack, where they are null."""

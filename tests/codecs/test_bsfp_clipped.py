@@ -1,5 +1,6 @@
 """Clipped groups: what formats/bsfp.md says of one group at a time, and nothing else of a matrix changes."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def draft_of_group(weights: F64, magnitudes: list[int], starts: list[int], table
         for w, m in zip(weights, magnitudes, strict=True):
             reached = [rank for rank, start in enumerate(starts) if start <= m < start + 2**table.residual_bits]
             reached = reached or list(range(8))
-            wanted = sum((a + b) / 2 * scale < w for a, b in zip(levels, levels[1:], strict=False))
+            wanted = sum((a + b) / 2 * scale < w for a, b in pairwise(levels))
             draft.append(levels[min(max(wanted, reached[0]), reached[-1])] * scale)
         found.append((error(draft), draft))
     return np.array(min(found, key=lambda each: each[0])[1])  # the first of equal ones
