@@ -119,6 +119,7 @@ def _convert_calibrated(
         # to weights, so that nothing is copied
         can_refer = checkpoint.container == "safetensors" and options.dtype is None and options.codec == "mxfp4"
         plain = replace(options, calibrate=(), drafts=(), force=False, target="reference" if can_refer else "include")
+        plain = replace(plain, group_scales="least-squares")  # which calibration raises or lowers
         convert(checkpoint, cast, plain, progress, executor)
         tokens, threads = options.calibration_tokens, options.num_threads
         calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=options.head_screen)
@@ -201,7 +202,7 @@ def _encode(
     kept = sum(survey.plan.num_bytes for name, survey in surveys.items() if name not in begun)
     advance = ByteCounter("encode", kept + sum(piece.num_bytes for piece in pieces), progress)
     advance(kept)
-    workers.map(EncodeTensors(preparation.options.scale_rule), pieces, advance, finished.add)
+    workers.map(EncodeTensors(preparation.record), pieces, advance, finished.add)
 
 
 def _place_files(

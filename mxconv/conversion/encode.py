@@ -14,12 +14,13 @@ from mxconv.arrays import U8, U16
 from mxconv.checkpoint.carried import CarriedTensor
 from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp_as, escape_offsets
-from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError, ScaleRule
+from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError
 from mxconv.codecs.mxint8 import quantize_mxint8
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad, padded
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Survey
-from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4
+from mxconv.kernels.encoders import cast_bsfp, encode_mxfp4
+from mxconv.package.manifest import OptionsRecord
 from mxconv.package.staging import EncodedTensor, Sink, Write, Written
 from mxconv.package.stored import carried_array
 from mxconv.workers import Advance
@@ -30,7 +31,7 @@ NOTHING = np.zeros(0, np.uint16)
 
 def encode_tensor(
     survey: Survey,
-    scale_rule: ScaleRule,
+    options: OptionsRecord,
     write: Write,
     copy: bool,
     hash_source: bool,
@@ -40,7 +41,7 @@ def encode_tensor(
 
     Args:
         survey: its plan and table.
-        scale_rule: of MXFP4.
+        options: of the conversion, which name the rules for scales.
         write: called with ascending, adjoining pieces of each array.
         copy: also write the 16-bit tensor under its own name.
         hash_source: whether to hash the 16-bit tensor.
@@ -59,7 +60,7 @@ def encode_tensor(
         written[name] += contiguous.nbytes
 
     plan, source = survey.plan, hashlib.sha256()
-    for original, pieces in encoded_slices(survey, scale_rule):
+    for original, pieces in encoded_slices(survey, options):
         if hash_source:
             source.update(original.reshape(-1).view(np.uint8).data)
         if copy:
@@ -71,7 +72,7 @@ def encode_tensor(
 
 
 def encoded_slices(
-    survey: Survey, scale_rule: ScaleRule
+    survey: Survey, options: OptionsRecord
 ) -> Iterator[tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]]:
     """A tensor slice by slice: rows of the 16-bit tensor, contiguous, and the piece of each stored array by its name.
 
@@ -95,7 +96,7 @@ def encoded_slices(
             parts = {"codes": survey.given.codes.rows(*tiles), "scales": survey.given.scales.rows(*tiles)}
             first_tile = tiles[1]
         elif plan.codec == "mxfp4":
-            codes, scales = encode_mxfp4(piece.patterns, survey.float_format, scale_rule)
+            codes, scales = encode_mxfp4(piece.patterns, survey.float_format, options.scale_rule)
             parts = {"codes": codes, "scales": scales}
         elif plan.codec == "mxint8":
             elements, scales = quantize_mxint8(survey.float_format.decode(piece.patterns))
@@ -105,7 +106,7 @@ def encoded_slices(
             segments = survey.segments_of(piece.matrix)
             shifts = segments.shifts_of(piece.start, piece.patterns)
             if survey.given is None:
-                packed = encode_bsfp(piece.patterns, segments.table, shifts)
+                packed = cast_bsfp(piece.patterns, segments.table, shifts, options.group_scales)
             else:
                 draft = survey.given.bsfp_rows(first_tile, piece.patterns.shape)
                 packed = encode_bsfp_as(piece.patterns, *draft, segments.table, shifts)
@@ -200,7 +201,7 @@ class EncodePiece:
 class EncodeTensors:
     """A task: encode the tensors of a piece into its sink."""
 
-    scale_rule: ScaleRule
+    options: OptionsRecord
 
     def __call__(self, piece: EncodePiece, advance: Advance) -> Written:
         tensors = []
@@ -211,7 +212,7 @@ class EncodeTensors:
                 if arrays == {name}:  # the 16-bit tensor alone
                     survey = Survey(replace(survey.plan, codec="keep", carried=None))
                 hash_source = name in piece.unhashed
-                tensors.append(encode_tensor(survey, self.scale_rule, write, name in arrays, hash_source, advance))
+                tensors.append(encode_tensor(survey, self.options, write, name in arrays, hash_source, advance))
             return piece.sink.finish(tensors)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from mxconv.codecs.bsfp.clipped import GroupScales
 from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule
 from mxconv.errors import MxconvError
 from mxconv.package.manifest import OptionsRecord
@@ -25,6 +26,7 @@ class QuantizeOptions:
     outliers: Literal["exact", "rescale"] = "exact"
     segments: Literal["fitted", "paper"] = "fitted"
     residual_bits: int | None = None  # None: the fit chooses
+    group_scales: GroupScales = "unclipped"  # of a fitted table's draft
     on_nonfinite: Literal["error", "keep"] = "error"
     dtype: Literal["bf16", "fp16"] | None = None
     target: Literal["include", "reference"] | None = None  # None: include a local source, reference a Hub one
@@ -47,6 +49,7 @@ class QuantizeOptions:
             "lm_head": (None, *get_args(Head)),
             "outliers": ("exact", "rescale"),
             "segments": ("fitted", "paper"),
+            "group_scales": get_args(GroupScales),
             "on_nonfinite": ("error", "keep"),
             "dtype": (None, "bf16", "fp16"),
             "target": (None, "include", "reference"),
@@ -99,6 +102,8 @@ class QuantizeOptions:
         """As the manifest keeps them; the target's place is decided here."""
         values: dict[str, Any] = {name: getattr(self, name) for name in OptionsRecord.model_fields}
         target = self.target or ("include" if is_local or self.codec == "bsfp" else "reference")
+        if self.codec == "mxfp4" or self.segments == "paper":
+            values["group_scales"] = "least-squares"
         return OptionsRecord(**values | {"lm_head": self.head, "skip": list(self.skip), "target": target})
 
 

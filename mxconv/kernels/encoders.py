@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mxconv.arrays import F32, I8, I64, U8, U16
 from mxconv.codecs.bsfp import fit, packing
 from mxconv.codecs.bsfp import histogram as reference_histogram
+from mxconv.codecs.bsfp.clipped import GroupScales, unclip
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.fit import Cells, FittedTable
 from mxconv.codecs.bsfp.histogram import PatternHistogram, shift_boundaries, shift_limits
@@ -163,6 +164,16 @@ def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None
         escape_positions=positions[:num_escapes].copy(),  # the room after them is let go
         escape_high=high_bytes[:num_escapes].copy(),
     )
+
+
+def cast_bsfp(
+    patterns: U16, table: SegmentTable, row_shifts: I8 | None = None, group_scales: GroupScales = "unclipped"
+) -> PackedBsfp:
+    """Rows as BSFP, with the draft that `quantize` casts: clipped groups of a fitted table get another scale."""
+    packed = encode_bsfp(patterns, table, row_shifts)
+    if group_scales == "unclipped" and table.kind == "fitted":
+        unclip(packed, patterns, table, row_shifts)
+    return packed
 
 
 def decode_bsfp(packed: PackedBsfp, table: SegmentTable, shape: tuple[int, int]) -> U16:

@@ -74,6 +74,9 @@ class OptionsRecord(Record):
     outliers: Literal["exact", "rescale"]
     segments: Literal["fitted", "paper"]
     residual_bits: Annotated[int, Field(ge=8, le=12)] | None
+    group_scales: Literal["least-squares", "unclipped"] = Field(
+        default="least-squares", description="BSFP: the rule for scales of groups, see bsfp.md; absent: least squares"
+    )
     on_nonfinite: Literal["error", "keep"]
     dtype: Literal["bf16", "fp16"] | None
     target: Literal["include", "reference"]
@@ -216,6 +219,22 @@ class Manifest(Record):
             f"{self.source.dtype}; what the quantizer lost is not found again."
         )
 
+    @property
+    def draft_quality(self) -> str:
+        """One sentence on how well the levels draft: what an evaluation found, or how to measure it."""
+        if self.evaluation is not None:
+            found = ", ".join(
+                f"{level.name} {level.agreement:.3f}"
+                for level in self.evaluation.levels[1:]
+                if level.agreement is not None
+            )
+            return f"Share of {self.evaluation.num_tokens:,} tokens at which drafts agree with the target: {found}."
+        measured = "`mxconv evaluate PACKAGE --texts FILE --write` measures how often it agrees with the target"
+        if self.draft_weights is not None:
+            return f"The draft has codes that texts chose, and no evaluation is stored: {measured}."
+        mended = "`mxconv quantize --calibrate` makes it agree more often"
+        return f"The draft is a direct cast, and no evaluation is stored: {measured}; {mended}."
+
     def members(self) -> dict[str, Any]:
         """As the file has them: without members that older packages lack, where they are null."""
         members = self.model_dump()
@@ -224,6 +243,8 @@ class Manifest(Record):
             for name in names:
                 if name in part and part[name] is None:
                     del part[name]
+        if self.options.group_scales == "least-squares":
+            del members["options"]["group_scales"]
         return members
 
     def to_bytes(self) -> bytes:

@@ -18,7 +18,9 @@ MAX_NOTES = 12
 WIDE = 110  # terminal columns from which all figures are shown
 LEGEND = [
     "bits: bits a weight that BSFP stores, with scales, escapes and padding. dB: signal-to-noise ratio of the 4-bit "
-    "draft, with the fitted and the paper's table, and of MXFP4; higher is nearer to the 16-bit weights.",
+    "draft, with the fitted and the paper's table, and of MXFP4. They compare matrices of one kind of draft. Of two "
+    "kinds, or of a cast and a calibrated draft, the one with fewer dB may agree with the target more often: `mxconv "
+    "evaluate` measures it.",
     "Sums of bits and dB count the quantized tensors, or all matrices where no tensor is quantized.",
 ]
 

@@ -59,7 +59,7 @@ def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | Non
 
 def package_weights(source: str, package: Package, stack: ExitStack) -> OpenWeights:
     """The tensors of a package; `stack` closes a source that it references."""
-    manifest, notes = package.manifest, []
+    manifest, notes = package.manifest, [package.manifest.draft_quality]
     referenced: Mapping[str, SourceTensor] | None = None
     if not package.has_target:
         referenced = stack.enter_context(open_referenced(package)).tensors

@@ -18,9 +18,9 @@ from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
 from mxconv.conversion.survey import num_escapes
 from mxconv.kernels.encoders import (
     add_to_histogram,
+    cast_bsfp,
     decode_bsfp_draft,
     decode_mxfp4,
-    encode_bsfp,
     encode_mxfp4,
     fit_table,
     row_shifts_of,
@@ -297,7 +297,7 @@ def storage_sums(shape: tuple[int, int], fitted: FittedTable, paper: SegmentTabl
 
 def _bsfp_draft(patterns: U16, table: SegmentTable) -> F32:
     shifts = row_shifts_of(patterns, table.float_format) if table.has_row_shifts else None
-    return decode_bsfp_draft(encode_bsfp(patterns, table, shifts), table, (patterns.shape[0], patterns.shape[1]))
+    return decode_bsfp_draft(cast_bsfp(patterns, table, shifts), table, (patterns.shape[0], patterns.shape[1]))
 
 
 def _mxfp4_draft(patterns: U16, float_format: FloatFormat) -> F32:

@@ -176,7 +176,7 @@ def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVe
     given = package.manifest.draft_weights
     is_given = given is not None and record.name in given.tensors  # codes that no source encodes to
     offsets: Counter[str] = Counter()
-    for original, pieces in encoded_slices(survey, package.manifest.options.scale_rule):
+    for original, pieces in encoded_slices(survey, package.manifest.options):
         for name, piece in pieces.items():
             if not is_given and not _is_stored(package, name, offsets[name], piece):
                 stale.add(name)

@@ -48,6 +48,7 @@ def test_the_last_line_of_stdout_is_the_contracts_object(
     own = {path.name: path.stat().st_size for path in package.glob("*.safetensors")}
     draft = own.pop("mxfp4.safetensors", 0)
     assert (result["num_bytes_target"], result["num_bytes_draft"]) == (sum(own.values()), draft)
+    assert "The draft is a direct cast" in outcome.stderr
 
 
 REFERENCE, EXACT = ("--target", "reference"), "target: exact, the source's weights"

@@ -12,6 +12,13 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.package.manifest import (
+    DraftWeightsRecord,
+    EvaluationRecord,
+    QualityRecord,
+    read_manifest,
+    replace_manifest,
+)
 from mxconv.report.inspection import Inspection
 from mxconv.report.sources import open_weights
 
@@ -41,6 +48,25 @@ def test_a_package_gives_the_numbers_of_its_source(
     converted = inspect_path(package(tiny_llama, **options))
     assert figures(converted) == figures(inspect_path(tiny_llama))
     assert converted.kind == "package"
+
+
+def test_a_package_says_how_well_it_drafts_or_how_to_measure_it(
+    tiny_llama: Path, inspect_path: Inspect, package: Convert, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(package(tiny_llama, codec="bsfp"), tmp_path / "p"))
+    cast = inspect_path(folder).notes[0]
+    assert "is a direct cast" in cast and "`mxconv evaluate PACKAGE --texts FILE --write` measures" in cast
+    assert cast.endswith("`mxconv quantize --calibrate` makes it agree more often.")
+    manifest = read_manifest(folder)
+    given = DraftWeightsRecord(sha256="0" * 64, description={}, tensors=[])
+    assert "codes that texts chose" in manifest.model_copy(update={"draft_weights": given}).draft_quality
+    names = [field for field in QualityRecord.model_fields if field != "name"]
+    levels = [QualityRecord(name=name, **dict.fromkeys(names, 0.801)) for name in ("target", "bsfp")]
+    what = {"sha256": "0" * 64, "num_bytes": 9, "context": 8, "num_texts": 1, "num_tokens": 8160}
+    found = EvaluationRecord(created_by="t", activations="int8", kernel="numpy", levels=levels, **what)
+    replace_manifest(folder, manifest.model_copy(update={"evaluation": found}))
+    with open_weights(str(folder)) as weights:
+        assert weights.notes[0] == "Share of 8,160 tokens at which drafts agree with the target: bsfp 0.801."
 
 
 def test_a_trained_model_rebuilt_from_its_package_gives_the_same_numbers(
@@ -94,7 +120,7 @@ def test_a_rescaled_package_says_that_it_is_not_the_source(
     weights[3, 4] = 2.40625
     source = write_safetensors(tmp_path / "model.safetensors", {"w": weights})
     found = inspect_path(package(source, codec="bsfp", segments="paper", outliers="rescale"))
-    assert found.notes == (
+    assert found.notes[1:] == (
         "some tensors were rescaled: what is counted is the package's reconstruction, not the source.",
     )
     assert found.tensors[0].note is not None
