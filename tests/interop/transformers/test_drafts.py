@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 from packages import quantize
-from plug_ins import RECYCLING
 from transformers import AutoModelForSeq2SeqLM, T5Config
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from mxconv.errors import ModelError
 from mxconv.interop.transformers import Drafts, drafts, torch_target
+from mxconv.package.ngram_table import write_ngram_table
+from mxconv.train.ngram_trainer import train_ngram
 
 TARGET = Path(__file__).parents[3] / "examples" / "models" / "pylib-1.5m"
 
@@ -87,9 +88,9 @@ def test_every_architecture_rolls_its_cache_back(
 def test_look_ups_draft_too_in_chains_whatever_the_tree_and_the_pace_may_be_left_to_them(
     pylib: Any, tmp_path: Path, prompts: list[torch.Tensor]
 ) -> None:
-    quantize(TARGET, tmp_path / "package", drafts=(f"{RECYCLING},confidence=0",))
+    quantize(TARGET, tmp_path / "package", drafts=("prompt-lookup,confidence=0",))
     ids = torch.cat((prompts[0], prompts[0]), dim=-1)  # something to look up
-    for levels, lengths in (([RECYCLING], None), ([RECYCLING], "auto"), (None, "auto")):
+    for levels, lengths in ((["prompt-lookup"], None), (["prompt-lookup"], "auto"), (None, "auto")):
         with drafts(tmp_path / "package", levels, num_draft_tokens=lengths, tree=12) as custom_generate:  # type: ignore[arg-type]
             assert_same(pylib, custom_generate, ids)
             assert custom_generate.last is not None
@@ -303,7 +304,9 @@ def test_an_unknown_draft_is_named(three_levels: Path) -> None:
 def test_look_ups_propose_trees_to_drafts_and_torch_is_told_chains(
     pylib: Any, prompts: list[torch.Tensor], tmp_path: Path
 ) -> None:
-    quantize(TARGET, tmp_path / "package", codec="bsfp", drafts=(f"{RECYCLING},confidence=0",))
+    table = tmp_path / "table.safetensors"
+    write_ngram_table(train_ngram([Path(__file__)], TARGET), table)
+    quantize(TARGET, tmp_path / "package", codec="bsfp", drafts=(f"ngram:{table},confidence=0",))
     nodes = {}
     for tree in ("chain", 12):
         with drafts(tmp_path / "package", tree=tree) as custom_generate:  # type: ignore[arg-type]
