@@ -7,9 +7,7 @@ from typing import Literal
 from mxconv.errors import ModelError
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.path_mask import PathMask
-from mxconv.speculation.path_penalties import PathPenalties
-from mxconv.speculation.path_rules import PathRules
+from mxconv.speculation.path_rules import PathMask, PathPenalties, PathRules
 from mxconv.text.constraint import Grammar
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

@@ -233,21 +233,27 @@ class Grammar:
 
 
 class GrammarMatcher:
-    """How far an answer has come; implements `Matcher` of `speculation/path_mask.py`."""
+    """How far an answer has come in what a constraint describes."""
 
     def __init__(self, matcher: "LLMatcher", grammar: Grammar) -> None:
         self._matcher = matcher
         self._grammar = grammar
 
     def consume(self, token: int) -> bool:
+        """Go on by a token; False, and nothing has changed, where it is not allowed."""
         return bool(self._matcher.try_consume_tokens([token]))
 
     def rollback(self, num_tokens: int) -> None:
+        """Take the last tokens back."""
         self._matcher.rollback(num_tokens)
         self._check()
 
     def mask(self, vocab_size: int) -> Bool:
-        """As `Matcher` has it; raises ModelError where no token can come next, or a limit is reached."""
+        """(vocab_size,): the tokens that may come next; where the text may end, those that end it.
+
+        Raises:
+            ModelError: no token can come next, or a limit is reached.
+        """
         import llguidance.numpy as arrays
 
         words: Any = arrays.allocate_token_bitmask(1, self._grammar.guide.vocab_size)
@@ -266,6 +272,7 @@ class GrammarMatcher:
         return allowed
 
     def forced(self) -> list[int]:
+        """The tokens that certainly come next, in the way that the tokenizer writes them."""
         if self._matcher.is_stopped():
             return list(self._grammar.ends) if len(self._grammar.ends) == 1 else []
         tokens = self._matcher.compute_ff_tokens()

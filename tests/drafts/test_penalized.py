@@ -16,8 +16,7 @@ from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.path_penalties import PathPenalties
-from mxconv.speculation.path_rules import PathRules
+from mxconv.speculation.path_rules import PathPenalties, PathRules
 from mxconv.speculation.selection import Accept, Selection
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling, distribution

@@ -16,8 +16,7 @@ from transformers import (
 
 from mxconv.arrays import F32
 from mxconv.errors import ModelError
-from mxconv.speculation.path_penalties import PathPenalties
-from mxconv.speculation.path_rules import PathRules
+from mxconv.speculation.path_rules import PathPenalties, PathRules
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties, penalized
 
