@@ -6,7 +6,7 @@ import numpy as np
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import Tree
 
 WIDTHS = (1, 2, 3, 5, 8, 16, 33, 64)
@@ -47,7 +47,7 @@ def logits_after_rollback(
     return first, decoder.forward(token_ids[kept:], cache)
 
 
-def assert_forest_invariant(decoder: Decoder, token_ids: list[int], rows: Sequence[int]) -> KVCache:
+def assert_batch_invariant(decoder: Decoder, token_ids: list[int], rows: Sequence[int]) -> KVCache:
     """Rows of a tree have the bits of their paths, beside another sequence, and so has what follows a kept path.
 
     Args:
@@ -62,7 +62,7 @@ def assert_forest_invariant(decoder: Decoder, token_ids: list[int], rows: Sequen
     decoder.forward(token_ids[:24], cache)
     decoder.forward(token_ids[7:20], other)
     tokens, tree = [3, 9, 4, 80, 17, 60], Tree([-1, 0, 0, 1, 2, -1])
-    of_tree, beside = decoder.forward_forest([SequenceRows(tokens, cache, tree), SequenceRows(token_ids[20:23], other)])
+    of_tree, beside = decoder.forward_batch([SequenceRows(tokens, cache, tree), SequenceRows(token_ids[20:23], other)])
 
     def alone(path: Sequence[int]) -> np.ndarray:
         text = [*token_ids[:24], *(tokens[row] for row in path)]

@@ -27,11 +27,11 @@ from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.paired_layers import EMBEDDING
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads
 from mxconv.engine.stored_bytes import head_bytes
 from mxconv.engine.stored_weights import HEAD

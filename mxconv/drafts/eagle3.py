@@ -22,10 +22,10 @@ from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.paired_layers import EMBEDDING, PairedLayers, PairRules
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError

@@ -28,10 +28,10 @@ from mxconv.drafts.readers.reader_config import ReaderConfig
 from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.engine.weights import CheckedWeights, ModelWeights

@@ -21,9 +21,9 @@ from mxconv.drafts.kind import DraftSpec, LevelCodec, OpenedDraft, OpenTarget, P
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads
 from mxconv.engine.stored_bytes import mtp_bytes
 from mxconv.engine.stored_weights import package_config

@@ -15,8 +15,8 @@ from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import States
 from mxconv.engine.stored_weights import tied
 from mxconv.engine.tree import MOST_ROWS, Tree

@@ -22,7 +22,7 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.drafts.pass_cost import PartBytes
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord

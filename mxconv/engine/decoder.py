@@ -19,12 +19,12 @@ from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.experts import WeightedMixture, check_fewer
-from mxconv.engine.forest import SequenceRows, checked_ids, spans
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.kv_pool import KVPool
 from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInputs
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows, checked_ids, spans
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import StateRoom, States
@@ -104,9 +104,9 @@ class Decoder:
             ModelError: no tokens, a token outside the vocabulary, more positions than the model has, a cache made for
                 another model, a tree of another number of rows, or a state that the model does not have.
         """
-        return self.forward_forest([SequenceRows(token_ids, cache, tree, 1 if last_only else None, states)])[0]
+        return self.forward_batch([SequenceRows(token_ids, cache, tree, 1 if last_only else None, states)])[0]
 
-    def forward_forest(self, sequences: Sequence[SequenceRows]) -> list[F32]:
+    def forward_batch(self, sequences: Sequence[SequenceRows]) -> list[F32]:
         """Evaluate rows of several sequences in one pass over the weights, and advance each cache by its own.
 
         Args:

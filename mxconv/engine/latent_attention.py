@@ -13,8 +13,8 @@ from mxconv.arch.description import LatentAttention
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.attention import attend
-from mxconv.engine.forest import SequenceRows, spans
 from mxconv.engine.rope import Positions, RotaryEmbedding, rotate
+from mxconv.engine.sequence_rows import SequenceRows, spans
 from mxconv.engine.sight import SinkWindow, seen_by
 from mxconv.engine.weights import CheckedWeights, WeightedPart
 

@@ -10,11 +10,11 @@ from mxconv.arch.mixture import Mixture
 from mxconv.arrays import F32
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.experts import WeightedMixture
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.latent_attention import WeightedLatentAttention
 from mxconv.engine.mlp import WeightedInput, WeightedMlp
 from mxconv.engine.recurrent import RecurrentMixer, recurrent_mixer
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.weights import CheckedWeights, WeightedNorm
 

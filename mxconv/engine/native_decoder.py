@@ -10,11 +10,11 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import PAGE
 from mxconv.engine.native_parts import NativeParts, handle, native_of
 from mxconv.engine.rope import Positions
 from mxconv.engine.screened_head import ScreenedHead
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
 from mxconv.engine.tree import GrownTree, TreeLimits

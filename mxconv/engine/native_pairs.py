@@ -8,10 +8,10 @@ import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.native_decoder import grown
 from mxconv.engine.native_parts import NativeParts, handle, native_of
 from mxconv.engine.paired_layers import PairedLayers
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.kernels import _native
 

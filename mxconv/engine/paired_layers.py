@@ -9,9 +9,9 @@ import numpy as np
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I64
 from mxconv.engine.cache import KVCache
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.engine.weights import CheckedWeights
 from mxconv.kernels.rowwise import rms_norm

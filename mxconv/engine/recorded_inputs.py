@@ -19,9 +19,9 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, F64
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.experts import WeightedMixture
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights
 from mxconv.kernels.matrix import Matrix
 

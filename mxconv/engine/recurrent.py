@@ -10,8 +10,8 @@ from mxconv.arch.state_mixers import Convolution, GatedDeltaNet, Mamba2, Recurre
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.activations import ACTIVATIONS, row_sigmoid, softplus
-from mxconv.engine.forest import SequenceRows, spans
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows, spans
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.state_cache import LayerState, StateCache
 from mxconv.engine.weights import CheckedWeights, Projection, WeightedPart

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxconv.arrays import F32, I64
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.errors import ModelError
 
 LEAST_RETRIEVING = 64  # positions of a window beside retrieved pages: no branch of a tree lies before it

@@ -16,9 +16,9 @@ from mxconv.arch.description import Attending
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 
 PASS_TOKENS = 2048  # that go through a layer at a time: a group of texts
 

@@ -10,7 +10,7 @@ from greenlet import getcurrent, greenlet
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import States
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.speculation.passes import ALONE, JointPass, Load, Meter, Passes
@@ -72,7 +72,7 @@ class WantedRows:
         Raises:
             MxconvError: one of them is to blame; nothing has changed.
         """
-        return self.decoder.forward_forest(list(pieces))
+        return self.decoder.forward_batch(list(pieces))
 
 
 @dataclass(eq=False)

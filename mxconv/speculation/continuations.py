@@ -6,7 +6,7 @@ import numpy as np
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import MOST_ROWS
 from mxconv.errors import ModelError
 from mxconv.text.distribution import Sampling, distribution, greedy
@@ -50,7 +50,7 @@ def continuations(
         caches, fed = [KVCache(decoder.config) for _ in texts], dict(enumerate(texts))
         for _ in range(num_new_tokens):
             sequences = [SequenceRows(ids, caches[row], None, 1) for row, ids in fed.items()]
-            logits = [made[0] for made in decoder.forward_forest(sequences)]
+            logits = [made[0] for made in decoder.forward_batch(sequences)]
             chosen = dict(zip(fed, map(int, greedy(np.array(logits))), strict=True))
             if sampling is not None:
                 for row, made in zip(fed, logits, strict=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.speculation.stages import StageRows
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from mxconv.arrays import F32, I64
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.errors import ModelError
 from mxconv.progress import Progress
 from mxconv.speculation.continuations import continuations
@@ -38,7 +38,7 @@ class ScoredText:
     def logits(self, decoder: Decoder) -> F32:
         """What a model expects at the places of these tokens, (num_tokens, vocab_size)."""
         rows, num_scored = self.token_ids[:-1], len(self.token_ids) - self.first_scored
-        return decoder.forward_forest([SequenceRows(rows, decoder.new_cache(len(rows)), num_logits=num_scored)])[0]
+        return decoder.forward_batch([SequenceRows(rows, decoder.new_cache(len(rows)), num_logits=num_scored)])[0]
 
 
 def windows(loaded: LoadedPackage, path: Path, length: int, num_tokens: int) -> list[ScoredText]:

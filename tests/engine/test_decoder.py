@@ -1,4 +1,4 @@
-"""Logits against transformers, and what a decoder refuses; tokens and trees: test_forest.py."""
+"""Logits against transformers, and what a decoder refuses; tokens and trees: test_sequence_rows.py."""
 
 import re
 from typing import Any

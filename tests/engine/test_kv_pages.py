@@ -9,9 +9,9 @@ from row_invariance import assert_same_bits
 
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.engine.cache import KVCache
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import KV_DTYPES, PAGE, KvDtype
 from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import Tree
 from mxconv.kernels.engine import native_names
 
@@ -44,8 +44,8 @@ def test_rows_are_their_paths_alone_wherever_pages_lie(
     alone = [decoder.forward(ids, KVCache(decoder.config, 200, dtype=dtype)) for ids in (text, text[::-1])]
     caches = [KVCache(decoder.config, pool=pool) for _ in range(2)]
     for start, stop in ((0, 50), (50, 120), (120, 150)):
-        forest = [SequenceRows(ids[start:stop], cache) for ids, cache in zip((text, text[::-1]), caches, strict=True)]
-        for found, expected in zip(decoder.forward_forest(forest), alone, strict=True):
+        batch = [SequenceRows(ids[start:stop], cache) for ids, cache in zip((text, text[::-1]), caches, strict=True)]
+        for found, expected in zip(decoder.forward_batch(batch), alone, strict=True):
             assert_same_bits(found, expected[start:stop], f"{kind}, {dtype}, from {start}")
     assert caches[0].numbers.tolist() != sorted(caches[0].numbers.tolist()) or len(pool.slabs.arrays) > 1
     tree = Tree([-1, 0, 0, 2, 3])

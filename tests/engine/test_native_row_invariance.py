@@ -1,7 +1,7 @@
 """The logits of a position depend on the token prefix alone, bit for bit: at every width, however a prompt is cut, on
 any number of threads and after a rollback; of NumPy and of every native kernel (design, numerics 2).
 
-Rows of trees and of several sequences in a pass: test_forest.py.
+Rows of trees and of several sequences in a pass: test_sequence_rows.py.
 """
 
 from collections.abc import Callable

@@ -14,8 +14,8 @@ from row_invariance import assert_same_bits
 from mxconv.codecs.float16 import FP16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import States
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
@@ -85,7 +85,7 @@ def test_native_states_are_those_of_numpy_up_to_float32_sums(oracle: Any, in_tur
 def test_states_have_the_same_bits_however_a_text_is_cut_and_whatever_is_beside_it(
     native: Callable[..., Decoder], implementation: str, data: st.DataObject
 ) -> None:
-    """A text in random pieces, and in a forest with a tree; rows of the tree against their paths."""
+    """A text in random pieces, and in a batch with a tree; rows of the tree against their paths."""
     *model, num_threads = data.draw(st.sampled_from(MODELS))
     decoder, alone = (native(*model, implementation, threads) for threads in (num_threads, 1))
     ids = [int(token) for token in np.random.default_rng(data.draw(st.integers(0, 9))).integers(0, 96, 150)]
@@ -97,14 +97,14 @@ def test_states_have_the_same_bits_however_a_text_is_cut_and_whatever_is_beside_
     prompt, tokens, cache = ids[:70], ids[70:82], KVCache(decoder.config)
     decoder.forward(prompt, cache)
     beside, of_tree, unread = States(ALL, normed_last=True), States([2], normed_last=True), KVCache(decoder.config)
-    decoder.forward_forest(
+    decoder.forward_batch(
         [
             SequenceRows(ids, KVCache(decoder.config), num_logits=3, states=beside),
             SequenceRows([3, 1, 4], unread),
             SequenceRows(tokens, cache, tree, num_logits=0, states=of_tree),
         ]
     )
-    assert_same_states(beside.values, whole, "in a forest")
+    assert_same_states(beside.values, whole, "in a batch")
     for row in range(len(tokens)):
         path = states_of(alone, [*prompt, *(tokens[above] for above in tree.path(row))])
         assert_same_states(of_tree.values[:, row : row + 1], path[[2, 4], -1:], f"row {row}")

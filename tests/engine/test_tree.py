@@ -1,4 +1,4 @@
-"""Trees of rows and what is refused; that each row's logits are those of its path alone: test_forest.py."""
+"""Trees of rows and what is refused; that each row's logits are those of its path alone: test_sequence_rows.py."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,6 @@
 """Variants of a decoder, NumPy and native: against transformers, against each other, and beside their original.
 
-Rows of variants against their paths alone, by every kernel: test_forest.py.
+Rows of variants against their paths alone, by every kernel: test_sequence_rows.py.
 """
 
 import copy

@@ -13,8 +13,8 @@ from plug_ins import RECYCLING
 from tiny_levels import FORMATS, VOCAB_SIZE, Decoded, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.errors import ModelError
 from mxconv.serving import scheduler as scheduler_module
 from mxconv.serving.llm_engine import Engine
@@ -193,7 +193,7 @@ def test_prompts_enter_in_pieces_while_others_go_on(monkeypatch: pytest.MonkeyPa
 
 def test_what_fails_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of a pass reaches the sequence that caused it."""
-    real = Decoder.forward_forest
+    real = Decoder.forward_batch
 
     def failing(self: Decoder, sequences: Listed[SequenceRows]) -> list[np.ndarray]:
         if any(list(rows.token_ids[:3]) == [13, 13, 13] for rows in sequences):
@@ -201,7 +201,7 @@ def test_what_fails_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(self, sequences)
 
     hierarchy = hierarchy_of("models, trees")
-    monkeypatch.setattr(Decoder, "forward_forest", failing)
+    monkeypatch.setattr(Decoder, "forward_batch", failing)
     requests = [Request([1, 2], 4), Request([13, 13, 13], 4), Request([4, 5], 4)]
     sequences, heard = run_all(Engine(hierarchy), requests)
     monkeypatch.undo()
@@ -227,7 +227,7 @@ def test_a_defect_inside_one_round_ends_that_sequence(monkeypatch: pytest.Monkey
 )
 def test_an_interrupt_leaves_everything_whole(name: str, moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be answered by going on: no token is lost or doubled."""
-    real, count = Decoder.forward_forest, 0
+    real, count = Decoder.forward_batch, 0
 
     def interrupted(self: Decoder, sequences: Listed[SequenceRows]) -> list[np.ndarray]:
         nonlocal count
@@ -237,7 +237,7 @@ def test_an_interrupt_leaves_everything_whole(name: str, moment: int, monkeypatc
             raise KeyboardInterrupt
         return logits
 
-    monkeypatch.setattr(Decoder, "forward_forest", interrupted)
+    monkeypatch.setattr(Decoder, "forward_batch", interrupted)
     hierarchy, requests = hierarchy_of(name), requests_of(4, 3)
     engine = Engine(hierarchy)
     sequences = [engine.submit(request) for request in requests]
@@ -297,17 +297,17 @@ def test_a_beginning_that_texts_share_is_evaluated_and_kept_once() -> None:
 def counted_rows(decoder: Decoder, engine: Engine, requests: Listed[Request]) -> tuple[list[int], Any]:
     """Rows of every pass of a decoder while requests are answered, and what `run_all` returns."""
     rows: list[int] = []
-    forward = decoder.forward_forest
+    forward = decoder.forward_batch
 
     def count(sequences: Listed[SequenceRows]) -> list[np.ndarray]:
         rows.append(sum(each.num_rows for each in sequences))
         return forward(sequences)
 
-    decoder.forward_forest = count  # type: ignore[method-assign]
+    decoder.forward_batch = count  # type: ignore[method-assign]
     try:
         return rows, run_all(engine, requests)
     finally:
-        del decoder.forward_forest
+        del decoder.forward_batch
 
 
 def test_models_that_draft_share_beginnings_too() -> None:

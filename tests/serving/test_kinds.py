@@ -164,7 +164,7 @@ def test_a_text_alone_takes_the_passes_of_generate_and_texts_side_by_side_share_
 
         return call
 
-    monkeypatch.setattr(Decoder, "forward_forest", counted("forward", Decoder.forward_forest))
+    monkeypatch.setattr(Decoder, "forward_batch", counted("forward", Decoder.forward_batch))
     monkeypatch.setattr(NativeDecoder, "grow", counted("grow", NativeDecoder.grow))
     with LoadedPackage(folder / "mxfp4", ["target", "mxfp4"]) as loaded:
         requests = [Request(loaded.tokenizer.encode(prompt), 16, (), selection) for prompt in PROMPTS]

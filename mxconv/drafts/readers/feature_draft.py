@@ -10,9 +10,9 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I64
 from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.paired_layers import PairGrower
 from mxconv.engine.rope import Positions
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import MOST_ROWS, GrownTree, Tree, TreeLimits
 from mxconv.kernels.matrix import Matrix
 from mxconv.speculation.loaded_level import Listener

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from row_invariance import assert_forest_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
+from row_invariance import assert_batch_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
 
 from mxconv.arch.families.registry import FAMILIES, TOWERS
 from mxconv.engine.cache import KVCache
@@ -40,8 +40,8 @@ def test_logits_agree_with_transformers_and_do_not_depend_on_how_the_text_is_cut
     assert_same_bits(np.concatenate(parts), found, "after tokens that were taken back")
 
 
-def test_a_rows_bits_are_those_of_its_path_in_a_forest(family: Any) -> None:
-    assert_forest_invariant(family.decoder, family.token_ids, rows=(3, 4))
+def test_a_rows_bits_are_those_of_its_path_in_a_batch(family: Any) -> None:
+    assert_batch_invariant(family.decoder, family.token_ids, rows=(3, 4))
 
 
 def test_a_draft_that_skips_keys_which_others_read_skips_those_too(family_of: Callable[[str], Any]) -> None:

@@ -17,7 +17,7 @@ from native_models import (
     rounding_nothing,
     with_format,
 )
-from row_invariance import assert_forest_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
+from row_invariance import assert_batch_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.elements import Norm
@@ -169,8 +169,8 @@ def test_a_rows_bits_are_those_of_its_prefix_however_the_text_is_cut_on_any_numb
     assert_same_bits(logits_in_steps(rebuilt, model.ids, [LENGTH]), whole, f"{kernel}, BSFP")
 
 
-def test_a_rows_bits_are_those_of_its_path_in_a_forest(model: Model) -> None:
-    assert_forest_invariant(model.native(BF16, model.kernel(1), 1), model.ids, rows=range(6))
+def test_a_rows_bits_are_those_of_its_path_in_a_batch(model: Model) -> None:
+    assert_batch_invariant(model.native(BF16, model.kernel(1), 1), model.ids, rows=range(6))
 
 
 def test_a_draft_without_some_parts_is_that_of_numpy(model: Model) -> None:

@@ -14,8 +14,8 @@ from row_invariance import assert_same_bits, logits_in_steps
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import ModelWeights
@@ -154,7 +154,7 @@ def test_rows_of_more_than_a_slice_and_trees_at_its_end_have_the_bits_of_their_p
     caches = [KVCache(decoder.config) for _ in range(4)]
     for cache in caches[2:]:
         decoder.forward(third, cache)
-    found = decoder.forward_forest(
+    found = decoder.forward_batch(
         [
             SequenceRows(first, caches[0]),
             SequenceRows(second, caches[1]),

@@ -1,4 +1,4 @@
-"""Forests: rows of several sequences in a pass, and every row has the logits of its path alone, bit for bit."""
+"""Batches: rows of several sequences in a pass, and every row has the logits of its path alone, bit for bit."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -16,8 +16,8 @@ from mxconv.arch.description import Attention
 from mxconv.codecs.float16 import BF16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import States
@@ -45,7 +45,7 @@ TREES = (
 
 @dataclass
 class Twice:
-    """A sequence in forests, and the same text by a decoder that evaluates nothing else, in chains alone."""
+    """A sequence in batches, and the same text by a decoder that evaluates nothing else, in chains alone."""
 
     decoder: Decoder
     alone: Decoder
@@ -74,17 +74,17 @@ class Twice:
 
 
 def grow(decoder: Decoder, sequences: list[Twice], texts: list[list[int]], trees: list[Tree], cuts: list[int]) -> None:
-    """Evaluate a tree below each sequence in two forests: the rows before the cuts, and then the others."""
+    """Evaluate a tree below each sequence in two batches: the rows before the cuts, and then the others."""
     logits: list[dict[int, np.ndarray]] = [{} for _ in sequences]
     for bounds in ([(0, cut) for cut in cuts], [(cut, len(text)) for cut, text in zip(cuts, texts, strict=True)]):
         taking_part = [index for index, (first, last) in enumerate(bounds) if first < last]
-        forest = []
+        batch = []
         for index in taking_part:
             first, last = bounds[index]
             part = Tree(trees[index].parents[:last], num_cached=first)
             num_logits = None if index else min(3, last - first)
-            forest.append(SequenceRows(texts[index][first:last], sequences[index].cache, part, num_logits))
-        for index, found in zip(taking_part, decoder.forward_forest(forest) if forest else [], strict=True):
+            batch.append(SequenceRows(texts[index][first:last], sequences[index].cache, part, num_logits))
+        for index, found in zip(taking_part, decoder.forward_batch(batch) if batch else [], strict=True):
             assert found.shape[1] == decoder.config.vocab_size
             logits[index] |= zip(range(bounds[index][1] - len(found), bounds[index][1]), found, strict=True)
     for sequence, text, tree, found in zip(sequences, texts, trees, logits, strict=True):
@@ -118,7 +118,7 @@ def sinks(decoder: Decoder) -> st.SearchStrategy[SinkWindow | None]:
 @pytest.mark.parametrize("implementation", native_names())
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_rows_of_forests_are_their_paths_alone_by_every_native_kernel(
+def test_rows_of_batches_are_their_paths_alone_by_every_native_kernel(
     native: Callable[..., Decoder], implementation: str, data: st.DataObject
 ) -> None:
     """Sequences come and go; trees, chunks of prompts and single rows share passes of one and of several slices."""
@@ -134,7 +134,7 @@ def test_rows_of_forests_are_their_paths_alone_by_every_native_kernel(
 
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
-def test_rows_of_forests_are_their_paths_alone_by_numpy(tiny_oracle: Callable[[str], Any], data: st.DataObject) -> None:
+def test_rows_of_batches_are_their_paths_alone_by_numpy(tiny_oracle: Callable[[str], Any], data: st.DataObject) -> None:
     architecture = data.draw(st.sampled_from([model[0] for model in MODELS]))
     target = tiny_oracle(architecture).decoder
     decoder = target.variant(sink_window=data.draw(sinks(target)))
@@ -142,7 +142,7 @@ def test_rows_of_forests_are_their_paths_alone_by_numpy(tiny_oracle: Callable[[s
 
 
 @pytest.mark.parametrize("implementation", native_names())
-def test_a_forest_of_more_rows_than_go_through_at_once_is_cut_within_trees(
+def test_a_batch_of_more_rows_than_go_through_at_once_is_cut_within_trees(
     native: Callable[..., Decoder], implementation: str
 ) -> None:
     """Rows 0 to 89, 90 to 153 and 154 to 217 of three sequences: slices of 64 end within each."""
@@ -177,20 +177,20 @@ def test_every_weight_is_read_once_for_all_sequences(tiny_oracle: Callable[[str]
     oracle = tiny_oracle("qwen2, window")
     matrices = {name: Counted(matrix) for name, matrix in oracle.weights.matrices.items()}
     decoder = Decoder(oracle.decoder.config, ModelWeights(matrices, oracle.weights.vectors), "counted")
-    decoder.forward_forest([SequenceRows([1, 2, 3], KVCache(decoder.config)) for _ in range(5)])
+    decoder.forward_batch([SequenceRows([1, 2, 3], KVCache(decoder.config)) for _ in range(5)])
     assert {matrix.num_reads for name, matrix in matrices.items() if "embed" not in name} == {1}
 
 
 def test_rows_without_logits_fill_their_cache_all_the_same(tiny_oracle: Callable[[str], Any]) -> None:
     decoder = tiny_oracle("llama").decoder
     caches = [KVCache(decoder.config) for _ in range(2)]
-    none, last = decoder.forward_forest(
+    none, last = decoder.forward_batch(
         [SequenceRows([1, 2, 3], caches[0], num_logits=0), SequenceRows([4, 5], caches[1], num_logits=1)]
     )
     assert (none.shape, last.shape) == ((0, 96), (1, 96))
     assert_same_bits(last, logits_in_steps(decoder, [4, 5], [1])[-1:], "the last")
     assert_same_bits(decoder.forward([6], caches[0]), logits_in_steps(decoder, [1, 2, 3, 6], [1])[-1:], "after them")
-    assert decoder.forward_forest([SequenceRows([7], caches[0], num_logits=0)])[0].shape == (0, 96)
+    assert decoder.forward_batch([SequenceRows([7], caches[0], num_logits=0)])[0].shape == (0, 96)
     assert caches[0].length == 5
 
 
@@ -211,16 +211,16 @@ def check_not_finite(oracle: Any, form: str, implementation: str) -> None:
     special = ModelWeights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
     decoder = matrices.decoder(oracle.decoder.config, special, "test")
     texts = [[1, 2, 3], [7, 7, 7, 7], [4, 5, 6, 8, 9]]
-    found = decoder.forward_forest([SequenceRows(text, KVCache(decoder.config)) for text in texts])
+    found = decoder.forward_batch([SequenceRows(text, KVCache(decoder.config)) for text in texts])
     assert np.isnan(found[1]).all()
     for index in (0, 2):
         assert_same_bits(found[index], logits_in_steps(decoder, texts[index], [1]), f"sequence {index}")
         assert np.isfinite(found[index]).all()
 
 
-Forest = Callable[[Sequence[KVCache]], list[SequenceRows]]
+Batch = Callable[[Sequence[KVCache]], list[SequenceRows]]
 STATES = States([1])
-REFUSED: dict[str, tuple[str, Forest]] = {
+REFUSED: dict[str, tuple[str, Batch]] = {
     "none": (r"test: 0 sequences to evaluate; at least one is required", lambda caches: []),
     "one cache": (
         "test: two sequences of a pass with the same KV cache; one each is required. Give every sequence its own.",
@@ -270,16 +270,16 @@ REFUSED: dict[str, tuple[str, Forest]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_forest_that_is_refused_leaves_every_cache_alone(tiny_oracle: Callable[[str], Any], case: str) -> None:
+def test_a_batch_that_is_refused_leaves_every_cache_alone(tiny_oracle: Callable[[str], Any], case: str) -> None:
     decoder = copy(tiny_oracle("llama").decoder)
     decoder.name = "test"
     caches = [KVCache(decoder.config) for _ in range(2)]
     for cache in caches:
         decoder.forward([1, 2, 3], cache)
     before = [[array.copy() for array in cache.arrays] for cache in caches]
-    message, forest = REFUSED[case]
+    message, batch = REFUSED[case]
     with pytest.raises(ModelError, match=f"^{message}"):
-        decoder.forward_forest(forest(caches))
+        decoder.forward_batch(batch(caches))
     for cache, arrays in zip(caches, before, strict=True):
         assert cache.length == 3
         assert all((now == then).all() for now, then in zip(cache.arrays, arrays, strict=True))
