@@ -218,9 +218,10 @@ def _add_pass(sums: dict[Key, InputRows], exact: PassRows, draft: PassRows, is_s
 def _calibrate_head(calibration: Calibration, records: dict[str, TensorRecord], writer: DraftFileWriter) -> Matrix:
     """Return the draft's output head, rounded anew by the last layer's normed rows if it is among the matrices left."""
     config = calibration.loaded.own.config
-    name = config.head if config.head in records else config.embedding
-    if name not in records or not (name == config.head or config.tie_word_embeddings):
-        return calibration.cast_weights.matrices[head_tensor(config)]
+    head = head_tensor(config)
+    name = config.embedding if config.tie_word_embeddings and head not in records else head
+    if name not in records:
+        return calibration.cast_weights.matrices[head]
     found = InputRows(config.hidden_size)
     for exact, draft, is_second in zip(
         calibration.exact.states, calibration.draft.states, calibration.draft.is_second, strict=True

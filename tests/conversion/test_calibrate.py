@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import write_tiny_tokenizer
+from checkpoints import write_tiny_llama, write_tiny_tokenizer
 from dequantized import dequantized, state_errors
 from packages import check_exact, compare, files_of, quantize
 from safetensors.numpy import load_file
@@ -120,6 +120,15 @@ def test_the_last_ninth_of_a_short_text_is_held_out(packages: Path, text: Path) 
     held_out = [token for held, _ in found.held_out for token in held]
     assert [token for fitted in found.fitted for token in fitted] + held_out == ids
     assert len(held_out) == len(ids) // 9 > 64
+
+
+def test_an_output_head_of_its_own_is_calibrated_too(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", vocab_size=96, tie_word_embeddings=False)
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time the sun was A big b. " * 30)
+    quantize(source, tmp_path / "package", codec="bsfp", calibrate=(str(text),), calibration_tokens=300)
+    description = json.loads((tmp_path / "package/mxconv.json").read_bytes())["draft_weights"]["description"]
+    assert description["num_matrices_cast"] == 0 and description["num_matrices"] % 7 == 1, description
 
 
 @pytest.mark.parametrize(("family", "codec"), FAMILIES)
