@@ -1,5 +1,6 @@
 # make demo   set up .venv and run the main job on a real model of 135 million weights, which is kept in demo/
-# make test   set up .venv with the test oracles and run every test
+# make test   set up .venv with the test oracles and run the tests but for the slow ones
+# make test-slow   run those: trainings, examples, Ray, object stores, pages in Chromium
 # make test-gpu   add Triton (198 MB to download, 691 MB installed) and run the tests of the GPU's kernels in its interpreter
 # make lint   ruff, clang-format, mypy and import-linter
 #
@@ -9,7 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 NATIVE := CMakeLists.txt $(wildcard mxconv/kernels/native/*)
 
-.PHONY: demo test test-gpu lint schema vectors clean
+.PHONY: demo test test-slow test-gpu lint schema vectors clean
 
 demo: .venv/core.stamp
 	$(BIN)/python examples/demo.py
@@ -19,7 +20,10 @@ demo: .venv/core.stamp
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 test: .venv/test.stamp
-	$(PYTEST)
+	$(PYTEST) -m "not slow"
+
+test-slow: .venv/test.stamp
+	$(PYTEST) -m slow
 
 test-gpu: .venv/gpu.stamp
 	$(PYTEST) tests/gpu tests/cli/test_bench_gpu.py

@@ -23,6 +23,17 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("mxconv", deadline=None, max_examples=50, derandomize="CI" in os.environ)
 settings.load_profile("mxconv")
 
+SLOW = ("cluster", "store", "train", "report/test_pages_in_browser.py", "serving/http/test_page.py", "test_examples.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of some folders and files as slow."""
+    places = tuple(str(Path(__file__).parent / name) for name in SLOW)
+    for item in items:
+        if str(item.path).startswith(places):
+            item.add_marker("slow")
+
+
 SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
 
 
