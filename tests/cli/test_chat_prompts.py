@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_servers import chat_package, running
+from http_servers import chat_package
 from transformers import AutoTokenizer
 
 from mxconv.package.manifest import read_manifest
@@ -111,20 +111,6 @@ def test_the_certificate_says_which_prompts_were_in_the_template(run: Any, packa
     assert (certificate.decode.num_chat_prompts, certificate.decode.system) == (3, "Be kind")
 
 
-def test_a_server_is_asked_for_chats(run: Any, package: Path, prompts: Path, decoded: list[list[int]]) -> None:
-    with running(package) as server:
-        asked = ("bench", "serve", "--url", server.url, "--prompts", prompts, "--num-requests", 3, "--concurrency", 1)
-        mixed = run(*asked, *ANSWER)
-        assert mixed.exit_code == 0, mixed.stderr
-        assert decoded[1:] == ids_of(package, "json", TURNS, "re")  # the first one was the server's own, to warm up
-        decoded.clear()
-        outcome = run(*asked, "--chat", "--system", "Be kind", *ANSWER)
-        assert outcome.exit_code == 0, outcome.stderr
-        assert decoded == ids_of(package, *CHATS)
-    assert (mixed.json["num_chat_prompts"], outcome.json["num_chat_prompts"]) == (1, 3)
-    assert [(row["num_ok"], row["identical"]) for row in outcome.json["results"]] == [(3, True)]
-
-
 def test_what_cannot_be_put_into_a_template_is_named(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n\n{"messages": [{"role": "user"}]}\n')
     for command in (("verify", package, "--decode"), ("bench", "decode", package, "--prompts")):
@@ -133,7 +119,6 @@ def test_what_cannot_be_put_into_a_template_is_named(run: Any, package: Path, pr
         assert 'bad.jsonl: line 3: message 1: {"role": "user"}; a content that is text is required' in refused.stderr
         usage = run(*command, prompts, "--system", "Be kind")
         assert usage.exit_code == 2 and "--system needs --chat" in usage.stderr
-    assert run("bench", "serve", package, "--system", "Be kind").exit_code == 2
     assert "--chat needs --decode" in run("verify", package, "--chat").stderr
     (package.parent / "source" / "chat_template.jinja").write_text("{{ raise_exception('no more than one turn') }}")
     assert run("quantize", package.parent / "source", "-o", tmp_path / "strict").exit_code == 0

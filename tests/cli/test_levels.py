@@ -67,7 +67,7 @@ def test_the_certificate_is_one_of_the_level_that_was_decoded(
         assert f"of 3 prompts decoded by {level}, with drafts and without: 0 token mismatches" in outcome.stderr
         assert read_manifest(copy).decoded_level == level
         notes = run("inspect", copy, "--json").json["notes"]
-        assert f"of 3 prompts decoded by {level} with drafts and without, 0 tokens and 0 " in notes[0]
+        assert f"of 3 prompts decoded by {level} with drafts and without, 0 tokens and 0 " in notes[1]
 
 
 @needs_native

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 from packages import quantize
-from plug_ins import RECYCLING, STAND
+from plug_ins import STAND
 from tiny_levels import decoder_of, gumbel_max, penalized_by_hand
 from trained_levels import PROMPTS, TRAINED, write_noisy
 
@@ -59,7 +59,7 @@ NUM_TOKENS = 40
 @pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
 def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("constrained")
-    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", "prompt-lookup", RECYCLING)
+    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", "prompt-lookup")
     quantize(TRAINED, folder / "package", codec=request.param, drafts=drafts, lm_head="quantize")
     return folder / "package"
 
@@ -119,7 +119,7 @@ def test_tokens_are_those_of_masked_logits(loaded: LoadedPackage, name: str, how
     selection, ends = with_constraint(SELECTIONS[how], loaded, constraint), loaded.tokenizer.eos_token_ids
     levels = {level.name: level for level in loaded.levels}
     target, draft, noisy, *look_ups = loaded.levels
-    assert len(look_ups) == 2 and len(levels) == 5
+    assert len(look_ups) == 1 and len(levels) == 4
     for chosen, tree in (
         ([target], "chain"),
         ([target, draft], "chain"),
@@ -154,7 +154,7 @@ def check(constraint: Constraint, text: str) -> None:
 
 def test_texts_beside_others_are_what_they_are_alone(loaded: LoadedPackage) -> None:
     """Some without a constraint, and some that are given up midway."""
-    engine, ends = Engine(Hierarchy(loaded.levels, [3, 3, 3, 3], [0.0] * 4, 8), 4), loaded.tokenizer.eos_token_ids
+    engine, ends = Engine(Hierarchy(loaded.levels, [3, 3, 3], [0.0] * 3, 8), 4), loaded.tokenizer.eos_token_ids
     cases: list[tuple[list[int], Constraint | None, Selection]] = []
     for number in range(15):
         constraint = [*CONSTRAINTS.values(), None][number % 6]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from batches import alone, assert_as_alone, run_all
 from packages import quantize
-from plug_ins import RECYCLING, STAND
+from plug_ins import RECYCLING
 from random_constraints import fits, random_constraint
 from trained_levels import PROMPTS, TRAINED, write_noisy
 
@@ -38,9 +38,11 @@ SELECTIONS = (
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedPackage]:
     """Its own low-bit draft, another model, and what looks up, recycles and skips."""
     folder: Path = tmp_path_factory.mktemp("random")
-    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", "prompt-lookup", RECYCLING, STAND)
+    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}",)
     quantize(TRAINED, folder / "package", codec=request.param, drafts=drafts, lm_head="quantize")
-    with LoadedPackage(folder / "package", drafts=[parse_draft("layer-skip:1")]) as opened:
+    with LoadedPackage(
+        folder / "package", drafts=[parse_draft(text) for text in ("layer-skip:1", RECYCLING)]
+    ) as opened:
         yield opened
 
 

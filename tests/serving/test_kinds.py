@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         quantize(source, folder / codec, codec=codec)
     quantize(write_mimo(folder / "mimo-source"), folder / "mimo")
     quantize(write_mixture(folder / "mixture-source"), folder / "mixture", codec="bsfp")
-    (folder / "text.txt").write_text("\n".join(PROMPTS) * 8)
+    (folder / "text.txt").write_text("\n".join(PROMPTS) * 20)
     calibrate(folder / "mxfp4", [folder / "text.txt"], folder / "two.safetensors", 512, codec="mx2")
     quantize(write_gemma4(folder), folder / "gemma4")
     write_table(folder / "table", sha256_file(source / "tokenizer.json"), CONFIG["vocab_size"])

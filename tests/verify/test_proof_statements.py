@@ -221,7 +221,7 @@ def flipped(honest: Any) -> Any:
         ("BSFP, given codes", tensor_proof, "decode_bsfp", "bsfp", False),
         ("BSFP of stacked experts", tensor_proof, "decode_bsfp", "bsfp", False),
         ("BSFP of a source with MXFP4 experts", CarriedTensor, "from_tiles", "mxfp4", False),
-        ("BSFP", encode, "encode_bsfp", "bsfp", True),
+        ("BSFP", encode, "cast_bsfp", "bsfp", True),
         ("BSFP of a source with MXFP4 experts", CarriedTensor, "to_tiles", "mxfp4", True),
         *((kind, encode, "encode_mxfp4", "mxfp4", True) for kind in CAST),
         ("MXFP4 of a source with MXFP4 experts, target referenced", CarriedTensor, "to_tiles", "mxfp4", True),
