@@ -72,10 +72,10 @@ def test_random_constraints_change_nothing_but_what_they_say(
     assert num_refused < len(requests)
     known = [alone(loaded.levels[0], request) for request in requests]
     target, *drafts = sorted(loaded.levels, key=lambda level: level.decoder is None)  # look-ups last
-    assert len(drafts) >= 6
+    assert len(drafts) == 4
     num_ended = num_given_up = 0
     for number, (levels, tree, at_a_time) in enumerate(
-        [(drafts, 12, 16), (drafts[:1], "chain", 5), (drafts[1:3], 8, 1), (drafts[3:], "chain", 9), ([], "chain", 3)]
+        [(drafts, 12, 16), (drafts[:1], "chain", 5), (drafts[1:3], 8, 1), (drafts[2:], "chain", 9), ([], "chain", 3)]
     ):
         part = slice(None) if number == 0 else slice(number - 1, None, 4)
         hierarchy = Hierarchy([target, *levels], [4] * len(levels), [0.0] * len(levels), tree)  # type: ignore[arg-type]
