@@ -14,6 +14,8 @@ import openai
 import pytest
 from commands import run_forked
 from http_servers import NAME, Running, events_of, running, wait_for
+from packages import quantize
+from trained_levels import TRAINED
 
 from mxconv.decode import load
 from mxconv.errors import ModelError
@@ -209,7 +211,8 @@ def test_a_second_package_that_is_broken_leaves_nothing_running(package: Path, t
         socket.create_connection(("127.0.0.1", int(port)), timeout=5)
 
 
-def test_drafts_that_are_named_hold_for_every_package(package: Path, plain_package: Path, tmp_path: Path) -> None:
-    words = ("serve", str(package), str(plain_package), "--levels", "target,prompt-lookup")
+def test_drafts_that_are_named_hold_for_every_package(plain_package: Path, tmp_path: Path) -> None:
+    quantize(TRAINED, tmp_path / "own", drafts=("streaming",))
+    words = ("serve", str(tmp_path / "own"), str(plain_package), "--levels", "target,streaming", "--port", "0")
     done = run_forked(words, os.environ, tmp_path)
-    assert done.returncode == 1 and str(plain_package) in done.stderr and "prompt-lookup" in done.stderr
+    assert done.returncode == 1 and str(plain_package) in done.stderr and "streaming" in done.stderr
