@@ -145,6 +145,7 @@ def calibrate(
         with DraftFileWriter(draft_file, shapes, codec or options.codec) as writer:
             left = dict(records)
             config = loaded.own.config
+            loaded.own.release()  # what answers have read
             for index in range(config.num_hidden_layers):
                 progress(CALIBRATED_LAYERS, index, config.num_hidden_layers)
                 prefix = f"{config.layer_prefix}.{index}."  # of the layer's tensors
