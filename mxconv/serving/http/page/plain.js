@@ -15,7 +15,7 @@ const plain = (() => {
     },
     async measure(path, body, seed, key, answered) {
       const speed = tokensASecond(answered), found = newStatistics();
-      if (about.levels.length < 2 || speed === null) return;
+      if (about.levels.length < 2 || !answered.numTokens) return;
       const mine = measuring = new AbortController();
       const plainly = { ...body, max_tokens: Math.min(MOST, answered.numTokens), mxconv: { trace: true, drafts: false } };
       show("…", "–", "");
@@ -29,7 +29,7 @@ const plain = (() => {
       } catch { /* somebody asks, or the server has no room */ }
       if (measuring !== mine) return;
       const alone = told ? tokensASecond(found) : null;
-      show(rate(alone), alone === null ? "–" : (speed / alone).toFixed(2), told);
+      show(rate(alone), speed === null || alone === null ? "–" : (speed / alone).toFixed(2), told);
     },
   };
 })();
