@@ -1,8 +1,9 @@
 """Numbers of four papers and of model cards beside those that mxconv's cost models derive: docs/published.md's tables.
 
-python examples/papers/published_numbers.py
+python examples/papers/published_numbers.py [--every-cell]
 """
 
+import sys
 from collections.abc import Iterator
 
 from published import ml_specqd, mlp_tables, model_cards, speq_tables, spire_figures
@@ -10,10 +11,10 @@ from published.claim import Section
 
 
 def sections() -> Iterator[Section]:
-    """Every table, paper by paper."""
+    """A table a paper."""
     for paper in (ml_specqd, speq_tables, spire_figures, mlp_tables, model_cards):
         yield from paper.sections()
 
 
 if __name__ == "__main__":
-    print("\n".join(section.markdown() for section in sections()), end="")
+    print("\n".join(section.markdown("--every-cell" in sys.argv) for section in sections()), end="")

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from itertools import groupby
+from statistics import mean
 from typing import Literal
 
-Kind = Literal["derived", "assumed", "fitted", "read back", "copied"]
+Kind = Literal["derived", "assumed"]
 COLUMNS = ("number", "published", "ours", "error", "kind")
 
 
@@ -15,48 +16,50 @@ class Claim:
 
     Args:
         what: the number's name.
-        published: the number as printed; None where the paper has a picture or nothing.
-        ours: the number that the models compute from others; None where it is copied.
+        published: the number as printed.
+        ours: the number that the models compute from others.
         digits: shown after the decimal point.
         kind: how ours was found.
+        group: what it is a cell of; the page has a row for all cells, with the range and the errors.
     """
 
     what: str
-    published: float | None
-    ours: float | None
+    published: float
+    ours: float
     digits: int = 2
     kind: Kind = "derived"
+    group: str = ""
 
     @property
-    def error(self) -> float | None:
-        """Ours over published, less one; None where either is missing."""
-        return None if self.ours is None or self.published is None else self.ours / self.published - 1
-
-    def cells(self) -> list[str]:
-        figures = [f"{value:,.{self.digits}f}" if value is not None else "-" for value in (self.published, self.ours)]
-        return [self.what, *figures, "-" if self.error is None else f"{self.error:+.1%}", self.kind]
+    def error(self) -> float:
+        """Ours over published, less one."""
+        return self.ours / self.published - 1
 
 
 @dataclass(frozen=True)
 class Section:
-    """The figures of one table of a paper."""
+    """The figures of a paper."""
 
     title: str
     rows: Sequence[Claim]
 
-    def errors(self, kind: Kind = "derived") -> list[float]:
-        """Magnitudes of the errors of the figures of one kind."""
-        return [abs(row.error) for row in self.rows if row.error is not None and row.kind == kind]
-
-    def markdown(self) -> str:
-        """The table after its title and the errors of the kinds that test something."""
-        lines = [f"## {self.title}", ""]
-        kinds: tuple[Kind, ...] = ("derived", "assumed")
-        for kind in kinds:
-            errors = self.errors(kind)
-            if len(errors) > 1:
-                found = f"mean error {mean(errors):.1%}, median {median(errors):.1%}, worst {max(errors):.1%}"
-                lines += [f"{len(errors)} {kind} rows: {found}.", ""]
-        lines += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-        lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
+    def markdown(self, every_cell: bool = False) -> str:
+        """The table after its title; a row for each group unless every cell is wanted."""
+        groups = groupby(enumerate(self.rows), lambda item: item[0] if every_cell else item[1].group or item[0])
+        lines = [f"## {self.title}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+        lines += [f"| {' | '.join(_cells([row for _, row in rows]))} |" for _, rows in groups]
         return "\n".join(lines) + "\n"
+
+
+def _cells(rows: Sequence[Claim]) -> list[str]:
+    first, errors = rows[0], [row.error for row in rows]
+    figures = [_range([row.published for row in rows], first.digits), _range([row.ours for row in rows], first.digits)]
+    if len(rows) == 1:
+        return [first.what, *figures, f"{errors[0]:+.1%}", first.kind]
+    sizes = [abs(error) for error in errors]
+    return [f"{first.group}, {len(rows)}", *figures, f"mean {mean(sizes):.1%}, worst {max(sizes):.1%}", first.kind]
+
+
+def _range(values: Sequence[float], digits: int) -> str:
+    least, most = f"{min(values):,.{digits}f}", f"{max(values):,.{digits}f}"
+    return least if least == most else f"{least} to {most}"

@@ -52,7 +52,7 @@ CARDS = (  # billions: all, active; and whether the card counts the embedding as
 
 def sections() -> Iterator[Section]:
     """Parameters of each card."""
-    yield Section("Model cards: parameters", list(_figures()))
+    yield Section("Model cards", list(_figures()))
 
 
 def _figures() -> Iterator[Claim]:

@@ -12,7 +12,6 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, Comparison, compare
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.processing_element import DRAFT_LANES, INPUT_BITS
 from mxconv.cost.speedup import expected_tokens, speedup
 
 MODELS = {
@@ -26,7 +25,7 @@ MODELS = {
 # MT-bench over both turns
 CONTEXT = {"Humaneval": 113 + 128, "MT-bench": 216 + 128, "GSM8K": 1125 + 128}
 FIG_2_CONTEXT = 1024 + 512  # prefill 1024, half of 1024 new tokens
-QUANTIZE_MILLIWATTS, FULL_MILLIWATTS, SQUARE_MILLIMETRES = 508.0, 559.0, 6.3
+QUANTIZE_MILLIWATTS, FULL_MILLIWATTS = 508.0, 559.0  # Table IV
 EFFICIENCY = 1.74
 
 
@@ -68,118 +67,68 @@ ENTRIES = [
 ]
 MEAN_ACCEPTANCE = (0.970, 0.985, 0.974, 0.965, 0.990)
 MEAN_SPEEDUP = (2.07, 2.10, 2.03, 2.00, 2.18)
-POWER = (  # Table IV: percent of area, of power in quantize mode and in full mode
-    ("PE", 39.4, 36.5, 40.0),
-    ("decoder", 3.5, 3.2, 3.1),
-    ("SRAM", 35.1, 32.1, 30.2),
-    ("VPU", 14.8, 15.3, 14.5),
-    ("others", 7.2, 12.9, 12.2),
-)
 
 
 def sections() -> Iterator[Section]:
     """Every table of the paper; docs/published.md names what is assumed."""
-    yield Section("SPEQ: Table II", list(_table_2()))
-    yield Section("SPEQ: Table III from Table II, Eqs. (1)-(2)", list(_table_3()))
-    yield Section("SPEQ: Table III from the machine of section IV", list(_machine()))
-    yield Section("SPEQ: Table IV, area and power", list(_table_4()))
-    yield Section("SPEQ: section IV and Fig. 2(a)", list(_machine_facts()))
-    yield Section("SPEQ: energy efficiency over plain FP16 decoding", list(_energy()))
+    yield Section("SPEQ", [*_acceptances(), *_speedups(), *_machine(), *_energy()])
 
 
-def _table_2() -> Iterator[Claim]:
-    for entry in ENTRIES:
-        yield Claim(f"L, {entry.name}", entry.length, None, kind="copied")
-        yield Claim(f"r, {entry.name}", entry.acceptance, None, 3, kind="copied")
+def _acceptances() -> Iterator[Claim]:
     for model, published in zip(MODELS, MEAN_ACCEPTANCE, strict=True):
-        yield Claim(f"r, {model}, mean", published, _mean(model, lambda entry: entry.acceptance), 3)
-    yield Claim(
-        "r, mean of fifteen, section V-B (introduction: 0.976)", 0.977, mean(entry.acceptance for entry in ENTRIES), 3
-    )
+        ours = _mean(model, lambda entry: entry.acceptance)
+        yield Claim(f"Table II, {model}", published, ours, 3, group="Table II, mean acceptance of a model")
+    whole = mean(entry.acceptance for entry in ENTRIES)
+    yield Claim("Table II, mean of fifteen, section V-B (introduction: 0.976)", 0.977, whole, 3)
 
 
-def _table_3() -> Iterator[Claim]:
+def _speedups() -> Iterator[Claim]:
+    """Table III from Table II and one Td/Tar."""
     for entry in ENTRIES:
         others = mean(other.draft_ratio for other in ENTRIES if other is not entry)
-        yield Claim(entry.name, entry.speedup, speedup(entry.acceptance, entry.length, others))
+        ours = speedup(entry.acceptance, entry.length, others)
+        yield Claim(f"Table III, {entry.name}", entry.speedup, ours, group="Table III by Eq. (2), entries")
     for model, published in zip(MODELS, MEAN_SPEEDUP, strict=True):
-        yield Claim(f"{model}, mean of its three", published, _mean(model, lambda entry: entry.speedup))
+        ours = _mean(model, lambda entry: entry.speedup)
+        yield Claim(f"Table III, {model}", published, ours, group="Table III, mean of a model")
     whole = mean(entry.speedup for entry in ENTRIES)
-    yield Claim("mean of fifteen, section V-B", 2.08, whole)
-    yield Claim("mean of fifteen, abstract, introduction and section V-C", 2.07, whole)
-    yield Claim("over Swift, Vicuna-7b on MT-bench, section V-D", 1.52, None, kind="copied")
-    yield Claim("over Medusa, Vicuna-7b on MT-bench, section V-D", 1.05, None, kind="copied")
+    yield Claim("Table III, mean of fifteen, section V-B", 2.08, whole)
+    yield Claim("the same, abstract, introduction and section V-C", 2.07, whole)
 
 
 def _machine() -> Iterator[Claim]:
     for entry in ENTRIES:
         found = _compare(entry)
         what = f"{entry.name}, context {CONTEXT[entry.task]:,}, Td/Tar {found.draft_ratio:.3f}"
-        yield Claim(what, entry.speedup, speedup(entry.acceptance, entry.length, found.draft_ratio), kind="assumed")
-    found = _compare(ENTRIES[0])
-    for name, published, fast in (
-        ("Olive", 1.53, found.speedup_over_olive),
-        ("Tender", 1.45, found.speedup_over_tender),
-    ):
-        ours = 2.07 * fast / found.speedup
-        yield Claim(f"speed-up over {name}, mean: its rate is chosen to give this", published, ours, kind="fitted")
-
-
-def _table_4() -> Iterator[Claim]:
-    for column, total, what, unit in (
-        (1, SQUARE_MILLIMETRES, "area", "mm2"),
-        (2, QUANTIZE_MILLIWATTS, "power in quantize mode", "mW"),
-        (3, FULL_MILLIWATTS, "power in full mode", "mW"),
-    ):
-        for name, *percents in POWER:
-            yield Claim(f"{name}, percent of {what}", percents[column - 1], None, 1, kind="copied")
-        parts: float = sum(row[column] for row in POWER)  # type: ignore[misc]
-        yield Claim(f"total, percent of {what}; ours: the sum of the modules", 100, parts, 1)
-        yield Claim(f"total {what}, {unit}", total, None, 1, kind="copied")
-    for mode, milliwatts in (("draft", QUANTIZE_MILLIWATTS), ("plain", FULL_MILLIWATTS)):
-        passes = [getattr(_compare(entry), mode) for entry in ENTRIES]
-        buffers, array = (1000 * mean(each.watts()[part] for each in passes) for part in ("buffers", "array"))
-        what = (
-            f"total power of a {mode} pass on our machine, mean of fifteen, mW; {buffers:,.0f} of ours are the buffers'"
-        )
-        yield Claim(what, milliwatts, buffers + array, 0, "assumed")
-
-
-def _machine_facts() -> Iterator[Claim]:
-    machine = Accelerator.of(open_hardware("speq-28nm"))
-    elements = machine.num_tiles * machine.num_elements_per_tile
-    yield Claim("processing elements: 32 x 32; ours 8 tiles of 128", 32 * 32, elements, 0, "read back")
-    yield Claim("weights a PE and cycle in quantize mode", 3, DRAFT_LANES, 0, "read back")
-    for mode, bits in INPUT_BITS.items():
-        yield Claim(f"input bits a PE and cycle, {mode} mode", 31, bits, 0, "read back")
-    yield Claim("each of three buffers, KB", 512, machine.buffer_kilobytes, 0, "read back")
+        ours = speedup(entry.acceptance, entry.length, found.draft_ratio)
+        yield Claim(what, entry.speedup, ours, 2, "assumed", "Table III from the machine of section IV, entries")
     for model in ("Llama3.1-8b", "Llama2-13b", "Llama2-7b"):
         architecture = ModelSizes.from_fields(Fields(MODELS[model], model))
         count = count_pass(architecture, "fp16", context=FIG_2_CONTEXT, kv_dtype="fp16")
         share = count.weight_bytes / count.num_bytes
-        yield Claim(f"weights, of the bytes read while decoding, prefill 1024, decode 1024, {model}", 0.988, share, 3)
+        yield Claim(f"Fig. 2(a), {model}", 0.988, share, 3, group="Fig. 2(a), weights, of the bytes read, models")
+    for mode, milliwatts in (("draft", QUANTIZE_MILLIWATTS), ("plain", FULL_MILLIWATTS)):
+        passes = [getattr(_compare(entry), mode) for entry in ENTRIES]
+        buffers, array = (1000 * mean(each.watts()[part] for each in passes) for part in ("buffers", "array"))
+        what = f"Table IV, mW of a {mode} pass; {buffers:,.0f} of ours are the buffers'"
+        yield Claim(what, milliwatts, buffers + array, 0, "assumed")
 
 
 def _energy() -> Iterator[Claim]:
-    efficiencies = {entry.name: table_efficiency(entry) for entry in ENTRIES}
-    for name, found in efficiencies.items():
-        yield Claim(f"{name}, from Tables II-IV", None, found)
-    mine = mean(efficiencies.values())
-    yield Claim("mean of fifteen, from Tables II-IV", EFFICIENCY, mine)
+    mine = mean(table_efficiency(entry) for entry in ENTRIES)
+    yield Claim("energy efficiency, mean of fifteen, from Tables II to IV", EFFICIENCY, mine)
     implied = FULL_MILLIWATTS * EFFICIENCY / mine
     yield Claim("power of plain decoding, mW; ours: what 1.74 implies", FULL_MILLIWATTS, implied, 0)
     machine = [_compare(entry) for entry in ENTRIES]
     counted = mean(found.energy_efficiency for found in machine)
-    yield Claim("mean of fifteen, our machine, DRAM counted", EFFICIENCY, counted, kind="assumed")
+    yield Claim("energy efficiency of our machine, DRAM counted", EFFICIENCY, counted, kind="assumed")
     on_chip = mean(
         found.plain.chip_joules
         * found.tokens_per_round
         / (entry.length * found.draft.chip_joules + found.verify.chip_joules)
         for entry, found in zip(ENTRIES, machine, strict=True)
     )
-    yield Claim("mean of fifteen, our machine, DRAM left out", EFFICIENCY, on_chip, kind="assumed")
-    yield Claim("over 8-bit Olive", 1.35, None, kind="copied")
-    yield Claim("over 8-bit Tender", 1.32, None, kind="copied")
+    yield Claim("the same, DRAM left out", EFFICIENCY, on_chip, kind="assumed")
 
 
 def table_efficiency(entry: Entry) -> float:
