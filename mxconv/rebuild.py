@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.hub import fetch_files
 from mxconv.checkpoint.object_store import is_store_url
 from mxconv.checkpoint.safetensors_header import shown
@@ -25,6 +24,7 @@ from mxconv.conversion.recipe_check import RecipeCheck
 from mxconv.conversion.recipe_files import make_recipe, write_given_codes
 from mxconv.convert import Place, convert, convert_into
 from mxconv.errors import PackageError
+from mxconv.open_source import open_source
 from mxconv.package.compared_staging import ComparedStaging
 from mxconv.package.folder_target import remove
 from mxconv.package.manifest import FILE_NAME as MANIFEST

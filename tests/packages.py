@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mxconv.arch.gguf.open_source import open_source
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
+from mxconv.open_source import open_source
 from mxconv.package.manifest import Manifest
 from mxconv.package.target import Target
 from mxconv.progress import Progress, silent

@@ -1,6 +1,6 @@
 """Opening a 16-bit checkpoint, wherever it is: a folder, a single file, the Hub or an object store.
 
-GGUF files are opened by `mxconv.arch.gguf.open_source`, which knows what their names stand for.
+GGUF files are opened by `mxconv.open_source`.
 
     with open_checkpoint("stories260K-bf16") as checkpoint:
         for tensor in checkpoint.tensors.values():

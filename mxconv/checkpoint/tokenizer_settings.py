@@ -23,6 +23,7 @@ ADDED_FILE = "added_tokens.json"
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 SPECIAL = {"special": True}
+LEFT_OUT = "mxconv_left_out"  # of tokenizer_config.json: why a GGUF vocabulary gave no tokenizer.json
 REMEDY = "Take the file that belongs to the weights."
 
 

@@ -7,7 +7,7 @@ Source:
 import json
 from pathlib import Path
 
-from mxconv.checkpoint.gguf.pre_tokenizers import pre_tokenizer_json
+from mxconv.checkpoint.pre_tokenizers import pre_tokenizer_json
 from mxconv.checkpoint.regular_file import check_regular_file, read_json_object
 from mxconv.checkpoint.tokenizer_json import template
 from mxconv.checkpoint.tokenizer_settings import CONFIG_FILE, REMEDY, TokenizerSettings

@@ -58,9 +58,9 @@ def package_of(given: str) -> str:
     from filelock import FileLock
     from huggingface_hub import cached_assets_path
 
-    from mxconv.arch.gguf.open_source import open_source
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.convert import convert
+    from mxconv.open_source import open_source
     from mxconv.system.processor import usable_processors
 
     with open_source(given) as checkpoint:

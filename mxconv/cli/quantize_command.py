@@ -115,12 +115,12 @@ def quantize(
     json_output: Json = False,
 ) -> None:
     """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
-    from mxconv.arch.gguf.open_source import open_source
     from mxconv.checkpoint.object_store import Store
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
+    from mxconv.open_source import open_source
     from mxconv.package.target import check_target, parse_target
     from mxconv.system.processor import usable_processors
 

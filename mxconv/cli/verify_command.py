@@ -53,9 +53,9 @@ def verify(
     from contextlib import ExitStack
     from dataclasses import replace
 
-    from mxconv.arch.gguf.open_source import open_source
     from mxconv.drafts.kinds import parse_draft
     from mxconv.kernels.engine import usable_processors
+    from mxconv.open_source import open_source
     from mxconv.package.package_folder import check_writable
     from mxconv.speculation.prompts import read_prompts
     from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, SamplingInUse

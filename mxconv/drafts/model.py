@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mxconv.arch.gguf.open_source import open_source
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arch.whole_model import checkpoint_config
 from mxconv.checkpoint.hashing import sha256_file
@@ -32,6 +31,7 @@ from mxconv.drafts.sparse_views import STREAMING
 from mxconv.drafts.target_views import FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, TARGET
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError, MxconvError, PackageError
+from mxconv.open_source import open_source
 from mxconv.package.level_record import LevelRecord, ModelRecord
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package import Package

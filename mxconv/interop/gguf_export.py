@@ -17,10 +17,10 @@ import numpy as np
 
 from mxconv.engine.stored_weights import package_config
 from mxconv.errors import PackageError
+from mxconv.gguf.metadata import Metadata, read_metadata
 from mxconv.interop.exported import Export, check_whole_model, refuse_fp8
-from mxconv.interop.gguf.gguf_tensor import OutputTensor
-from mxconv.interop.gguf.level_tensors import Level, level_tensors
-from mxconv.interop.gguf.metadata import Metadata, read_metadata
+from mxconv.interop.gguf_tensor import OutputTensor
+from mxconv.interop.level_tensors import Level, level_tensors
 from mxconv.package.package import Package
 from mxconv.progress import Progress, silent
 from mxconv.report.output_file import check_output, write_output

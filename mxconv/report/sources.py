@@ -13,13 +13,13 @@ from typing import cast
 
 import numpy as np
 
-from mxconv.arch.gguf.open_source import open_source
 from mxconv.arrays import U16
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.engine.stored_bytes import head_bytes, package_bytes, screened_bytes
 from mxconv.engine.stored_weights import described_package
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.encoders import decode_bsfp
+from mxconv.open_source import open_source
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, open_referenced
 from mxconv.package.package_folder import find_package_or_none

@@ -8,9 +8,9 @@ import pytest
 import safetensors
 from checkpoints import llama_tensors, write_index, write_raw_safetensors, write_safetensors, write_tiny_llama
 
-from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.errors import CheckpointError
+from mxconv.open_source import open_source
 
 MODELS = os.environ.get("MXCONV_TEST_MODELS")
 

@@ -7,7 +7,7 @@ import pytest
 from packed_families import PACKED
 
 from mxconv.arch.families.registry import FAMILIES, TOWERS, describe_values
-from mxconv.arch.gguf.architectures import ARCHITECTURES
+from mxconv.gguf.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).parents[3]
 SIZES = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 4}
@@ -37,7 +37,7 @@ def test_the_readme_says_what_each_family_is_tested_against() -> None:
     packed = {kinds_of[name] for name in PACKED} | {"llama", "glm4_moe"}  # in tests of their own
     assert said == {
         "transformers": set(kinds_of.values()),
-        # tests/interop/gguf/test_families.py
+        # tests/gguf/test_families.py
         "llama.cpp": {*ARCHITECTURES, "gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe"},
         "compressed-tensors": packed,
     }

@@ -1,1 +1,0 @@
-"""GGUF, the format of llama.cpp: what its names, rows and files mean. The writer is `mxconv.interop.gguf_export`."""

@@ -1,1 +1,0 @@
-"""The parts of a GGUF file: vocabulary, metadata, tensors, and the file itself."""

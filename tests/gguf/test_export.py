@@ -1,0 +1,198 @@
+"""What stands in an exported file, read by the gguf library."""
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from exported_gguf import read, values_of
+from gguf_models import MODELS, write_model
+from packages import quantize
+from safetensors import safe_open
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.registry import describe_file
+from mxconv.codecs.float16 import BF16, FP16
+from mxconv.gguf.gguf_tokenizer import derive_tokenizer
+from mxconv.interop.gguf_export import export_gguf
+from mxconv.kernels.encoders import decode_mxfp4
+from mxconv.package.package import Package
+
+NAMES = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, 2)  # all kinds of tensors that these models have
+
+
+def gguf_name(name: str) -> str:
+    found = NAMES.get_name(name, (".weight", ".bias"))
+    assert found is not None
+    return found
+
+
+def source_values(folder: Path) -> dict[str, np.ndarray]:
+    """Float32 values of a source's tensors, by the safetensors library."""
+    values = {}
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        for name in file.keys():  # noqa: SIM118  it is no mapping
+            values[name] = file.get_tensor(name).float().numpy()
+    return values
+
+
+def permuted(values: np.ndarray, num_heads: int) -> np.ndarray:
+    """As llama.cpp's converter does it."""
+    pairs = values.reshape(num_heads, 2, values.shape[0] // num_heads // 2, *values.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
+def in_file_order(name: str, values: np.ndarray, config: ModelConfig) -> np.ndarray:
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    kind = name.split(".")[-2]
+    if config.model_type in ("llama", "mistral") and kind in heads:
+        return permuted(values, heads[kind])
+    return values
+
+
+def check_target(source: Path, path: Path, dtype: str) -> None:
+    config, found = describe_file(source / "config.json"), read(path)
+    for name, values in source_values(source).items():
+        tensor = found.pop(gguf_name(name))
+        assert tensor.tensor_type.name == ("F32" if values.ndim == 1 else dtype)
+        np.testing.assert_array_equal(values_of(tensor), in_file_order(name, values, config))
+        assert tuple(reversed(tensor.shape.tolist())) == values.shape
+    assert set(found) <= {"rope_freqs.weight"}
+
+
+def test_the_target_has_every_bit_of_the_source(random_model: Path, random_package: Path, tmp_path: Path) -> None:
+    result = export_gguf(random_package, tmp_path / "target.gguf", level="target")
+    check_target(random_model, tmp_path / "target.gguf", "BF16")
+    assert result.files == [str(tmp_path / "target.gguf")]
+    assert result.num_bytes == (tmp_path / "target.gguf").stat().st_size
+    assert result.num_tensors == len(read(tmp_path / "target.gguf"))
+
+
+def test_the_draft_has_every_code_of_the_package(random_package: Path, tmp_path: Path) -> None:
+    result = export_gguf(random_package, tmp_path / "draft.gguf")
+    config, found = describe_file(random_package / "config.json"), read(tmp_path / "draft.gguf")
+    num_mxfp4 = 0
+    with Package(random_package) as package:
+        for record in package.manifest.tensors:
+            if record.codec == "keep":
+                continue
+            if record.codec == "mxint8":
+                head = package.mxint8(record)
+                tensor = found["output.weight"]
+                assert tensor.tensor_type.name == "Q8_0"
+                expected = BF16.decode(head.patterns(0, head.shape[0]))
+                np.testing.assert_array_equal(values_of(tensor), expected)
+                continue
+            stored = package.mxfp4(record)
+            values = in_file_order(record.name, decode_mxfp4(stored.codes, stored.scales, stored.shape), config)
+            tensor = found[gguf_name(record.name)]
+            np.testing.assert_array_equal(values_of(tensor), values)
+            is_aligned = stored.shape[1] % 32 == 0
+            assert tensor.tensor_type.name == ("MXFP4" if is_aligned else "BF16")
+            num_mxfp4 += is_aligned
+        embedding = package.kept(next(r for r in package.manifest.tensors if "embed" in r.name)).array()
+    assert found["token_embd.weight"].tensor_type.name == "BF16"
+    np.testing.assert_array_equal(np.asarray(found["token_embd.weight"].data).view(np.uint16), embedding)
+    assert num_mxfp4 == 2 * 6
+    composed = "llama.cpp does not compose characters (NFC): text with combining marks may get other tokens."
+    assert result.notes == (
+        *((composed,) if config.model_type.startswith("qwen") else ()),
+        "2 matrices, such as model.layers.0.mlp.down_proj.weight, have in_features that are no multiple of 32, which "
+        "GGUF's MXFP4 requires: their 4-bit values are stored as BF16, exactly.",
+    )
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_targets_of_bsfp_are_exact(dtype: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", dtype=dtype)
+    quantize(source, tmp_path / "package", codec="bsfp")
+    result = export_gguf(tmp_path / "package", tmp_path / "out")
+    assert result.files == [f"out-{dtype}.gguf"]
+    check_target(source, tmp_path / "out" / result.files[0], dtype)
+    assert result.notes == (
+        "GGUF has no type for the BSFP draft: only the target was written. For a draft, quantize with --codec mxfp4.",
+    )
+
+
+def test_a_referenced_target_and_kept_tensors_are_exported(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source")
+    quantize(source, tmp_path / "package", target="reference", lm_head="keep", skip=("*.v_proj.weight",))
+    export_gguf(tmp_path / "package", tmp_path / "out")
+    check_target(source, tmp_path / "out" / "out-BF16.gguf", "BF16")
+    draft = read(tmp_path / "out" / "out-MXFP4.gguf")
+    types = {
+        name: draft[name].tensor_type.name for name in ("output.weight", "blk.0.attn_v.weight", "blk.0.attn_q.weight")
+    }
+    assert list(types.values()) == ["BF16", "BF16", "MXFP4"]
+
+
+def test_keys_say_what_the_model_is(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", **MODELS["llama, llama3 scaling"])
+    quantize(source, tmp_path / "package", scale_rule="even")
+    export_gguf(tmp_path / "package", tmp_path / "tiny.gguf")
+    keys = {name: field.contents() for name, field in gguf.GGUFReader(tmp_path / "tiny.gguf").fields.items()}
+    expected = {
+        "general.architecture": "llama",
+        "general.name": "tiny",
+        "general.file_type": gguf.LlamaFileType.MOSTLY_MXFP4_MOE,
+        "mxconv.scale_rule": "even",
+        "llama.context_length": 256,
+        "llama.embedding_length": 64,
+        "llama.block_count": 2,
+        "llama.feed_forward_length": 172,
+        "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 2,
+        "llama.attention.key_length": 16,
+        "llama.rope.dimension_count": 16,
+        "llama.rope.freq_base": 1000.0,
+        "llama.rope.scaling.original_context_length": 64,
+        "llama.vocab_size": 320,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "llama-bpe",
+        "tokenizer.ggml.bos_token_id": 300,
+        "tokenizer.ggml.eos_token_id": 301,
+        "tokenizer.ggml.eot_token_id": 0,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": False,
+        "tokenizer.chat_template": "{{ messages[0]['content'] }}",
+    }
+    assert {name: keys.get(name) for name in expected} == expected
+    tokens, types = keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"]
+    assert len(tokens) == len(types) == 320
+    assert tokens[300:304] == ["<|begin|>", "<|end|>", "<think>", "[PAD303]"]
+    assert types[299:304] == [1, 3, 3, 4, 5]
+
+
+def test_templates_by_name_and_the_file_of_a_template(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source")
+    (source / "tokenizer_config.json").write_text(json.dumps({"chat_template": "old"}))
+    (source / "chat_template.jinja").write_text("new")
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    quantize(source, tmp_path / "package")
+    export_gguf(tmp_path / "package", tmp_path / "a.gguf")
+    keys = {name: field.contents() for name, field in gguf.GGUFReader(tmp_path / "a.gguf").fields.items()}
+    assert keys["tokenizer.chat_template"] == "new"
+    assert keys["tokenizer.chat_template.tool_use"] == "tools"
+    again = json.loads(derive_tokenizer(keys, tmp_path / "a.gguf")["tokenizer_config.json"])
+    assert {each["name"]: each["template"] for each in again["chat_template"]} == {
+        "default": "new",
+        "tool_use": "tools",
+    }
+
+
+def test_values_without_a_block_stay_exact_in_bf16_of_an_f16_model(tmp_path: Path) -> None:
+    """F16 could not hold them all: a 4-bit value may be smaller than its smallest."""
+    quantize(write_model(tmp_path / "source", dtype="F16"), tmp_path / "package")
+    export_gguf(tmp_path / "package", tmp_path / "target.gguf", level="target")
+    check_target(tmp_path / "source", tmp_path / "target.gguf", "F16")
+    export_gguf(tmp_path / "package", tmp_path / "a.gguf")
+    tensor = read(tmp_path / "a.gguf")["blk.1.ffn_down.weight"]
+    with Package(tmp_path / "package") as package:
+        (record,) = (r for r in package.manifest.tensors if r.name == "model.layers.1.mlp.down_proj.weight")
+        assert record.dtype == FP16.name
+        stored = package.mxfp4(record)
+        expected = decode_mxfp4(stored.codes, stored.scales, stored.shape)
+    patterns = np.asarray(tensor.data).view(np.uint16).reshape(expected.shape)
+    np.testing.assert_array_equal(BF16.decode(patterns), expected)

@@ -1,0 +1,214 @@
+"""A GGUF file as the source of a conversion: the gguf library writes, mxconv reads."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf_files import HIDDEN, INNER, NAMES, VOCABULARY, tensors, write_gguf
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from ml_dtypes import bfloat16
+from packages import quantize
+
+from mxconv.codecs.float16 import BF16
+from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.errors import CheckpointError, MxconvError
+from mxconv.gguf.gguf_block import pack_blocks, unpack_blocks
+from mxconv.open_source import open_source
+from mxconv.package.package import Package
+from mxconv.report.inspection import inspect_weights
+from mxconv.report.sources import open_weights
+from mxconv.verify import verify
+
+BIASES = {f"blk.0.attn_{part}.bias": np.ones(size, np.float32) for part, size in (("q", 64), ("k", 32), ("v", 32))}
+NAMES_WITH_BIASES = NAMES | {name: f"model.layers.0.self_attn.{name[11]}_proj.bias" for name in BIASES}
+HEAD_DIM = 16
+FLOATS: dict[str, Any] = {"BF16": bfloat16, "F16": np.float16, "F32": np.float32}
+
+
+def unpaired(rows: np.ndarray) -> np.ndarray:
+    """llama.cpp's permutation of query and key rows, undone."""
+    heads = rows.reshape(len(rows) // HEAD_DIM, HEAD_DIM // 2, 2, -1)
+    return heads.swapaxes(1, 2).reshape(rows.shape)
+
+
+@pytest.mark.parametrize("matrix_type", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_tensors_have_hugging_faces_names_rows_and_bits(matrix_type: str, architecture: str, tmp_path: Path) -> None:
+    made = tensors() | ({} if architecture == "llama" else BIASES)
+    path = write_gguf(tmp_path / "a.gguf", made, matrix_type=matrix_type, architecture=architecture)
+    with open_source(path) as checkpoint:
+        assert checkpoint.container == "GGUF" and checkpoint.weight_files == (path,)
+        assert set(checkpoint.tensors) == {NAMES_WITH_BIASES[theirs] for theirs in made}
+        for theirs, values in made.items():
+            found = checkpoint.tensors[NAMES_WITH_BIASES[theirs]]
+            if architecture == "llama" and theirs.endswith(("attn_q.weight", "attn_k.weight")):
+                values = unpaired(values)
+            expected = values.astype(FLOATS["F32" if values.ndim == 1 else matrix_type])
+            assert found.array().tobytes() == expected.tobytes()
+            assert found.dtype == ("F32" if values.ndim == 1 else matrix_type)
+            assert found.num_bytes == expected.nbytes
+            for start, stop in ((0, 1), (3, 29), (len(values) - 5, len(values))):
+                assert found.rows(start, stop).tobytes() == expected[start:stop].tobytes()
+                found.release(start, stop)
+            with pytest.raises(ValueError, match="has no rows"):
+                found.rows(0, len(values) + 1)
+    with pytest.raises(ValueError, match="was closed"):
+        found.array()
+
+
+def test_mxfp4_tensors_read_as_bf16_of_the_same_values(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
+    with open_source(path) as checkpoint:
+        for tensor in gguf.GGUFReader(path).tensors:
+            found = checkpoint.tensors[NAMES[tensor.name]]
+            expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            if tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
+                expected = unpaired(expected)
+            if expected.ndim == 2:
+                assert found.dtype == "BF16" and found.shape == expected.shape
+                np.testing.assert_array_equal(BF16.decode(found.array()), expected)  # type: ignore[arg-type]
+
+
+@given(
+    arrays.arrays(np.uint8, (3, 64), elements=st.integers(0, 15)),
+    arrays.arrays(np.uint8, (3, 2), elements=st.integers(0, 252)),
+)
+def test_encoding_mxfp4_values_again_gives_the_same_values(codes: np.ndarray, scales: np.ndarray) -> None:
+    """Any block, not only those that an encoder writes: what BF16 holds of it is what `ocp` gives back."""
+    values = dequantize_mxfp4(*unpack_blocks(pack_blocks(codes, scales)))
+    as_read = BF16.decode(BF16.encode(values))
+    np.testing.assert_array_equal(as_read, values)
+    np.testing.assert_array_equal(dequantize_mxfp4(*quantize_mxfp4(as_read, "ocp")), values)
+
+
+@pytest.mark.parametrize(("matrix_type", "codec"), [("F16", "bsfp"), ("BF16", "mxfp4"), ("MXFP4", "bsfp")])
+def test_a_conversion_is_lossless_and_verifies_against_the_file(matrix_type: str, codec: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type=matrix_type)
+    manifest = quantize(path, tmp_path / "package", codec=codec)
+    assert manifest.lossless and manifest.source.files[0].path == "a.gguf"
+    with open_source(path) as source:
+        verification = verify(tmp_path / "package", source)
+    assert verification.ok and verification.num_bit_exact == len(tensors())
+    assert not (tmp_path / "package" / "a.gguf").exists()  # the target is stored as safetensors
+
+
+def test_codes_of_an_mxfp4_file_are_carried_over(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
+    quantize(path, tmp_path / "package", lm_head="quantize")
+    raw = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path).tensors}
+    with Package(tmp_path / "package") as package:
+        for theirs in ("output.weight", "blk.0.ffn_down.weight"):
+            (record,) = (r for r in package.manifest.tensors if r.name == NAMES[theirs])
+            stored = package.mxfp4(record)
+            from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
+
+            rows, columns = stored.shape
+            codes, scales = unpack_nibbles(stored.codes)[:rows], unpack_scales(stored.scales)[:rows]
+            np.testing.assert_array_equal(pack_blocks(codes[:, :columns], scales), raw[theirs])
+
+
+def test_f32_needs_a_dtype(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="F32")
+    with pytest.raises(CheckpointError, match="is F32; 16-bit weights are required"):
+        quantize(path, tmp_path / "package")
+    assert quantize(path, tmp_path / "package", dtype="bf16").source.cast
+
+
+def test_a_quantized_file_needs_a_dtype(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="Q5_1")
+    with pytest.raises(CheckpointError, match=r"lm_head.weight is Q5_1, which a quantizer.*Give --dtype bf16"):
+        quantize(path, tmp_path / "package")
+    manifest = quantize(path, tmp_path / "package", dtype="fp16")
+    assert manifest.source.cast and manifest.rounded_from == {"Q5_1": 9, "F32": 3}
+
+
+def test_the_suffix_may_be_in_capitals(tmp_path: Path) -> None:
+    with open_source(write_gguf(tmp_path / "a.GGUF")) as checkpoint:
+        assert checkpoint.container == "GGUF"
+
+
+def test_parts_of_a_model_and_files_without_tensors_are_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama", split_max_tensors=4)
+    for name, array in tensors().items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts = sorted(tmp_path.glob("*.gguf"))
+    assert len(parts) == 3 and parts[0].name == "a-00001-of-00003.gguf"
+    for path in parts:
+        with pytest.raises(CheckpointError) as caught:
+            open_source(path)
+        assert str(caught.value) == (
+            f"{path}: one of 3 parts of a split model; one file with all tensors is required. Merge them first: "
+            "llama-gguf-split --merge FIRST_PART MERGED.gguf"
+        )
+    with pytest.raises(CheckpointError, match="holds no tensors; a whole model is required"):
+        open_source(write_gguf(tmp_path / "empty.gguf", {}))
+
+
+@pytest.mark.parametrize("kind", ["adapter", "mmproj", "imatrix"])
+def test_what_is_no_model_is_named(tmp_path: Path, kind: str) -> None:
+    path = write_gguf(tmp_path / "a.gguf", change=lambda keys: keys.update({"general.type": kind}))
+    with pytest.raises(CheckpointError, match=f"general.type is '{kind}'; 'model' is required. Merge an adapter first"):
+        open_source(path)
+    path = write_gguf(tmp_path / "a.gguf", change=lambda keys: keys.update({"general.type": "model"}))
+    open_source(path).close()
+
+
+def test_a_big_endian_file_is_named(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_tensor("a", np.ones((2, 2), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"a big-endian GGUF file; little-endian is required\. Convert"):
+        open_source(tmp_path / "a.gguf")
+
+
+def test_a_gguf_target_cannot_be_referenced_nor_be_a_draft(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf")
+    with open_source(path) as source:
+        with pytest.raises(CheckpointError, match="a GGUF checkpoint; only 16-bit safetensors can be referenced"):
+            convert(source, tmp_path / "package", QuantizeOptions(target="reference"))
+        with pytest.raises(MxconvError, match="F32 in GGUF files; BF16 or F16 safetensors are required"):
+            convert(source, tmp_path / "package", QuantizeOptions(drafts=(f"checkpoint:{path}",)))
+
+
+def test_inspect_counts_its_matrices(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
+    with open_weights(str(path)) as weights:
+        inspection = inspect_weights(weights)
+    assert inspection.total.num_weights >= 2 * VOCABULARY * HIDDEN + 3 * HIDDEN * INNER
+    assert inspection.notes == ("3 of 12 tensors are F32 and not counted; quantize leaves them as they are.",)
+
+
+def test_a_value_that_mxfp4_has_and_bf16_has_not_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
+    (tensor,) = (tensor for tensor in gguf.GGUFReader(path).tensors if tensor.name == "blk.0.ffn_up.weight")
+    raw = bytearray(path.read_bytes())
+    raw[tensor.data_offset : tensor.data_offset + 17] = bytes([254, *[0x77] * 16])  # 6 * 2^127
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=r"up_proj.weight holds inf at index \[0, 0\]; finite weights"):
+        quantize(path, tmp_path / "package")
+
+
+def test_a_tensor_without_a_place_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", tensors() | {"blk.0.ffn_gate_inp.weight": np.zeros((4, HIDDEN), np.float32)})
+    with pytest.raises(CheckpointError, match=r"'blk.0.ffn_gate_inp.weight' has no place in a llama model"):
+        open_source(path)
+
+
+def test_rows_that_are_no_whole_heads_are_refused(tmp_path: Path) -> None:
+    changed = tensors() | {"blk.0.attn_q.weight": np.zeros((40, HIDDEN), np.float32)}
+    path = write_gguf(tmp_path / "a.gguf", changed)
+    with pytest.raises(CheckpointError, match=r"'blk.0.attn_q.weight' of shape \[40, 64\]; whole heads of 16 rows"):
+        open_source(path)
