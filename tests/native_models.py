@@ -2,24 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
+from stored_matrices import stored_bsfp, stored_mxfp4
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, U16
-from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
-from mxconv.codecs.bsfp.packing import encode_bsfp
-from mxconv.codecs.float16 import BF16, FORMATS, FloatFormat
-from mxconv.codecs.mxfp4 import quantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
+from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.conversion.plan import ROUTERS, matches
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import ExpertStack, ModelWeights
-from mxconv.kernels.encoders import fit_table
 from mxconv.kernels.matrix import DenseMatrix, Float32Matrix, Matrix
-from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
+from mxconv.package.stored_matrix import StoredBsfp
 
 Maker = Callable[[Matrices, U16, FloatFormat], Matrix]
 
@@ -58,34 +53,21 @@ def dense(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matri
     return matrices.dense(patterns, float_format)
 
 
-def stored_bsfp(patterns: U16, float_format: FloatFormat) -> StoredBsfp:
-    """Encoded with row shifts, narrow segments and their escapes; once, for many decoders of the same weights."""
-    return _stored_bsfp(patterns.tobytes(), (patterns.shape[0], patterns.shape[1]), float_format.name)
-
-
-@lru_cache(maxsize=1024)
-def _stored_bsfp(content: bytes, shape: tuple[int, int], format_name: str) -> StoredBsfp:
-    patterns, float_format = np.frombuffer(content, np.uint16).reshape(shape), FORMATS[format_name]
-    histogram = PatternHistogram(float_format)
-    histogram.add(patterns)
-    table = fit_table(histogram, 8 if float_format == BF16 else 10, True).table
-    packed = encode_bsfp(patterns, table, row_shifts_of(patterns, float_format))
-    offsets = np.concatenate([[0], np.cumsum(packed.escape_counts.sum(axis=1, dtype=np.int64))]).astype(np.int64)
-    return StoredBsfp(shape, table, packed, offsets, 1.0)
+def escaping_bsfp(patterns: U16, float_format: FloatFormat) -> StoredBsfp:
+    """Encoded with row shifts, narrow segments and their escapes."""
+    return stored_bsfp(patterns, float_format, True, 8 if float_format == BF16 else 10)
 
 
 def bsfp(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
-    return matrices.bsfp(stored_bsfp(patterns, float_format), "test")
+    return matrices.bsfp(escaping_bsfp(patterns, float_format), "test")
 
 
 def bsfp_draft(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
-    return matrices.bsfp_draft(stored_bsfp(patterns, float_format))
+    return matrices.bsfp_draft(escaping_bsfp(patterns, float_format))
 
 
 def mxfp4_draft(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
-    codes, scales = quantize_mxfp4(float_format.decode(patterns))
-    packed = pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
-    return matrices.mxfp4_draft(StoredMxfp4((patterns.shape[0], patterns.shape[1]), *packed))
+    return matrices.mxfp4_draft(stored_mxfp4(float_format.decode(patterns))[0])
 
 
 TARGETS: dict[str, Maker] = {"dense": dense, "bsfp": bsfp}

@@ -4,8 +4,8 @@ Samples come in rounds: as many bytes are read as the matrix has, then the kerne
 with the same tokens and BF16 weights, ten times each. Fractions are medians of the rounds' ratios, so that a GPU whose
 clocks change does not compare one state with another. All three go through copies that together exceed the L2 cache,
 and a figure is the mean of a launch in a CUDA graph, so that Python's launches do not count
-(`triton.testing.do_bench_cudagraph`). Everything that a product launches counts: rounding of activations to int8, and
-the sum of splits. In Triton's interpreter the host's clock times one call each: a test, since such times mean nothing.
+(`triton.testing.do_bench_cudagraph`). Everything that a product launches counts, the sum of splits too. In Triton's
+interpreter the host's clock times one call each: a test, since such times mean nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +33,12 @@ from mxconv.bench.operands import (
 from mxconv.bench.rates import seconds_of, spread
 from mxconv.gpu.device import require_room
 from mxconv.gpu.launch import MAX_TOKENS
-from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight, uploaded_weight
+from mxconv.gpu.weight import BsfpWeight, FourBitWeight, uploaded_weight
 from mxconv.package.stored_matrix import StoredMx2, StoredMxint8
 from mxconv.system.processor import cpu_name
 
 LIBRARY = "bf16"  # torch's product, the baseline
-KERNELS = (LIBRARY, "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-bf16")
+KERNELS = (LIBRARY, "bsfp-full", "bsfp-draft", "mxfp4-bf16")
 ROUNDING = 2.0**-8  # of torch's BF16 products: of results, and of partial sums where it splits columns
 NUM_WARMUPS = 3
 CACHE_MULTIPLE = 4  # the copies of a matrix together are at least this many L2 caches
@@ -237,21 +237,20 @@ class LibraryMatrix:
 
 
 def make_gpu_operand(kernel: str, shape: tuple[int, int], device: torch.device) -> GpuOperand:
-    """Gaussian weights for one of `KERNELS`. Activations are rounded to int8, in blocks of 32, or to BF16."""
+    """Gaussian weights for one of `KERNELS`. Activations are rounded to BF16."""
     stored, slab = encoded(kernel, shape)
     if isinstance(stored, np.ndarray):
         patterns: U16 = stored
         return Operand(kernel, "bf16", shape, patterns.nbytes, slab, lambda: LibraryMatrix(patterns, device))
     assert not isinstance(stored, StoredMxint8 | StoredMx2)
-    form: Activations = "int8" if kernel == "mxfp4-int8" else "bf16"
 
     def copy() -> BsfpWeight | FourBitWeight:
-        weight = uploaded_weight(stored, device, form)
+        weight = uploaded_weight(stored, device)
         return weight.draft if isinstance(weight, BsfpWeight) and kernel == "bsfp-draft" else weight
 
     made = copy()
     num_bytes = made.arrays.num_bytes if isinstance(made, BsfpWeight) else made.num_bytes  # without the draft's scales
-    return Operand(kernel, form, shape, num_bytes, slab, copy)
+    return Operand(kernel, "bf16", shape, num_bytes, slab, copy)
 
 
 def check_gpu_exactness(operand: GpuOperand, matrix: Product, x: torch.Tensor) -> None:

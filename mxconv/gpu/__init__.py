@@ -5,7 +5,7 @@ load_package    a package in place of a torch model's layers
 gpu_linear      linear layers, gpu_experts modules of experts
 gpu_package     a package's matrices on a device, their bytes hashed on the way
 weight          what multiplies: a kernel up to 16 tokens, torch beyond; stacked_weight is a stack of experts
-four_bit_product  4-bit arrays and products, int8_product the same with int8 activations
+four_bit_product  4-bit arrays and products
 bsfp_arrays     arrays of the exact weights, patches their escapes, bsfp_product their kernels
 launch          how a matrix is cut into programs; lanes from stored bytes to numbers in registers,
                 instructions those that Triton has no name for

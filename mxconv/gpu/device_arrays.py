@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxconv.arrays import I8, I32, U16
+from mxconv.arrays import I32, U16
 from mxconv.gpu.launch import ROWS
 
 Arrays = TypeVar("Arrays", bound=Any)  # a dataclass of tensors
@@ -84,9 +84,3 @@ def row_tables(patterns: U16) -> I32:
     Loaded from addresses that differ, each row's table stays in registers of its own.
     """
     return np.tile(pattern_table(patterns), (int(ROWS.value), 1))
-
-
-def int8_table(levels: I8) -> I32:
-    """(4,) int32 of (16,) signed levels by nibble, whose bit 3 is the sign: four nibbles a word."""
-    words: I32 = np.ascontiguousarray(levels).view("<i4")
-    return words

@@ -11,11 +11,9 @@ import triton
 import triton.language as tl
 
 from mxconv.arrays import F32
-from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.e2m1 import DOUBLED, VALUES
-from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.gpu.device_arrays import int8_table, row_tables, upload
+from mxconv.codecs.e2m1 import VALUES
+from mxconv.gpu.device_arrays import row_tables, upload
 from mxconv.gpu.instructions import multiply_bf16_pairs
 from mxconv.gpu.lanes import (
     activations,
@@ -52,14 +50,12 @@ class FourBitArrays:
     shape: tuple[int, int]  # of one matrix
     codes: torch.Tensor  # (T, C, 16) int32: a lane's nibbles
     levels: torch.Tensor  # (64 E, 4) int32: `row_tables` of the BF16 patterns of eight magnitudes
-    int8_levels: torch.Tensor | None  # (4 E,) int32: `int8_table`, None where the levels are no integers
     scales: torch.Tensor  # (T, blocks, 16): uint8 E8M0, or int16 BF16 patterns
-    scale_block: int  # columns that share a scale
 
     @classmethod
     def of_mxfp4(cls, codes: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int]) -> "FourBitArrays":
-        """Arrays of an MXFP4 matrix that are on the device; int8 levels are doubled, and halved with the scales."""
-        return cls(shape, codes, _levels(VALUES[:8], codes), upload(int8_table(DOUBLED), codes.device), scales, BLOCK)
+        """Arrays of an MXFP4 matrix that are on the device."""
+        return cls(shape, codes, _levels(VALUES[:8], codes), scales)
 
     @classmethod
     def of_bsfp(
@@ -69,9 +65,7 @@ class FourBitArrays:
 
         Levels that BF16 does not hold are rounded to it; no table of mxconv's has such.
         """
-        signed = table.signed_levels
-        int8_levels = upload(int8_table(signed.astype(np.int8)), codes.device) if table.has_int8_levels else None
-        return cls(shape, codes, _levels(signed[:8], codes), int8_levels, scales, GROUP)
+        return cls(shape, codes, _levels(table.signed_levels[:8], codes), scales)
 
     @property
     def is_e8m0(self) -> bool:
@@ -152,7 +146,7 @@ def _product(
             sums = tl.dot(weights, tokens, sums, input_precision="ieee")
         else:
             products = tl.dot(weights, tokens, input_precision="ieee")
-            sums += products * row_scales(scales, program, first_tile // STEP_TILES, row_tiles, num_blocks, False)
+            sums += products * _row_scales(scales, program, first_tile // STEP_TILES, row_tiles, num_blocks)
     store_sums(partial, sums, row_of_out, is_there, num_out, num_rows)
 
 
@@ -169,7 +163,7 @@ def _dequantize(
         patterns = _step(codes, levels, scales, program, first_tile, row_tiles, column_tiles, num_blocks, IS_E8M0)
         weights = weights_of(patterns, True, tl.float32)
         if not IS_E8M0:
-            weights *= row_scales(scales, program, first_tile // STEP_TILES, row_tiles, num_blocks, False)
+            weights *= _row_scales(scales, program, first_tile // STEP_TILES, row_tiles, num_blocks)
         column = first_tile * 8 + tl.arange(0, STEP)[None, :]
         is_there = (row < num_rows) & (column < num_columns)
         tl.store(out + row.to(tl.int64) * num_columns + column, weights, mask=is_there)
@@ -180,7 +174,7 @@ def _step(codes, table, scales, program, first_tile, row_tiles, column_tiles, nu
     """BF16 patterns of a program's rows and of 16 tiles along the columns; arrays as in `FourBitArrays`.
 
     Returns:
-        (ROWS, STEP) int16: levels times scale with IS_E8M0, exactly; else the levels, to be scaled by `row_scales`.
+        (ROWS, STEP) int16: levels times scale with IS_E8M0, exactly; else the levels, to be scaled by `_row_scales`.
     """
     place = lanes_of(program, first_tile, row_tiles, column_tiles, STEP_TILES)
     tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
@@ -208,17 +202,13 @@ def _pairs_of_e8m0(stored):
 
 
 @triton.jit
-def row_scales(scales, program, block, row_tiles, num_blocks, IS_E8M0: tl.constexpr):
+def _row_scales(scales, program, block, row_tiles, num_blocks):
     """(ROWS, 1) float32 scales of a program's rows in one block of columns, in the order of `rows_of_places`.
 
-    Stored are (T, blocks, 16) int16 patterns of BF16; with IS_E8M0 uint8, halved here since int8 levels are doubled.
+    Stored are (T, blocks, 16) int16 patterns of BF16.
     """
     row = rows_of_places()
     row_tile = program * ROW_TILES + row // 16
     place = (row_tile.to(tl.int64) * num_blocks + block) * 16 + row % 16
     stored = tl.load(scales + place, mask=row_tile < row_tiles, other=0).to(tl.int32)
-    if not IS_E8M0:
-        return (stored << 16).to(tl.float32, bitcast=True)
-    # 2^(byte - 128): below 2^-126 a subnormal, of one bit
-    bits = tl.where(stored > 1, (stored - 1) << 23, 0x200000 << tl.minimum(stored, 1))
-    return tl.where(stored == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+    return (stored << 16).to(tl.float32, bitcast=True)

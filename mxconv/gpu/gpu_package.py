@@ -17,7 +17,7 @@ from mxconv.gpu.device_arrays import as_words
 from mxconv.gpu.four_bit_product import FourBitArrays
 from mxconv.gpu.patches import most_bytes
 from mxconv.gpu.stacked_weight import StackedWeight
-from mxconv.gpu.weight import Activations, BsfpWeight, EightBitWeight, FourBitWeight, Weight, uploaded_weight
+from mxconv.gpu.weight import BsfpWeight, EightBitWeight, FourBitWeight, Weight, uploaded_weight
 from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package, inside
 from mxconv.package.package_folder import find_package
@@ -47,7 +47,6 @@ class GpuPackage:
         package: str | Path,
         device: str | torch.device = "cuda",
         level: Literal["target", "draft"] = "target",
-        activations: Activations = "bf16",
         progress: Progress = silent,
     ) -> None:
         """Load it.
@@ -56,7 +55,6 @@ class GpuPackage:
             package: a folder, or a Hub id.
             device: as for `checked_device`.
             level: "target", of a BSFP package: the exact weights with their draft; "draft": 4 bits alone.
-            activations: of drafts; BF16 where levels are no integers.
             progress: receives the number of bytes that were hashed and copied.
 
         Raises:
@@ -89,11 +87,11 @@ class GpuPackage:
                     shape = opened.mxint8(record).shape
                     self.weights[record.name] = EightBitWeight(own["elements"], own["scales"], shape)
                 else:
-                    self.weights[record.name] = _weight(opened, record, own, self.device, activations)
+                    self.weights[record.name] = _weight(opened, record, own, self.device)
             for group in groups:
                 own_parts = {each.stem: parts.pop(each.stem) for each in group.records}
                 self.stacks[group.name] = StackedWeight([
-                    _weight(opened, each, own_parts[each.stem], self.device, activations, expert, group)
+                    _weight(opened, each, own_parts[each.stem], self.device, expert, group)
                     for each, expert in group.members
                 ])  # fmt: skip
 
@@ -157,7 +155,6 @@ def _weight(
     record: TensorRecord,
     parts: Parts,
     device: torch.device,
-    activations: Activations,
     expert: int | None = None,
     group: ExpertGroup | None = None,
 ) -> BsfpWeight | FourBitWeight:
@@ -171,12 +168,11 @@ def _weight(
     shape, tiles = place_of(record, expert)
     if record.codec == "mxfp4":
         codes, scales = as_words(parts["codes"][tiles]), parts["scales"][tiles]
-        return FourBitWeight(FourBitArrays.of_mxfp4(codes, scales, shape), activations)
+        return FourBitWeight(FourBitArrays.of_mxfp4(codes, scales, shape))
     held = package.bsfp(record, expert)
     if "residual_low" not in parts:
         codes, scales = as_words(parts["codes"][tiles]), parts["scales"][tiles]
-        arrays = FourBitArrays.of_bsfp(codes, scales, held.table, shape)
-        return FourBitWeight(arrays, activations if arrays.int8_levels is not None else "bf16")
+        return FourBitWeight(FourBitArrays.of_bsfp(codes, scales, held.table, shape))
     first = int(package.arrays[f"{record.stem}.escape_offsets"].array()[tiles.start])
     escapes = slice(first, first + len(held.packed.escape_high))
     mine = {
@@ -184,7 +180,7 @@ def _weight(
     }
     as_group = (group.num_planes, group.has_row_starts) if group is not None else (0, False)
     try:
-        return uploaded_weight(held, device, activations, mine, *as_group)
+        return uploaded_weight(held, device, mine, *as_group)
     except CodecError as error:
         raise PackageError(f"{package.root}: tensor {record.name}: {error}") from error
 

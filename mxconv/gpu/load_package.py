@@ -16,7 +16,6 @@ def load_package(
     model: "nn.Module",
     package: str | Path,
     device: "str | torch.device" = "cuda",
-    activations: Literal["bf16", "int8"] = "bf16",
 ) -> list[str]:
     """Replace the layers that a package has the weights of, and move the rest of the model to the device.
 
@@ -28,7 +27,6 @@ def load_package(
         model: the package's model, as transformers makes it.
         package: a folder, or a Hub id.
         device: a GPU.
-        activations: what 4-bit weights are multiplied by.
 
     Returns:
         The names of the replaced modules, in the model's order.
@@ -43,7 +41,7 @@ def load_package(
 
     root = find_package(package)
     level: Literal["target", "draft"] = "target" if read_manifest(root).options.codec == "bsfp" else "draft"
-    loaded = GpuPackage(root, found, level, activations)
+    loaded = GpuPackage(root, found, level)
     layers = weights_of_layers(model, loaded.weights, str(package))
     experts = matrices_of_experts(model, loaded.stacks, str(package))
     for name, (linear, weight) in layers.items():

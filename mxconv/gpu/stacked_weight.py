@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from mxconv.gpu.launch import MAX_TOKENS, RoutedPairs
-from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight, at_level, uploaded_weight
+from mxconv.gpu.weight import BsfpWeight, FourBitWeight, at_level, uploaded_weight
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
 
 
@@ -31,12 +31,10 @@ class StackedWeight:
         self.rows, self.columns = self.weight.rows, self.weight.columns
 
     @classmethod
-    def uploaded(
-        cls, stored: Sequence[StoredBsfp | StoredMxfp4], device: torch.device, activations: Activations = "bf16"
-    ) -> "StackedWeight":
+    def uploaded(cls, stored: Sequence[StoredBsfp | StoredMxfp4], device: torch.device) -> "StackedWeight":
         """Copy experts to a device; arguments as for `uploaded_weight`."""
         num_planes = max((each.table.residual_bits for each in stored if isinstance(each, StoredBsfp)), default=8) - 8
-        return cls([uploaded_weight(each, device, activations, None, num_planes, True) for each in stored])
+        return cls([uploaded_weight(each, device, None, num_planes, True) for each in stored])
 
     @property
     def num_bytes(self) -> int:

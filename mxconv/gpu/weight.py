@@ -6,7 +6,7 @@ panel, and torch multiplies.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +20,9 @@ from mxconv.gpu.bsfp_arrays import BsfpArrays
 from mxconv.gpu.bsfp_product import bsfp_product, rebuild
 from mxconv.gpu.device_arrays import as_words, expert_of, stacked, upload
 from mxconv.gpu.four_bit_product import FourBitArrays, dequantize, four_bit_product
-from mxconv.gpu.int8_product import int8_product
 from mxconv.gpu.launch import MAX_TOKENS, ROWS, RoutedPairs, on
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
 
-Activations = Literal["bf16", "int8"]
 AnyWeight = TypeVar("AnyWeight", bound="Weight")
 SCRATCH_BYTES = 64 << 20
 
@@ -53,46 +51,29 @@ class Weight(Protocol):
 
 
 class FourBitWeight:
-    """Implements `Weight` for 4-bit levels: MXFP4, or the draft in BSFP.
+    """Implements `Weight` for 4-bit levels on the device: MXFP4, or the draft in BSFP."""
 
-    Args:
-        arrays: on the device.
-        activations: "bf16", or "int8" where the levels are integers; more than 16 tokens are BF16 either way.
-
-    Raises:
-        ModelError: int8 activations for levels that are no integers.
-    """
-
-    def __init__(self, arrays: FourBitArrays, activations: Activations = "bf16") -> None:
-        if activations == "int8" and arrays.int8_levels is None:
-            raise ModelError(
-                "4-bit weight: levels that are no integers with int8 activations; the fitted table has integers, the "
-                "paper's has none. Use activations='bf16'."
-            )
-        self.arrays, self.activations = arrays, activations
+    def __init__(self, arrays: FourBitArrays) -> None:
+        self.arrays = arrays
         self.rows, self.columns = arrays.shape
         self.num_bytes = arrays.num_bytes
 
     @classmethod
     def stacked(cls, experts: "Sequence[FourBitWeight]") -> "FourBitWeight":
-        """Stack matrices of one shape and kind; activations are int8 where all have integer levels."""
-        arrays = stacked([each.arrays for each in experts])
-        return cls(arrays, experts[0].activations if arrays.int8_levels is not None else "bf16")
+        """Stack matrices of one shape and kind."""
+        return cls(stacked([each.arrays for each in experts]))
 
     def expert(self, number: int, num_experts: int) -> "FourBitWeight":
         """View one matrix of a stack."""
-        return FourBitWeight(expert_of(self.arrays, number, num_experts), self.activations)
+        return FourBitWeight(expert_of(self.arrays, number, num_experts))
 
     def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
         """As `Weight.product`; of a stack as `four_bit_product`, with any number of tokens."""
         device = self.arrays.codes.device
         check_tokens(x, self.columns, device)
-        is_for_kernels = len(x) <= MAX_TOKENS.value or routed is not None
+        x = x.to(torch.bfloat16).contiguous()
         with on(device):
-            if is_for_kernels and self.activations == "int8":
-                return int8_product(self.arrays, x.contiguous(), routed)
-            x = x.to(torch.bfloat16).contiguous()
-            if is_for_kernels:
+            if len(x) <= MAX_TOKENS.value or routed is not None:
                 return four_bit_product(self.arrays, x, routed)
             return _by_panels(
                 x, self.rows, lambda first, count: dequantize(self.arrays, first, count).to(torch.bfloat16)
@@ -107,9 +88,8 @@ class FourBitWeight:
 class BsfpWeight:
     """Implements `Weight` for the exact 16-bit weights; `draft` is the 4-bit weight with the same codes."""
 
-    def __init__(self, arrays: BsfpArrays, draft: FourBitArrays, activations: Activations = "bf16") -> None:
-        self.arrays = arrays
-        self.draft = FourBitWeight(draft, activations if draft.int8_levels is not None else "bf16")
+    def __init__(self, arrays: BsfpArrays, draft: FourBitArrays) -> None:
+        self.arrays, self.draft = arrays, FourBitWeight(draft)
         self.rows, self.columns = arrays.shape
 
     @property
@@ -127,12 +107,12 @@ class BsfpWeight:
         """Stack matrices, as `BsfpArrays.stacked`."""
         arrays = BsfpArrays.stacked([each.arrays for each in experts])
         draft = FourBitWeight.stacked([each.draft for each in experts])
-        return cls(arrays, replace(draft.arrays, codes=arrays.codes), draft.activations)
+        return cls(arrays, replace(draft.arrays, codes=arrays.codes))
 
     def expert(self, number: int, num_experts: int) -> "BsfpWeight":
         """View one matrix of a stack."""
         draft = expert_of(self.draft.arrays, number, num_experts)
-        return BsfpWeight(self.arrays.expert(number, num_experts), draft, self.draft.activations)
+        return BsfpWeight(self.arrays.expert(number, num_experts), draft)
 
     def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
         """As `Weight.product`; of a stack as `bsfp_product`, with any number of tokens."""
@@ -202,7 +182,6 @@ def at_level(weight: AnyWeight, level: str) -> AnyWeight | FourBitWeight:
 def uploaded_weight(
     stored: StoredBsfp | StoredMxfp4,
     device: torch.device,
-    activations: Activations = "bf16",
     parts: Mapping[str, torch.Tensor] | None = None,
     num_planes: int = 0,
     has_row_starts: bool = False,
@@ -212,7 +191,6 @@ def uploaded_weight(
     Args:
         stored: views of a memory map, usually.
         device: the destination.
-        activations: of 4-bit weights; those of BSFP are multiplied by BF16 where their levels are no integers.
         parts: its arrays by name that are on the device already.
         num_planes: as for `BsfpArrays.from_stored`.
         has_row_starts: likewise.
@@ -225,10 +203,10 @@ def uploaded_weight(
     scales = parts["scales"] if "scales" in parts else upload(packed.scales, device)
     if isinstance(stored, StoredMxfp4):
         codes = parts["codes"] if "codes" in parts else upload(stored.codes, device)
-        return FourBitWeight(FourBitArrays.of_mxfp4(as_words(codes), scales, stored.shape), activations)
+        return FourBitWeight(FourBitArrays.of_mxfp4(as_words(codes), scales, stored.shape))
     assert stored.rescale_factor == 1.0, "others are refused before they are copied"
     arrays = BsfpArrays.from_stored(stored, device, parts, num_planes, has_row_starts)
-    return BsfpWeight(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, stored.table, stored.shape), activations)
+    return BsfpWeight(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, stored.table, stored.shape))
 
 
 def check_tokens(x: torch.Tensor, num_columns: int, device: torch.device) -> None:

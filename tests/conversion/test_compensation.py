@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_models import stored_bsfp
+from native_models import escaping_bsfp
 
 from mxconv.codecs.bsfp.speq import rescale, rescale_factor
 from mxconv.codecs.float16 import BF16
@@ -23,7 +23,7 @@ def test_outputs_err_less_with_the_codes_chosen_anew_whatever_the_factor(outlier
     weights[4, 5] = outlier
     x *= np.exp(rng.standard_normal(128)).astype(np.float32)  # some columns matter more than others
     patterns, factor = BF16.encode(weights), rescale_factor(outlier)
-    cast = replace(stored_bsfp(rescale(patterns, factor, BF16), BF16), rescale_factor=factor)
+    cast = replace(escaping_bsfp(rescale(patterns, factor, BF16), BF16), rescale_factor=factor)
     inputs = InputRows(128)
     inputs.add(x, np.arange(256) % 2 == 1)
     exact = BF16.decode(patterns).astype(np.float64)

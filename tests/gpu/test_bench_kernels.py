@@ -101,7 +101,6 @@ def test_there_is_a_row_for_each_kernel_and_width(small: None) -> None:
         assert min(row.read_bandwidth, row.fraction_of_bandwidth, row.library_seconds, row.times_library) > 0
     num_bytes = {row.kernel: row.num_bytes for row in rows}
     assert num_bytes["bf16"] == 2 * 40 * 64
-    assert num_bytes["mxfp4-int8"] == num_bytes["mxfp4-bf16"]
     assert num_bytes["bsfp-draft"] < num_bytes["bsfp-full"]
     assert all(row.times_library == 1 for row in rows if row.kernel == "bf16")
 

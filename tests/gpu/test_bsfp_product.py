@@ -7,9 +7,10 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
 
 import torch
-from gpu_weights import DEVICE, assert_product, bits, bsfp_weight, gaussian, stored_bsfp, tokens
+from gpu_weights import DEVICE, assert_product, bits, bsfp_weight, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_matrices import gaussian, stored_bsfp
 
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.bsfp.table import SegmentTable

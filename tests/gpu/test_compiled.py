@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mxconv.gpu import bsfp_product, four_bit_product, int8_product, launch
+from mxconv.gpu import bsfp_product, four_bit_product, launch
 
 BSFP = {"codes": "*i32", "low": "*i64", "high": "*u8", "starts": "*i32", "hits": "*i32", "firsts": "*i16",
         "split_firsts": "*i64", "words": "*i32"}  # fmt: skip
@@ -56,18 +56,7 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any]]] = [
         MXFP4 | SUMS | {"scales": "*i16", "x": "*bf16"},
         {"IS_E8M0": False, "OPERAND": tl.bfloat16} | ALONE,
     ),
-    (
-        int8_product._product,
-        MXFP4 | SUMS | {"scales": "*i16", "x": "*i8", "x_scales": "*fp32"},
-        {"SCALE_BLOCK": 128, "IS_E8M0": False} | ALONE,
-    ),
-    (
-        int8_product._product,
-        MXFP4 | SUMS | STACK | {"x": "*i8", "x_scales": "*fp32"},
-        {"SCALE_BLOCK": 32, "IS_E8M0": True, "PER_ROW": 8},
-    ),
     (four_bit_product._dequantize, MXFP4 | SUMS, {"IS_E8M0": True}),
-    (int8_product._round, {"x": "*bf16", "codes": "*i8", "scales": "*fp32"}, {}),
     (launch._add_splits, SUMS, {}),
 ]
 

@@ -65,7 +65,7 @@ def test_a_draft_alone_is_a_third_of_it(bsfp: Path, mxfp4: Path) -> None:
     weight = whole.weights[NAME]
     assert isinstance(weight, BsfpWeight)
     assert torch.equal(draft.weights[NAME].product(x), weight.draft.product(x))
-    loaded = GpuPackage(mxfp4, DEVICE, level="draft", activations="int8")
+    loaded = GpuPackage(mxfp4, DEVICE, level="draft")
     with Package(mxfp4) as package:
         record = next(each for each in package.manifest.tensors if each.name == NAME)
         held = package.mxfp4(record)

@@ -7,7 +7,8 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
 
 import torch
-from gpu_weights import DEVICE, assert_product, bits, bsfp_weight, gaussian, mxfp4_weight, stored_bsfp
+from gpu_weights import DEVICE, assert_product, bits, bsfp_weight, mxfp4_weight
+from stored_matrices import gaussian, stored_bsfp
 
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.gpu.device_arrays import joined
@@ -16,26 +17,24 @@ from mxconv.gpu.stacked_weight import StackedWeight
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, at_level
 
 NUM_EXPERTS = 5
-KINDS = ["bsfp", "bsfp mixed", "bsfp fp16", "draft", "draft int8", "mxfp4", "mxfp4 int8"]
+KINDS = ["bsfp", "bsfp mixed", "bsfp fp16", "draft", "mxfp4"]
 
 
 def of_bsfp(
-    shape: tuple[int, int], number: int, float_format: FloatFormat, is_mixed: bool, activations: str
+    shape: tuple[int, int], number: int, float_format: FloatFormat, is_mixed: bool
 ) -> tuple[BsfpWeight, np.ndarray]:
     """Mixed: some experts with row shifts, and one with more residual bits than the others."""
     patterns = float_format.encode(gaussian(shape, seed=number) / 8)
     bits_more = float_format is BF16 and is_mixed and number == 3
     stored = stored_bsfp(patterns, float_format, is_mixed and number % 2 == 1, 9 if bits_more else None)
-    options = {"activations": activations, "num_planes": 1 if is_mixed else 0, "has_row_starts": True}
-    return bsfp_weight(stored, **options), patterns
+    return bsfp_weight(stored, num_planes=1 if is_mixed else 0, has_row_starts=True), patterns
 
 
 def experts(kind: str, shape: tuple[int, int]) -> list[tuple[BsfpWeight | FourBitWeight, np.ndarray]]:
-    activations = "int8" if "int8" in kind else "bf16"
     if kind.startswith("mxfp4"):
-        return [mxfp4_weight(gaussian(shape, seed=number), activations) for number in range(NUM_EXPERTS)]
+        return [mxfp4_weight(gaussian(shape, seed=number)) for number in range(NUM_EXPERTS)]
     float_format = FP16 if "fp16" in kind else BF16
-    return [of_bsfp(shape, number, float_format, "mixed" in kind, activations) for number in range(NUM_EXPERTS)]
+    return [of_bsfp(shape, number, float_format, "mixed" in kind) for number in range(NUM_EXPERTS)]
 
 
 def stack_of(kind: str, shape: tuple[int, int]) -> tuple[StackedWeight, list[BsfpWeight | FourBitWeight], str]:
@@ -55,7 +54,7 @@ def activations_of(num_rows: int, num_columns: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [*((kind, (5, 31)) for kind in KINDS), ("bsfp mixed", (70, 172)), ("mxfp4 int8", (70, 172)), ("bsfp", (17, 1100)),
+    [*((kind, (5, 31)) for kind in KINDS), ("bsfp mixed", (70, 172)), ("mxfp4", (70, 172)), ("bsfp", (17, 1100)),
      ("mxfp4", (17, 1100))],
 )  # fmt: skip
 def test_each_pair_is_its_token_times_its_expert_as_if_alone(kind: str, shape: tuple[int, int]) -> None:

@@ -7,7 +7,8 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
 
 import torch
-from gpu_weights import DEVICE, bsfp_weight, gaussian, mxfp4_weight, stored_bsfp, tokens
+from gpu_weights import DEVICE, bsfp_weight, mxfp4_weight, tokens
+from stored_matrices import gaussian, stored_bsfp
 
 from mxconv.codecs.float16 import BF16
 from mxconv.errors import ModelError
@@ -36,7 +37,7 @@ def test_many_tokens_multiply_the_exact_weights_a_panel_at_a_time(monkeypatch: p
 
 
 def test_many_tokens_multiply_4_bit_weights() -> None:
-    matrix, values = mxfp4_weight(gaussian((70, 40)), "int8")
+    matrix, values = mxfp4_weight(gaussian((70, 40)))
     x = tokens(20, 40)
     expected = x.cpu().double().numpy() @ values.T.astype(np.float64)
     assert np.abs(matrix.product(x).cpu().numpy() - expected).max() < 0.01 * np.abs(expected).max()

@@ -1,136 +1,159 @@
-"""Native matrices over arrays of every provenance: read where they lie, or copied once, or refused."""
+"""16-bit matrices on every native implementation: products against float64, BSFP's bits, arrays of every provenance."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from native_models import stored_bsfp
+from stored_matrices import gaussian, stored_bsfp
 
-from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
-from mxconv.codecs.mxfp4 import quantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.errors import PackageError
-from mxconv.kernels.draft_matrix import bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.engine import native_names
 from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix
+from mxconv.package.stored_matrix import StoredBsfp
 
 if not native_names():
     pytest.skip("the extension is not built on this machine", allow_module_level=True)
 
-from mxconv.kernels.native_matrix import NativeMatrix, native_bsfp, native_dense, native_draft
+from mxconv.kernels import _native
+from mxconv.kernels.native_matrix import NativeMatrix, native_bsfp, native_dense
 
 SHAPE = (40, 136)
+SHAPES = [(1, 1), (5, 31), (17, 128), (64, 172), (257, 96), (48, 1100)]
+WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 70]
+both = pytest.mark.parametrize("float_format", [BF16, FP16], ids=lambda each: each.name)
 
 
-def patterns_of(rng: np.random.Generator, float_format: FloatFormat = BF16) -> np.ndarray:
-    return float_format.encode((rng.standard_normal(SHAPE) * 0.1).astype(np.float32))
+def patterns_of(float_format: FloatFormat = BF16, shape: tuple[int, int] = SHAPE) -> np.ndarray:
+    return float_format.encode(gaussian(shape, outliers=True))
 
 
-def at_an_odd_address(array: np.ndarray) -> np.ndarray:
-    """As a foreign safetensors file may hold it."""
-    buffer = np.zeros(array.nbytes + 1, np.uint8)
-    buffer[1:] = array.view(np.uint8).reshape(-1)
-    odd = buffer[1:].view(array.dtype).reshape(array.shape)
-    assert not odd.flags.aligned
-    return odd
+def dense(engine: Any, patterns: np.ndarray, float_format: FloatFormat = BF16) -> NativeMatrix:
+    return native_dense(engine, DenseMatrix(patterns, float_format))
 
 
-def bsfp_matrix(engine: Any, patterns: np.ndarray, float_format: FloatFormat = BF16, **changes: Any) -> NativeMatrix:
+def bsfp(engine: Any, held: StoredBsfp, **changes: Any) -> NativeMatrix:
     """With some arrays replaced."""
-    stored = stored_bsfp(patterns, float_format)
-    offsets = changes.pop("escape_offsets", stored.escape_offsets)
-    reference = BsfpMatrix(stored.shape, float_format, stored.target_rows)
-    return native_bsfp(engine, reference, replace(stored.packed, **changes), offsets, stored.table, "model: tensor w")
+    offsets = changes.pop("escape_offsets", held.escape_offsets)
+    reference = BsfpMatrix(held.shape, held.table.float_format, held.target_rows)
+    return native_bsfp(engine, reference, replace(held.packed, **changes), offsets, held.table, "model: tensor w")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@both
+def test_products_are_those_of_float64_up_to_float32_sums(
+    engine: Any, rng: np.random.Generator, shape: tuple[int, int], float_format: FloatFormat
+) -> None:
+    patterns = patterns_of(float_format, shape)
+    x = rng.standard_normal((9, shape[1])).astype(np.float32)
+    taken = (BF16.decode(BF16.encode(x)) if float_format == BF16 else x).astype(np.float64)
+    weights = float_format.decode(patterns).astype(np.float64)
+    bound = np.abs(taken) @ np.abs(weights).T * (shape[1] / 4 + 8) * np.finfo(np.float32).eps
+    assert (np.abs(dense(engine, patterns, float_format).multiply(x) - taken @ weights.T) <= bound).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("float_format", "residual_bits", "row_shifts"),
+    [(BF16, 8, False), (BF16, 9, True), (FP16, 10, True), (FP16, 11, False), (FP16, 12, True)],
+)
+def test_bsfp_gives_the_bits_of_the_16_bit_matrix_at_every_width_and_number_of_threads(
+    engine: Any,
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    float_format: FloatFormat,
+    residual_bits: int,
+    row_shifts: bool,
+) -> None:
+    patterns, alone = patterns_of(float_format, shape), _native.Engine(engine.name, 1)
+    held = stored_bsfp(patterns, float_format, row_shifts, residual_bits)
+    x = rng.standard_normal((70, shape[1])).astype(np.float32)
+    expected = dense(alone, patterns, float_format).multiply(x)
+    for width in WIDTHS:
+        for matrix in (dense(engine, patterns, float_format), bsfp(engine, held)):
+            assert matrix.multiply(x[:width]).tobytes() == expected[:width].tobytes()
+    for num_threads in (3, 5):
+        found = dense(_native.Engine(engine.name, num_threads), patterns, float_format).multiply(x[:5])
+        assert found.tobytes() == expected[:5].tobytes()
+
+
+@both
+@pytest.mark.parametrize("paper", [True, False])
+def test_every_pattern_comes_back(
+    engine: Any, rng: np.random.Generator, float_format: FloatFormat, paper: bool
+) -> None:
+    every = rng.permutation(np.arange(65536, dtype=np.uint16)).reshape(256, 256)
+    bits = 10 if float_format == FP16 else 8
+    held = stored_bsfp(every, float_format, not paper, bits, paper_table(float_format) if paper else None)
+    assert len(held.packed.escape_high) > 1000
+    matrix = bsfp(engine, held)
+    for first, stop in ((0, 256), (32, 80)):
+        out = np.empty_like(every[first:stop])
+        matrix.handle.patterns(engine, first, out)
+        assert np.array_equal(out, every[first:stop])
+
+
+@both
+def test_rows_are_exact_in_any_order(engine: Any, float_format: FloatFormat) -> None:
+    patterns, indices = patterns_of(float_format), np.array([39, 0, 16, 15, 15, 32])
+    rebuilt = bsfp(engine, stored_bsfp(patterns, float_format, True, 10 if float_format == FP16 else 8))
+    for matrix in (dense(engine, patterns, float_format), rebuilt):
+        assert (matrix.rows(indices) == float_format.decode(patterns[indices])).all()
+    assert rebuilt.rows(indices[:0]).shape == (0, SHAPE[1])
 
 
 def test_arrays_are_read_where_they_lie(engine: Any, rng: np.random.Generator) -> None:
-    patterns = patterns_of(rng)
-    matrix = native_dense(engine, DenseMatrix(patterns, BF16))
-    x = rng.standard_normal((2, SHAPE[1])).astype(np.float32)
+    patterns = patterns_of()
+    matrix, x = dense(engine, patterns), rng.standard_normal((2, SHAPE[1])).astype(np.float32)
     before = matrix.multiply(x)
     patterns[:] = 0
     assert before.any()
     assert not matrix.multiply(x).any()
 
 
+def at_an_odd_address(array: np.ndarray) -> np.ndarray:
+    """As a foreign safetensors file may hold it."""
+    odd = np.frombuffer(b"x" + array.tobytes(), np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    assert not odd.flags.aligned
+    return odd
+
+
 @pytest.mark.parametrize("misplace", [at_an_odd_address, lambda a: a.T.copy().T, lambda a: np.repeat(a, 2, 1)[:, ::2]])
 def test_a_tensor_that_kernels_cannot_read_in_place_is_copied(
     engine: Any, rng: np.random.Generator, misplace: Any
 ) -> None:
-    patterns = patterns_of(rng)
-    x = rng.standard_normal((3, SHAPE[1])).astype(np.float32)
-    expected = native_dense(engine, DenseMatrix(patterns, BF16)).multiply(x)
-    assert (native_dense(engine, DenseMatrix(misplace(patterns), BF16)).multiply(x) == expected).all()
+    patterns, x = patterns_of(), rng.standard_normal((3, SHAPE[1])).astype(np.float32)
+    assert (dense(engine, misplace(patterns)).multiply(x) == dense(engine, patterns).multiply(x)).all()
 
 
 def test_activations_may_be_strided_and_none(engine: Any, rng: np.random.Generator) -> None:
-    matrix = native_dense(engine, DenseMatrix(patterns_of(rng), BF16))
-    x = rng.standard_normal((6, SHAPE[1])).astype(np.float32)
+    matrix, x = dense(engine, patterns_of()), rng.standard_normal((6, SHAPE[1])).astype(np.float32)
     assert (matrix.multiply(x[::2]) == matrix.multiply(x)[::2]).all()
     assert matrix.multiply(x[:0]).shape == (0, SHAPE[0])
 
 
-@pytest.mark.parametrize("float_format", [BF16, FP16])
-def test_rows_are_exact_in_any_order(engine: Any, rng: np.random.Generator, float_format: FloatFormat) -> None:
-    patterns = patterns_of(rng, float_format)
-    indices = np.array([39, 0, 16, 15, 15, 32])
-    expected = float_format.decode(patterns[indices])
-    assert (native_dense(engine, DenseMatrix(patterns, float_format)).rows(indices) == expected).all()
-    assert (bsfp_matrix(engine, patterns, float_format).rows(indices) == expected).all()
-    assert bsfp_matrix(engine, patterns, float_format).rows(indices[:0]).shape == (0, SHAPE[1])
+def test_other_arrays_are_refused() -> None:
+    patterns = patterns_of(shape=(32, 64))
+    misplaced = np.frombuffer(b"\0" * 2049, np.uint8)[1:].view(np.uint16).reshape(32, 32)
+    for wrong in (patterns.astype(np.int16), patterns[:, ::2], misplaced):
+        with pytest.raises(TypeError):
+            _native.dense(wrong, "BF16")
+    with pytest.raises(ValueError, match="BF16 or F16"):
+        _native.dense(patterns, "F32")
+    engine, matrix, out = _native.Engine("portable", 1), _native.dense(patterns, "BF16"), np.empty((1, 32), np.float32)
+    for x in (np.zeros((1, 64)), np.zeros((1, 63), np.float32), np.zeros(64, np.float32)):
+        with pytest.raises(TypeError):
+            matrix.multiply(engine, x, out)
 
 
-def test_the_paper_table_drafts_on_the_float_path(engine: Any, rng: np.random.Generator) -> None:
-    patterns = patterns_of(rng)
-    table = paper_table(BF16)
-    packed = encode_bsfp(patterns, table)
-    reference = bsfp_draft_matrix(SHAPE, packed.codes, packed.scales, table)
-    matrix = native_draft(engine, reference)
-    x = rng.standard_normal((5, SHAPE[1])).astype(np.float32)
-    np.testing.assert_allclose(matrix.multiply(x), reference.multiply(x), rtol=1e-4, atol=1e-4)
-    assert (matrix.rows(np.arange(4)) == reference.rows(np.arange(4))).all()
-
-
-def test_mxfp4_and_fitted_bsfp_draft_with_float32_activations_too(engine: Any, rng: np.random.Generator) -> None:
-    values = (rng.standard_normal(SHAPE) * 0.1).astype(np.float32)
-    x = rng.standard_normal((5, SHAPE[1])).astype(np.float32)
-    codes, scales = quantize_mxfp4(values)
-    arrays = pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
-    stored = stored_bsfp(BF16.encode(values), BF16)
-    planes = stored.packed.codes, stored.packed.scales, stored.table
-    made = [
-        native_draft(engine, mxfp4_matrix(SHAPE, *arrays, "fp32")),
-        native_draft(engine, bsfp_draft_matrix(SHAPE, *planes, "fp32")),
-    ]
-    by_int8 = [
-        native_draft(engine, mxfp4_matrix(SHAPE, *arrays)),
-        native_draft(engine, bsfp_draft_matrix(SHAPE, *planes)),
-    ]
-    for matrix, other in zip(made, by_int8, strict=True):
-        weights = matrix.rows(np.arange(SHAPE[0]))
-        assert (weights == other.rows(np.arange(SHAPE[0]))).all()
-        exact = x.astype(np.float64) @ weights.astype(np.float64).T
-        errors = [np.abs(m.multiply(x) - exact).max() for m in (matrix, other)]
-        assert errors[0] < 1e-5 < 1e-3 < errors[1]  # what int8 costs, and float32 does not
-
-
-def first_tile_with_two(packed: PackedBsfp) -> int:
-    """Index into the lists of the first escape of a tile that has two."""
-    counts = packed.escape_counts.ravel()
-    tile = int(np.argmax(counts >= 2))
-    assert counts[tile] >= 2
-    return int(counts[:tile].sum())
-
-
-def damaged(rng: np.random.Generator, what: str) -> dict[str, np.ndarray]:
+def damaged(held: StoredBsfp, what: str) -> dict[str, np.ndarray]:
     """Escape lists that contradict themselves."""
-    stored = stored_bsfp(patterns_of(rng), BF16)
-    counts, positions = stored.packed.escape_counts.copy(), stored.packed.escape_positions.copy()
-    offsets = stored.escape_offsets.copy()
-    place = first_tile_with_two(stored.packed)
+    counts, positions = held.packed.escape_counts.copy(), held.packed.escape_positions.copy()
+    offsets, tile = held.escape_offsets.copy(), int(np.argmax(counts.ravel() >= 2))
+    assert counts.ravel()[tile] >= 2
+    place = int(counts.ravel()[:tile].sum())  # of the first escape of a tile that has two
     if what == "position above 127":
         positions[-1] = 128
     if what == "position twice":
@@ -154,10 +177,8 @@ def damaged(rng: np.random.Generator, what: str) -> dict[str, np.ndarray]:
         ("offsets that lead out", "escape_offsets are not the sums of escape_counts"),
     ],
 )
-def test_escape_lists_that_contradict_themselves_are_refused(
-    engine: Any, rng: np.random.Generator, what: str, message: str
-) -> None:
-    lists = damaged(rng, what)
+def test_escape_lists_that_contradict_themselves_are_refused(engine: Any, what: str, message: str) -> None:
+    held = stored_bsfp(patterns_of(), BF16, True, 8)
     required = "lists that name each escape once, in order, are required. The file is damaged; convert again."
     with pytest.raises(PackageError, match=f"^model: tensor w: {message}; {required}$"):
-        bsfp_matrix(engine, patterns_of(np.random.default_rng(11)), **lists)
+        bsfp(engine, held, **damaged(held, what))

@@ -32,7 +32,6 @@ def quantize_model(
     skip: Sequence[str] = (),
     scale_rule: ScaleRule = "ocp",
     device: str | torch.device = "cuda",
-    activations: Literal["bf16", "int8"] = "bf16",
 ) -> list[str]:
     """Replace every `torch.nn.Linear` by a `GpuLinear` on a device, in place; the model then only infers.
 
@@ -47,7 +46,6 @@ def quantize_model(
         skip: patterns of weight names to leave, as `mxconv quantize --skip` takes them.
         scale_rule: of MXFP4.
         device: a GPU.
-        activations: what 4-bit weights are multiplied by.
 
     Returns:
         The names of the replaced modules, in the model's order.
@@ -69,7 +67,7 @@ def quantize_model(
         )
     for name, linear in linears.items():
         _check(linear.weight, name, f"{name}.weight", codec)
-    names = _replace(model, linears, codec, lm_head, skip, scale_rule, checked_device(device), activations)
+    names = _replace(model, linears, codec, lm_head, skip, scale_rule, checked_device(device))
     model.requires_grad_(False)  # what no gradient reaches should not ask for one
     return names
 
@@ -82,7 +80,6 @@ def _replace(
     skip: Sequence[str],
     scale_rule: ScaleRule,
     device: torch.device,
-    activations: Literal["bf16", "int8"],
 ) -> list[str]:
     from mxconv.gpu.gpu_experts import STACKS, GpuExperts, ModuleExperts, expert_modules, expert_weights
     from mxconv.gpu.gpu_linear import GpuLinear
@@ -108,13 +105,12 @@ def _replace(
                     for number, weight in enumerate(expert_weights(module, stack))
                 ],
                 device,
-                activations,
             )
             for stack in STACKS
         )
         model.set_submodule(name, GpuExperts(module, ModuleExperts((first,), second)).train(module.training))
     for name, linear in linears.items():
-        uploaded = uploaded_weight(_encoded(linear.weight, name, codec, scale_rule), device, activations)
+        uploaded = uploaded_weight(_encoded(linear.weight, name, codec, scale_rule), device)
         bias = None if linear.bias is None else linear.bias.to(device)
         model.set_submodule(name, GpuLinear(uploaded, bias).train(linear.training))
     model.to(device)

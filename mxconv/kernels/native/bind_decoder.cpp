@@ -62,7 +62,7 @@ void add_state(const Demands& demands, DecoderParts& decoder) {
     decoder.state = demands.state;
 }
 
-// What a head takes in that goes on with features of its own: see pairs.hpp.
+// What a head takes in that goes on with features of its own: see composed.cpp.
 struct BoundFeatures {
     Array<float> features;          // (tokens, hidden_size): before each token of the chain
     Norm of_embedding;              // of tokens' embeddings

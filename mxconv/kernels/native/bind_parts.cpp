@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "bindings.hpp"
-#include "joined.hpp"
-#include "pairs.hpp"
 
 namespace mxconv {
 
@@ -54,30 +52,6 @@ Projection make_projection(const Matrix& matrix, const MaybeVector& bias) {
     return {&matrix, vector_of(bias, "bias", matrix.rows)};
 }
 
-PartPointer make_joined(const std::vector<std::pair<PartPointer, MaybeNorm>>& addends) {
-    require_that(!addends.empty(), "parts to join are required");
-    auto joined = std::make_shared<Joined>();
-    joined->hidden_size = addends.front().first->demands().hidden_size;
-    for (const auto& [part, norm] : addends) {
-        const Demands demands = part->demands();
-        if (demands.num_caches > 0 || demands.layer_input >= 0) throw nb::type_error("what is joined looks nothing up");
-        if (demands.hidden_size != joined->hidden_size) throw nb::type_error("a part of another hidden size");
-        joined->addends.push_back({part, norm_of(norm, "norm", joined->hidden_size)});
-    }
-    return joined;
-}
-
-PartPointer make_pairs(const PartPointer& part, const MaybeNorm& norm, int64_t layer_input) {
-    const Demands demands = part->demands();
-    require_that(demands.taken_size == 2 * demands.hidden_size, "a part that takes in pairs of rows is required");
-    require_that(layer_input >= 0 && demands.layer_input < 0, "a layer's input of its own is required");
-    auto pairs = std::make_shared<Pairs>();
-    pairs->part = part;
-    pairs->norm = norm_of(norm, "norm", demands.hidden_size);
-    pairs->layer_input = layer_input;
-    return pairs;
-}
-
 Branch make_branch(const PartPointer& part, const MaybeNorm& norm, bool is_parallel, const MaybeNorm& sum_norm,
                    double multiplier) {
     const int64_t hidden = part->demands().hidden_size;
@@ -102,11 +76,6 @@ void bind_parts(nb::module_& module) {
     nb::class_<Projection> projection(module, "Projection", "A matrix and perhaps a bias.");
     define_init(projection, &make_projection, {"matrix", "bias"});
     nb::class_<Part>(module, "Part", "What a layer adds to its rows.");
-    define<0>(module, "joined", &make_joined, {"addends"},
-              "The sum of what several parts make of the same rows, each after a norm or none.");
-    define<0>(
-        module, "pairs", &make_pairs, {"part", "norm", "layer_input"},
-        "A part over pairs: an embedding, of the layer's own inputs in the pass, and a row after a norm or none.");
     nb::class_<Branch> branch(module, "Branch", "A part of a layer with its norms.");
     define_init(
         branch, &make_branch, {"part", "norm", "is_parallel", "sum_norm", "multiplier"},

@@ -68,13 +68,20 @@ struct BoundSequence {
 
 void bind_attention(nb::module_& module);
 void bind_codecs(nb::module_& module);
+void bind_composed(nb::module_& module);
 void bind_decoder(nb::module_& module);
+void bind_delta_net(nb::module_& module);
 void bind_engine(nb::module_& module);
+void bind_latent(nb::module_& module);
+void bind_mamba2(nb::module_& module);
 void bind_matrices(nb::module_& module);
 void bind_mixture(nb::module_& module);
+void bind_mlp(nb::module_& module);
 void bind_parts(nb::module_& module);
 void bind_recurrent(nb::module_& module);
+void bind_routing(nb::module_& module);
 void bind_rowwise(nb::module_& module);
 void bind_sequences(nb::module_& module);
+void bind_short_convolution(nb::module_& module);
 
 }  // namespace mxconv

@@ -1,10 +1,35 @@
 #include "recurrent.hpp"
 
+#include <nanobind/stl/optional.h>
+
 #include <algorithm>
 
 #include "step.hpp"
 
 namespace mxconv {
+
+StateSizes with_memory(const std::tuple<int64_t, int64_t, int64_t>& memory, int64_t gates) {
+    constexpr int64_t kMost = 1 << 20;
+    StateSizes sizes{};
+    std::tie(sizes.heads, sizes.rows, sizes.columns) = memory;
+    for (const int64_t each : {sizes.heads, sizes.rows, sizes.columns}) {
+        require_that(each >= 1 && each <= kMost, "a memory of impossible sizes");
+    }
+    sizes.num_gates = gates * sizes.heads;
+    return sizes;
+}
+
+void Recurrent::begin(const BoundConvolution& bound, const StateSizes& given) {
+    constexpr int64_t kMost = 1 << 16;
+    require_that(bound.layer >= 0 && bound.layer < kMost, "a layer of an impossible number");
+    layer = bound.layer;
+    only_follows = bound.only_follows;
+    sizes = given;
+    require(bound.taps, "taps", {-1, sizes.num_channels});
+    sizes.kernel_size = static_cast<int64_t>(bound.taps.shape(0));
+    if (sizes.kernel_size < 1) throw nb::value_error("a convolution needs a tap");
+    convolution = {bound.taps.data(), vector_of(bound.bias, "bias", sizes.num_channels)};
+}
 
 Demands Recurrent::demands() const {
     Demands demands{output.rows()};
@@ -51,6 +76,13 @@ void Recurrent::keep(Step& step, const float* inputs, int64_t stride, const Way&
          i += static_cast<size_t>(step.num_threads())) {
         walk_of(walks[i], inputs, stride).keep(only_follows ? walks[i].num_settled : walks[i].num_running, way.windows);
     }
+}
+
+void bind_recurrent(nb::module_& module) {
+    nb::class_<BoundConvolution> convolution(
+        module, "Convolution",
+        "A convolution of the layer with a state of that number; a draft may only follow the text.");
+    define_members<Array<float>, MaybeVector, int64_t, bool>(convolution, {"taps", "bias", "layer", "only_follows"});
 }
 
 }  // namespace mxconv

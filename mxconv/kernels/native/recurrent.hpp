@@ -1,9 +1,10 @@
 // What the mixers with a state have in common: a causal convolution, and states that go with the text.
 #pragma once
 
+#include <tuple>
 #include <vector>
 
-#include "parts.hpp"
+#include "bindings.hpp"
 
 namespace mxconv {
 
@@ -13,12 +14,25 @@ struct Convolution {
     const float* bias;  // (channels), or null
 };
 
+struct BoundConvolution {
+    Array<float> taps;
+    MaybeVector bias;
+    int64_t layer;
+    bool only_follows;
+};
+
+// Of a memory (heads, rows, columns), and some gates a head.
+StateSizes with_memory(const std::tuple<int64_t, int64_t, int64_t>& memory, int64_t gates);
+
 struct Recurrent : Part {
     int64_t layer;  // among those with a state
     StateSizes sizes;
     Convolution convolution;
     Projection output;
     bool only_follows;  // of a draft that leaves the layer out: it adds nothing to rows
+
+    // Take what all are described by. Raises where the convolution has other sizes.
+    void begin(const BoundConvolution& bound, const StateSizes& given);
 
     Demands demands() const override;
 

@@ -36,8 +36,7 @@ void put_range(const Element* keys, int64_t head_dim, int64_t room, const Value&
 
 int64_t page_after(int64_t positions) { return (positions + kPagePositions - 1) / kPagePositions; }
 
-}  // namespace
-
+// Write the range of a page's keys, of one head.
 void put_key_range(const SequenceTokens& sequence, int64_t layer, int64_t head, int64_t page) {
     const CachePages& cache = sequence.cache;
     const KeyRanges& ranges = sequence.key_ranges;
@@ -54,6 +53,22 @@ void put_key_range(const SequenceTokens& sequence, int64_t layer, int64_t head, 
     }
 }
 
+}  // namespace
+
+void put_key_ranges(Step& step, int64_t layer, int64_t num_heads) {
+    const Slice& slice = step.slice;
+    for (int64_t token = 0, next; token < slice.num_tokens; token = next) {
+        const auto& [sequence, place] = slice.tokens[token];
+        for (next = token; next < slice.num_tokens && slice.tokens[next].sequence == sequence;) ++next;
+        const int64_t first = place == sequence->length ? sequence->key_ranges.num_known : place / kPagePositions;
+        const int64_t last = (slice.tokens[next - 1].place + 1) / kPagePositions;
+        if (first >= last) continue;
+        const SequenceTokens& of = *sequence;
+        step.share((last - first) * num_heads,
+                   [&](int64_t i) { put_key_range(of, layer, i % num_heads, first + i / num_heads); });
+    }
+}
+
 Retrieval Retrieval::take(Scratch& own, int64_t head_dim, int64_t most_visible) {
     const int64_t pages = page_after(most_visible);
     Retrieval r{};
@@ -66,8 +81,18 @@ Retrieval Retrieval::take(Scratch& own, int64_t head_dim, int64_t most_visible) 
     return r;
 }
 
-Visible Retrieval::choose(const Rowwise& rowwise, const SequenceTokens& sequence, const Sight& sight, int64_t layer,
-                          int64_t head, int64_t head_dim, const Visible& seen) const {
+Visible Retrieval::choose(const Step& step, int64_t token, const Sight& sight, int64_t layer, int64_t head,
+                          const HeadQueries& queries, const Visible& seen) const {
+    const SequenceTokens& sequence = *step.slice.tokens[token].sequence;
+    std::fill_n(raised, queries.head_dim, 0.0f);
+    std::fill_n(lowered, queries.head_dim, 0.0f);
+    for (int64_t number = 0; number < queries.count; ++number) {
+        const float* query = queries.values + number * queries.stride;
+        for (int64_t i = 0; i < queries.head_dim; ++i) {
+            raised[i] += std::max(query[i], 0.0f);
+            lowered[i] += std::min(query[i], 0.0f);
+        }
+    }
     const std::vector<CachePage>& all = sequence.cache.pages;
     const int64_t total = seen.num_run + seen.num_others, first = page_after(std::min(sight.sink, total));
     const int64_t last = std::max(std::max<int64_t>(0, total - sight.recent) / kPagePositions, first);
@@ -81,7 +106,8 @@ Visible Retrieval::choose(const Rowwise& rowwise, const SequenceTokens& sequence
     const KeyRanges& ranges = sequence.key_ranges;
     const float* range = ranges.of(sequence.cache, layer, head) + first;
     for (const float* query : {raised, lowered}) {
-        for (int64_t i = 0; i < head_dim; ++i) rowwise.add_scaled(range + i * ranges.room, query[i], count, scores);
+        for (int64_t i = 0; i < queries.head_dim; ++i)
+            step.kernels.rowwise.add_scaled(range + i * ranges.room, query[i], count, scores);
         range += sequence.cache.head_dim * ranges.room;
     }
     for (int64_t page = 0; page < count; ++page) {

@@ -4,13 +4,20 @@
 // (arXiv 2406.10774). Kept pages are put one after another, so that attention reads them as a shorter text.
 #pragma once
 
-#include "pass.hpp"
-#include "scratch.hpp"
+#include "step.hpp"
 
 namespace mxconv {
 
-// Write the range of a page's keys, of one head.
-void put_key_range(const SequenceTokens& sequence, int64_t layer, int64_t head, int64_t page);
+// As an operator, write the ranges of pages that are whole now, a page's for each head of keys; those before the pass were
+// put by passes before it.
+void put_key_ranges(Step& step, int64_t layer, int64_t num_heads);
+
+// All queries of a token that share a head of keys.
+struct HeadQueries {
+    const float* values;
+    int64_t count, stride;  // from one to the next
+    int64_t head_dim;
+};
 
 // Room of one thread for what a token retrieves with a head's keys.
 struct Retrieval {
@@ -24,9 +31,10 @@ struct Retrieval {
     CachePage* pages;  // that are kept, in the order of their positions
     int32_t* others;   // places of a tree's branches among these
 
-    // Fill `pages`; returns what the token sees in them of what it sees of all.
-    Visible choose(const Rowwise& rowwise, const SequenceTokens& sequence, const Sight& sight, int64_t layer,
-                   int64_t head, int64_t head_dim, const Visible& seen) const;
+    // Fill `pages`; returns what the token sees in them of what it sees of all. All queries of a head of keys choose together,
+    // so that no token's pages depend on how heads are shared among threads.
+    Visible choose(const Step& step, int64_t token, const Sight& sight, int64_t layer, int64_t head,
+                   const HeadQueries& queries, const Visible& seen) const;
 };
 
 }  // namespace mxconv

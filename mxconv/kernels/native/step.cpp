@@ -62,4 +62,17 @@ void Step::add_row(const float* product, const Sum& sum, int64_t token, int64_t 
     }
 }
 
+void HeadRotation::apply(const Step& step, int64_t token, float factor, int64_t size, float* values) const {
+    const Rowwise& rowwise = step.kernels.rowwise;
+    int64_t rotated = 0;
+    if (table >= 0) {
+        const Rotations& r = step.slice.pass->rotations[static_cast<size_t>(table)];
+        const int64_t at = (step.slice.first + token) * r.num_pairs;
+        const auto turn = is_interleaved ? rowwise.rotate_neighbours : rowwise.rotate;
+        turn(r.cosines + at, r.sines + at, r.num_pairs, factor, values);
+        rotated = 2 * r.num_pairs;
+    }
+    if (factor != 1.0f && rotated < size) rowwise.scale(factor, size - rotated, values + rotated);
+}
+
 }  // namespace mxconv

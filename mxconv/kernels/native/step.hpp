@@ -31,6 +31,16 @@ struct HeadUnits {
     int64_t num_heads, fewest, most;
 };
 
+// How queries and keys follow from their positions.
+struct HeadRotation {
+    int64_t table;      // which of the pass's rotations; -1: none
+    int64_t num_pairs;  // the values after these stay
+    bool is_interleaved;
+
+    // Rotate a head of `size` values by its token's position, and multiply all of them.
+    void apply(const Step& step, int64_t token, float factor, int64_t size, float* values) const;
+};
+
 // Heads [first, last) of tokens [token, end).
 struct HeadsAndTokens {
     int64_t first, last, token, end;
