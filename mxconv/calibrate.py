@@ -34,7 +34,6 @@ from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.fit_screen import fit_screen
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.held_out import HeldOutTexts
 from mxconv.engine.layer import Layer
 from mxconv.engine.recorded_inputs import (
     MLP,
@@ -47,7 +46,7 @@ from mxconv.engine.recorded_inputs import (
     RecordedLayer,
 )
 from mxconv.engine.stored_weights import head_tensor
-from mxconv.engine.text_states import TextStates
+from mxconv.engine.text_states import HeldOutTexts, TextStates
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights, WeightedNorm
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.stored import stored_shape

@@ -16,7 +16,7 @@ from typing import Any, Literal, Unpack
 
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.kv_pages import KvDtype
+from mxconv.engine.kv_pool import KvDtype
 from mxconv.errors import ModelError
 from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tiny_levels import Decoded, by_hand, decoder_of
 
-from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.kv_pool import PAGE
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running

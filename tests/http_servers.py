@@ -21,7 +21,7 @@ from packages import quantize
 from trained_levels import TRAINED
 
 from mxconv.decode import Options, TextModel, load
-from mxconv.engine.kv_pages import KvDtype
+from mxconv.engine.kv_pool import KvDtype
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.server import Serving
 

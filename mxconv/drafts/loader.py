@@ -12,7 +12,7 @@ from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.kv_pages import KvDtype
+from mxconv.engine.kv_pool import KvDtype
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import OwnWeights
 from mxconv.errors import ModelError

@@ -12,7 +12,7 @@ from mxconv.arch.description import Attention
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.activations import row_sigmoid
-from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.kv_pool import PAGE
 from mxconv.engine.rope import Positions, RotaryEmbedding, rotate
 from mxconv.engine.sequence_rows import SequenceRows, spans
 from mxconv.engine.sight import SinkWindow, seen_by

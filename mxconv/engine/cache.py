@@ -8,8 +8,7 @@ import numpy as np
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I32, I64
-from mxconv.engine.kv_pages import PAGE, Kept, KvDtype
-from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.kv_pool import PAGE, Kept, KvDtype, KVPool
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, PoolFull

@@ -19,8 +19,7 @@ from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.experts import WeightedMixture, check_fewer
-from mxconv.engine.kv_pages import KvDtype
-from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.kv_pool import KvDtype, KVPool
 from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInputs
 from mxconv.engine.rope import Positions

@@ -10,8 +10,8 @@ from mxconv.arrays import U16
 from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.kv_pages import KvDtype
-from mxconv.engine.paired_layers import PairedLayers, PairGrower
+from mxconv.engine.kv_pool import KvDtype
+from mxconv.engine.paired_layers import PairedLayers
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.draft_matrix import (
     Activations,
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from mxconv.kernels import _native
 
 try:
-    from mxconv.engine.native_decoder import NativeDecoder
-    from mxconv.engine.native_pairs import NativePairs
+    from mxconv.engine.native_decoder import NativeDecoder, NativePairs
     from mxconv.kernels.native_matrix import NativeMatrix, native_bsfp, native_dense, native_draft
 except ImportError:  # without the extension there is no engine to use them with
     pass
@@ -118,7 +117,7 @@ class Matrices:
         arrays: Any = {"codes": put(reference.codes), "stored_scales": put(cast(Any, reference.stored_scales))}
         return native_draft(self.engine, replace(reference, **arrays))
 
-    def pair_grower(self, paired: PairedLayers) -> PairGrower | None:
+    def pair_grower(self, paired: PairedLayers) -> "NativePairs | None":
         """What grows trees of layers of matrices that were made here; None where they go pass by pass."""
         embedding, is_sorted = paired.embedding, bool((np.diff(paired.tokens) > 0).all())
         if self.engine is None or not is_sorted or not (isinstance(embedding, NativeMatrix) and embedding.has_16_bits):

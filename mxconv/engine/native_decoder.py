@@ -1,7 +1,8 @@
 """The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +11,15 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.kv_pool import PAGE
 from mxconv.engine.native_parts import NativeParts, handle, native_of
+from mxconv.engine.paired_layers import PairedLayers
 from mxconv.engine.rope import Positions
-from mxconv.engine.screened_head import ScreenedHead
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
 from mxconv.engine.tree import GrownTree, TreeLimits
-from mxconv.engine.weights import ModelWeights
+from mxconv.engine.weights import ModelWeights, ScreenedHead
 from mxconv.kernels import _native
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.native_matrix import NativeMatrix
@@ -85,6 +86,57 @@ class NativeDecoder(Decoder):
     def _fills_ranges(self) -> bool:
         """Whether a pass puts the ranges of keys of every layer that drafts retrieve from."""
         return self.retrieves and not any(layer.skips_attention for layer in self.layers)
+
+
+class NativePairs:
+    """Paired layers whose trees grow in one call; `PairedLayers` is what it is compared with."""
+
+    def __init__(self, paired: PairedLayers, engine: _native.Engine) -> None:
+        self.paired = paired
+        config, rules, first = paired.config, paired.rules, paired.layers[0]
+        assert first.before_mixer is not None, "its layers norm what attention takes in"
+        eps = config.rms_norm_eps
+        feature_norm = _native.Norm(native_of(paired.feature_norm), None, eps, False)
+        self._norm = _native.Norm(native_of(paired.norm), None, eps, False)
+        self._of_embedding = native_of(first.before_mixer)
+        self._when_taken = feature_norm if rules.adds_to_normed else None
+        self._parts = NativeParts(config)
+        taken = partial(_native.pairs, norm=None if rules.adds_to_normed else feature_norm, layer_input=0)
+        self.handle = _native.Decoder(
+            engine,
+            [self._parts.layer(layer, taken if layer is first else None) for layer in paired.layers],
+            self._norm,
+            handle(paired.head),
+            1.0,
+            0.0,
+            (len(config.attentions), config.num_key_value_heads, config.head_dim),
+            None,
+        )
+
+    def grow(
+        self, features: F32, tokens: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits
+    ) -> GrownTree:
+        """Evaluate a chain of pairs after those in the cache, and below it a tree of the likeliest tokens.
+
+        The cache then holds all rows. A pair is at its token's position, one after its place.
+
+        Args:
+            features: (n, hidden_size) float32, of the token before each.
+            tokens: n ids of the embedding, at least one.
+            cache: of the layers.
+            vocab_size: ids from here on are not guessed; at least one that the head knows lies below.
+            limits: of the tree.
+        """
+        paired, rows = self.paired, SequenceRows(tokens, cache, None, 1)
+        of_made = self._norm if paired.rules.feeds_normed else None
+        given = _native.Features(
+            np.ascontiguousarray(features), self._of_embedding, self._when_taken, of_made, paired.tokens
+        )
+        num_known = int(np.searchsorted(paired.tokens, vocab_size))
+        if limits.penalties is not None:
+            limits = replace(limits, penalties=limits.penalties.by_place(paired.tokens))
+        made = grown(self.handle, self._parts, rows, paired.embedding, num_known, limits, features=given)
+        return replace(made, tokens=paired.tokens[made.tokens].tolist())
 
 
 def _screen(head: Matrix) -> _native.HeadScreen | None:

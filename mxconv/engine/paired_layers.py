@@ -1,18 +1,14 @@
 """Layers over pairs of a token's embedding and a feature of the token before it, which the layers made themselves."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I64
-from mxconv.engine.cache import KVCache
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.engine.weights import CheckedWeights
 from mxconv.kernels.rowwise import rms_norm
 
@@ -71,23 +67,3 @@ class PairedLayers:
         if not self.rules.feeds_normed:
             features = rms_norm(features, self.norm, self.config.rms_norm_eps)
         return self.head.multiply(features)
-
-
-class PairGrower(Protocol):
-    """Grows trees of paired layers in one call."""
-
-    def grow(
-        self, features: F32, tokens: Sequence[int], cache: KVCache, vocab_size: int, limits: TreeLimits
-    ) -> GrownTree:
-        """Evaluate a chain of pairs after those in the cache, and below it a tree of the likeliest tokens.
-
-        The cache then holds all rows. A pair is at its token's position, one after its place.
-
-        Args:
-            features: (n, hidden_size) float32, of the token before each.
-            tokens: n ids of the embedding, at least one.
-            cache: of the layers.
-            vocab_size: ids from here on are not guessed; at least one that the head knows lies below.
-            limits: of the tree.
-        """
-        ...

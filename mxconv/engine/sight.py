@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxconv.arrays import F32, I64
-from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.kv_pool import PAGE
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.errors import ModelError
 

@@ -19,8 +19,7 @@ from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.screened_head import ScreenedHead
-from mxconv.engine.weights import DeferredMatrix, ExpertStack, ModelWeights
+from mxconv.engine.weights import DeferredMatrix, ExpertStack, ModelWeights, ScreenedHead
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.head_screen import SCREEN_FILE, read_head_screen

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from mxconv.arch.elements import Linear, Norm
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
+from mxconv.codecs.screen_axes import candidates
 from mxconv.errors import ModelError
-from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.matrix import Float32Matrix, Matrix
 from mxconv.kernels.rowwise import rms_norm
 
 Shaped = TypeVar("Shaped", Matrix, F32, "ExpertStack")
@@ -38,6 +39,37 @@ class DeferredMatrix:
 
     def turned(self) -> Matrix:
         return self.matrix.turned()
+
+
+@dataclass(frozen=True, eq=False)
+class ScreenedHead:
+    """Implements `Matrix` for a draft: candidates have the logits of the head, all others their scores.
+
+    `NativeDecoder` gives the three matrices to the kernels; `multiply` is their reference. Normative text:
+    formats/package.md, "Head screen".
+    """
+
+    projection: Matrix  # (rank, hidden_size)
+    scores: Matrix  # (vocab_size, rank)
+    head: Matrix  # (vocab_size, hidden_size), the target's
+    num_candidates: int  # tiles of 16 tokens, whose highest scores bound the candidates'
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.head.shape
+
+    def multiply(self, x: F32) -> F32:
+        logits = self.scores.multiply(self.projection.multiply(x))
+        for row, taken in zip(logits, x, strict=True):
+            (chosen,) = np.nonzero(candidates(row, self.num_candidates))
+            row[chosen] = Float32Matrix(self.head.rows(chosen)).multiply(taken[None])[0]
+        return logits
+
+    def rows(self, indices: NDArray[np.intp]) -> F32:
+        return self.head.rows(indices)
+
+    def turned(self) -> Matrix:
+        return self.head.turned()
 
 
 class ExpertStack:

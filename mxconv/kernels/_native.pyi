@@ -83,16 +83,6 @@ class Projection:
 class Part:
     """What a layer adds to its rows."""
 
-def joined(addends: Sequence[tuple[Part, Norm | None]]) -> Part:
-    """
-    The sum of what several parts make of the same rows, each after a norm or none.
-    """
-
-def pairs(part: Part, norm: Norm | None, layer_input: int) -> Part:
-    """
-    A part over pairs: an embedding, of the layer's own inputs in the pass, and a row after a norm or none.
-    """
-
 class Branch:
     """A part of a layer with its norms."""
 
@@ -133,6 +123,11 @@ def latent_attention(*, layer: int, query_down: Projection | None, query_norm: N
     Attention over latent vectors, which the cache holds with a rotated key each in the place of keys. key_up is (heads, plain_size, latent_size), value_up (heads, value_size, latent_size).
     """
 
+def mlp(*, activation: str, gate: Projection | None, up: Projection | None, down: Projection, row_gate: Projection | None, is_fused: bool, layer_input: int) -> Part:
+    """
+    An MLP; without `up` the layer's inputs of that number replace what it would give. The sigmoid of a row gate multiplies the MLP's result of a row.
+    """
+
 class Routing:
     """How rows choose their experts."""
 
@@ -141,11 +136,6 @@ class Routing:
 def mixture(*, activation: str, clamped: tuple[float, float] | None, is_interleaved: bool, scales_input: bool, norm: Norm | None, router_norm: Norm | None, is_routed_apart: bool, routing: Routing, experts: Sequence[tuple[Projection, Projection | None, Projection]]) -> Part:
     """
     Experts, each a gate, an up (none: its rows come after the gate's, or between them) and a down. `clamped`, a slope and a limit, replaces the activation. Rows are normed by the mixture, for its router by another norm where that is apart.
-    """
-
-def mlp(*, activation: str, gate: Projection | None, up: Projection | None, down: Projection, row_gate: Projection | None, is_fused: bool, layer_input: int) -> Part:
-    """
-    An MLP; without `up` the layer's inputs of that number replace what it would give. The sigmoid of a row gate multiplies the MLP's result of a row.
     """
 
 class Convolution:
@@ -165,6 +155,16 @@ def delta_net(*, convolution: Convolution, num_key_heads: int, memory: tuple[int
 
 def mamba2(*, convolution: Convolution, num_groups: int, memory: tuple[int, int, int], activation: str, inputs: Projection, step_bias: NDArray[numpy.float32], step_limits: tuple[float, float], rate: NDArray[numpy.float32], skip: NDArray[numpy.float32], norm: Norm, norm_groups: int, output: Projection) -> Part:
     """Mamba-2 of memories (heads, head_dim, state_size)."""
+
+def joined(addends: Sequence[tuple[Part, Norm | None]]) -> Part:
+    """
+    The sum of what several parts make of the same rows, each after a norm or none.
+    """
+
+def pairs(part: Part, norm: Norm | None, layer_input: int) -> Part:
+    """
+    A part over pairs: an embedding, of the layer's own inputs in the pass, and a row after a norm or none.
+    """
 
 class Pages:
     """

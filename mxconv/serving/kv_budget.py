@@ -5,8 +5,7 @@ from collections.abc import Sequence as Listed
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.kv_pages import PAGE
-from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.kv_pool import PAGE, KVPool
 from mxconv.engine.state_cache import most_bytes
 from mxconv.engine.tree import MOST_ROWS
 from mxconv.errors import ModelError

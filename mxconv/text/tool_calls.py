@@ -5,6 +5,7 @@ This file has the forms whose calls are JSON objects with a name and arguments; 
 
 import json
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -113,7 +114,8 @@ class ToolForm:
 
     def reader(self, tools: Sequence[Mapping[str, Any]]) -> AnswerReader:
         """A reader of one answer, which may call these functions."""
-        return CallReader(self, {tool["name"]: tool for tool in tools})
+        kind = MarkedCallReader if self.end else WholeCallReader
+        return kind(self, {tool["name"]: tool for tool in tools})
 
     def _call(self, value: Any, tools: Mapping[str, Any]) -> ToolCall | None:
         if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or name not in tools:
@@ -216,11 +218,8 @@ def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-class CallReader:
-    """An `AnswerReader` of calls between markers, or that are the whole answer.
-
-    What cannot yet be told apart is held back; what turns out to be no call of a known function is text.
-    """
+class CallReader(ABC):
+    """What readers of calls share: text that is held back until it is certain, and calls of known functions."""
 
     def __init__(self, form: ToolForm, tools: Mapping[str, Mapping[str, Any]]) -> None:
         self._form = form
@@ -230,45 +229,63 @@ class CallReader:
         self.calls: list[ToolCall] = []
         self.reasoning = ""
 
-    def feed(self, text: str) -> str:
-        self._held += text
-        if not self._end:  # calls are the whole answer
-            rest, size = self._held.lstrip(), len(self._begin)
-            is_open = (
-                rest.startswith(("{", "[")) or not rest or bool(self._begin and self._begin.startswith(rest[:size]))
-            )
-            return "" if is_open else self._release(len(self._held))
-        said = ""
-        while True:
-            at = self._held.find(self._begin)
-            if at < 0:
-                certain = len(self._held) - overlap(self._held, self._begin)
-                is_between = bool(self.calls) and not self._held[:certain].strip()  # or after the last one
-                return said if is_between else said + self._release(certain)
-            between = self._release(at)
-            said += between if between.strip() or not self.calls else ""
-            stop = self._held.find(self._end)
-            if stop < 0:
-                return said
-            found = self._read(self._held[len(self._begin) : stop])
-            self.calls += found
-            text = self._release(stop + len(self._end))
-            said += "" if found else text
+    @abstractmethod
+    def feed(self, text: str) -> str: ...
 
-    def finish(self) -> str:
-        rest = self._held.strip()
-        found = self._read(rest.removeprefix(self._begin)) if not self._end or rest.startswith(self._begin) else []
-        self.calls += found  # the last one may lack its end
-        is_over = bool(found) or (bool(self.calls) and (not self._end or not rest))
-        return self._release(0 if is_over else len(self._held))
+    @abstractmethod
+    def finish(self) -> str: ...
 
     def _release(self, count: int) -> str:
         said, self._held = self._held[:count], self._held[count:]
         return said
 
-    def _read(self, text: str) -> list[ToolCall]:
+    def _read(self, text: str) -> bool:
+        """Whether a text consists of calls of known functions, which are kept then."""
         found = self._form.read(text, self._tools)
-        return found if len(self.calls) + len(found) <= MOST_CALLS else []
+        if len(self.calls) + len(found) > MOST_CALLS:
+            return False
+        self.calls += found
+        return bool(found)
+
+
+class WholeCallReader(CallReader):
+    """An `AnswerReader` of an answer that consists of calls, or is text."""
+
+    def feed(self, text: str) -> str:
+        self._held += text
+        rest = self._held.lstrip()
+        begins = bool(self._begin) and self._begin.startswith(rest[: len(self._begin)])
+        may_be_calls = not rest or rest.startswith(("{", "[")) or begins
+        return "" if may_be_calls else self._release(len(self._held))
+
+    def finish(self) -> str:
+        is_call = self._read(self._held.strip().removeprefix(self._begin))
+        return "" if is_call else self._release(len(self._held))
+
+
+class MarkedCallReader(CallReader):
+    """An `AnswerReader` of calls between markers; what turns out to be no call of a known function is text."""
+
+    def feed(self, text: str) -> str:
+        self._held += text
+        said = ""
+        while (at := self._held.find(self._begin)) >= 0:
+            between = self._release(at)
+            said += between if between.strip() or not self.calls else ""
+            stop = self._held.find(self._end)
+            if stop < 0:
+                return said
+            is_call = self._read(self._held[len(self._begin) : stop])
+            piece = self._release(stop + len(self._end))
+            said += "" if is_call else piece
+        certain = len(self._held) - overlap(self._held, self._begin)
+        is_between = bool(self.calls) and not self._held[:certain].strip()  # or after the last one
+        return said if is_between else said + self._release(certain)
+
+    def finish(self) -> str:
+        rest = self._held.strip()
+        is_call = rest.startswith(self._begin) and self._read(rest.removeprefix(self._begin))  # it may lack its end
+        return "" if is_call or (self.calls and not rest) else self._release(len(self._held))
 
 
 def overlap(text: str, marker: str) -> int:

@@ -10,7 +10,7 @@ from typing import Literal
 from mxconv.arrays import F32
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.kv_pages import KvDtype
+from mxconv.engine.kv_pool import KvDtype
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.kernels.weight_pages import WeightPlace

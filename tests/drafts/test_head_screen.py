@@ -12,7 +12,7 @@ from loaded_packages import pack, rewrite
 from packages import check_exact, files_of
 
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.screened_head import ScreenedHead
+from mxconv.engine.weights import ScreenedHead
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.kernels.engine import native_names
 from mxconv.package.head_screen import SCREEN_FILE

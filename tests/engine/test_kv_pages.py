@@ -9,8 +9,7 @@ from row_invariance import assert_same_bits
 
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.engine.cache import KVCache
-from mxconv.engine.kv_pages import KV_DTYPES, PAGE, KvDtype
-from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.kv_pool import KV_DTYPES, PAGE, KvDtype, KVPool
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import Tree
 from mxconv.kernels.engine import native_names

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from mxconv.arch.families.registry import describe_values
-from mxconv.engine import kv_pages
+from mxconv.engine import kv_pool
 from mxconv.engine.cache import KVCache
-from mxconv.engine.kv_pages import FORMATS, PAGE
-from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.kv_pool import FORMATS, PAGE, KVPool
 from mxconv.errors import ModelError, PoolFull
 from mxconv.speculation.session import borrowed
 
@@ -293,7 +292,7 @@ def test_a_cache_that_does_not_fit_into_memory_is_an_error_and_stays_as_it_is(mo
     def refuse(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         raise MemoryError
 
-    monkeypatch.setattr(kv_pages, "zeros", refuse)
+    monkeypatch.setattr(kv_pool, "zeros", refuse)
     with pytest.raises(
         ModelError, match=r"^KV cache: no memory for 64 positions, shape \(2, 2, 1, 1, 64, 4\) in fp32;"
     ):

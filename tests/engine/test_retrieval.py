@@ -12,7 +12,7 @@ from row_invariance import assert_same_bits, logits_after_rollback, logits_in_st
 from mxconv.codecs.float16 import FP16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.kv_pages import KV_DTYPES, PAGE, KvDtype
+from mxconv.engine.kv_pool import KV_DTYPES, PAGE, KvDtype
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.tree import TreeLimits

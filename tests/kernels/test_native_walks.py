@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.kv_pool import PAGE
 from mxconv.kernels.engine import choose_engine
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")

@@ -13,7 +13,7 @@ from plug_ins import RECYCLING
 from tiny_levels import FORMATS, VOCAB_SIZE, Decoded, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.kv_pool import PAGE
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.errors import ModelError
 from mxconv.serving import scheduler as scheduler_module

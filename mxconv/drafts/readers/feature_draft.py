@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -10,13 +10,15 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I64
 from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
-from mxconv.engine.paired_layers import PairGrower
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import MOST_ROWS, GrownTree, Tree, TreeLimits
 from mxconv.kernels.matrix import Matrix
 from mxconv.speculation.loaded_level import Listener
 from mxconv.speculation.reader import Reader
+
+if TYPE_CHECKING:
+    from mxconv.engine.native_decoder import NativePairs
 
 MOST_TOKENS = MOST_ROWS  # of a proposal
 
@@ -32,7 +34,7 @@ class FeatureReader(Reader, ABC):
 
     layers: ModelConfig  # of its own layers
     embedding: Matrix
-    grower: PairGrower | None = None  # of trees in one call
+    grower: "NativePairs | None" = None  # of trees in one call
 
     def text_cache(self) -> KVCache:
         return self.new_cache()
