@@ -191,7 +191,7 @@ def test_a_part_of_the_model_is_decoded_with_the_4_bit_copy_below_it(tmp_path: P
             part = decoder_of(loaded.levels[2])  # of the run's target: what that one lacks, it lacks too
             assert [layer.skips_attention for layer in part.layers] == [False, first == "layer-skip", False]
             assert [layer.skips_mlp for layer in part.layers] == [False, True, False]
-            assert {layer.sink_window is None for layer in part.layers} == {first == "layer-skip"}
+            assert {layer.pattern is None for layer in part.layers} == {first == "layer-skip"}
 
 
 def test_a_small_model_of_the_package_is_decoded_in_its_own_tokens(tmp_path: Path) -> None:

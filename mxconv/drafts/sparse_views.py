@@ -16,8 +16,8 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.drafts.kind import CACHE, DraftSpec, LevelCodec, OpenedDraft, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.target_views import MOST_POSITIONS, SELF_DRAFT, TargetView
+from mxconv.engine.attention_window import LEAST_RETRIEVING
 from mxconv.engine.kv_pool import PAGE
-from mxconv.engine.sight import LEAST_RETRIEVING
 from mxconv.errors import ModelError, PackageError
 from mxconv.package.level_record import LevelRecord, RetrievalRecord, StreamingRecord
 from mxconv.package.package import Package

@@ -12,9 +12,9 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.drafts.kind import CACHE, DraftSpec, ModelKind, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost, skipped_parts
 from mxconv.drafts.variant_draft import Variants
+from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.experts import check_fewer
-from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import ModelWeights
 from mxconv.package.level_record import (
@@ -114,9 +114,10 @@ class TargetView(ModelKind):
         """
         own, above = self.left_out(record, whole.config.num_hidden_layers), skipped_parts(whole)
         skipped = Skipped(own.attention | above.attention, own.mlp | above.mlp)
-        seen = whole.sink_window
+        seen = whole.pattern
         if record.window is not None:
-            seen = SinkWindow(record.sink, record.window, record.pages or 0)
+            sinks = record.sink, record.window
+            seen = RetrievedPages(*sinks, record.pages) if record.pages else SinkWindow(*sinks)
         return whole.variant(skipped, seen, record.name, record.experts)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:

@@ -12,10 +12,10 @@ from mxconv.arch.description import Attention
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.activations import row_sigmoid
+from mxconv.engine.attention_window import RetrievedPages, SinkWindow, places_seen
 from mxconv.engine.kv_pool import PAGE
 from mxconv.engine.rope import Positions, RotaryEmbedding, rotate
 from mxconv.engine.sequence_rows import SequenceRows, spans
-from mxconv.engine.sight import SinkWindow, seen_by
 from mxconv.engine.weights import CheckedWeights, Projection, WeightedNorm, WeightedPart
 
 CHUNK = 64  # positions that are folded together; chunks are added one after another
@@ -76,12 +76,14 @@ def attend(
     return mixed.reshape(num_heads, -1)
 
 
-def retrieve(sight: SinkWindow, query: F32, keys: F32, values: F32, sinks: F32 | None = None, **options: Any) -> F32:
+def retrieve(
+    pattern: RetrievedPages, query: F32, keys: F32, values: F32, sinks: F32 | None = None, **options: Any
+) -> F32:
     """What `attend` gives where each head of keys reads the positions that it retrieves alone."""
     group = len(query) // len(keys)
     mixed = []
     for head, queries in enumerate(query.reshape(len(keys), group, -1)):
-        found, one = sight.retrieved(queries, keys[head]), slice(head, head + 1)
+        found, one = pattern.retrieved(queries, keys[head]), slice(head, head + 1)
         own = None if sinks is None else sinks[head * group : (head + 1) * group]
         mixed.append(attend(queries, keys[one, found], values[one, found], sinks=own, **options))
     return np.concatenate(mixed)
@@ -157,7 +159,7 @@ class WeightedAttention(WeightedPart):
         return None if self.parts.rope is None else RotaryEmbedding(self.parts.rope, self.parts.head_dim)
 
     def __call__(
-        self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, sink_window: SinkWindow | None = None
+        self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, pattern: SinkWindow | None = None
     ) -> F32:
         """Compute what attention adds to rows, (num_tokens, hidden_size), from its input for them.
 
@@ -177,10 +179,10 @@ class WeightedAttention(WeightedPart):
         for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
             if written is not None:
                 rows.cache.write(self.index, written[0][span], written[1][span])
-            seen = [seen_by(row, rows, parts.window, parts.is_chunked, sink_window) for row in range(rows.num_rows)]
-            if sink_window is not None and sink_window.pages:
+            seen = [places_seen(row, rows, parts.window, parts.is_chunked, pattern) for row in range(rows.num_rows)]
+            if isinstance(pattern, RetrievedPages):
                 for row, places in enumerate(seen, span.start):
-                    mixed[row] = retrieve(sink_window, queries[row], *self._read(rows, places), **options)
+                    mixed[row] = retrieve(pattern, queries[row], *self._read(rows, places), **options)
                 continue
             if self.attends_together:
                 num_places = rows.cache.length + rows.num_rows

@@ -17,6 +17,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attending, Attention
 from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
+from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.engine.cache import KVCache
 from mxconv.engine.experts import WeightedMixture, check_fewer
 from mxconv.engine.kv_pool import KvDtype, KVPool
@@ -24,7 +25,6 @@ from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInputs
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows, checked_ids, spans
-from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import StateRoom, States
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
@@ -45,7 +45,7 @@ class Decoder:
         ModelError: a tensor is missing or has another shape than the configuration says.
     """
 
-    sink_window: SinkWindow | None = None  # of a variant
+    pattern: SinkWindow | None = None  # of a variant
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str) -> None:
         self.config = config
@@ -70,7 +70,7 @@ class Decoder:
     @property
     def retrieves(self) -> bool:
         """Whether a layer attends to pages of the cache that its queries choose."""
-        return self.sink_window is not None and self.sink_window.pages > 0
+        return isinstance(self.pattern, RetrievedPages)
 
     def new_cache(self, capacity: int = 0, pool: KVPool | None = None) -> KVCache:
         """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
@@ -156,7 +156,7 @@ class Decoder:
     def variant(
         self,
         skipped: Skipped | None = None,
-        sink_window: SinkWindow | None = None,
+        pattern: SinkWindow | None = None,
         name: str | None = None,
         num_experts: int | None = None,
     ) -> Self:
@@ -167,7 +167,7 @@ class Decoder:
 
         Args:
             skipped: the parts to leave out. Attention goes too where another layer that it reads from is left out.
-            sink_window: what to attend to; None is everything. Neither adds to what a variant already leaves out.
+            pattern: what to attend to; None is everything. Neither adds to what a variant already leaves out.
                 Pages are retrieved in layers that see every position.
             name: what messages call it.
             num_experts: that a row is sent to in each layer that has experts, fewer than otherwise; None is as many.
@@ -181,7 +181,7 @@ class Decoder:
         skipped = skipped or Skipped()
         skipped.check(self.config.num_hidden_layers)
         made = copy(self)
-        made.name, made.sink_window = name or self.name, sink_window
+        made.name, made.pattern = name or self.name, pattern
         made.layers = [copy(layer) for layer in self.layers]
         for layer in made.layers:
             mixer = layer.parts.mixer
@@ -189,10 +189,10 @@ class Decoder:
             layer.skips_attention = layer.index in skipped.attention or reads_skipped
             layer.skips_mlp = layer.index in skipped.mlp
             retrieves = isinstance(mixer, Attention) and mixer.window is None
-            layer.sink_window = sink_window if retrieves or not made.retrieves else None
+            layer.pattern = pattern if retrieves or not made.retrieves else None
             if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
                 layer.mlp = layer.mlp.with_fewer(num_experts)
-        if made.retrieves and not any(layer.sink_window for layer in made.layers):
+        if made.retrieves and not any(layer.pattern for layer in made.layers):
             raise ModelError(
                 f"{made.name}: pages are to be retrieved, and no layer of {self.config.model_type} attends to keys of "
                 "every position; such a layer is required. Use another draft."

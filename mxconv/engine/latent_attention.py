@@ -13,9 +13,9 @@ from mxconv.arch.description import LatentAttention
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.attention import attend
+from mxconv.engine.attention_window import SinkWindow, places_seen
 from mxconv.engine.rope import Positions, RotaryEmbedding, rotate
 from mxconv.engine.sequence_rows import SequenceRows, spans
-from mxconv.engine.sight import SinkWindow, seen_by
 from mxconv.engine.weights import CheckedWeights, WeightedPart
 
 
@@ -47,7 +47,7 @@ class WeightedLatentAttention(WeightedPart):
         return RotaryEmbedding(self.parts.rope, self.parts.rotated_size)
 
     def __call__(
-        self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, sink_window: SinkWindow | None = None
+        self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, pattern: SinkWindow | None = None
     ) -> F32:
         """Compute what attention adds to rows, (num_tokens, hidden_size), from its input for them.
 
@@ -59,7 +59,7 @@ class WeightedLatentAttention(WeightedPart):
         for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
             rows.cache.write(self.index, keys[span], keys[span, :, :0])
             for row in range(rows.num_rows):
-                seen, _ = rows.cache.read(self.index, seen_by(row, rows, parts.window, sink_window=sink_window))
+                seen, _ = rows.cache.read(self.index, places_seen(row, rows, parts.window, pattern=pattern))
                 seen = seen[:1, :, : parts.head_dim]
                 place = span.start + row
                 mean = attend(queries[place], seen, seen[:, :, : parts.latent_size], parts.scale)

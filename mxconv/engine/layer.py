@@ -9,13 +9,13 @@ from mxconv.arch.description import Attention, LatentAttention
 from mxconv.arch.mixture import Mixture
 from mxconv.arrays import F32
 from mxconv.engine.attention import WeightedAttention
+from mxconv.engine.attention_window import SinkWindow
 from mxconv.engine.experts import WeightedMixture
 from mxconv.engine.latent_attention import WeightedLatentAttention
 from mxconv.engine.mlp import WeightedInput, WeightedMlp
 from mxconv.engine.recurrent import RecurrentMixer, recurrent_mixer
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.sight import SinkWindow
 from mxconv.engine.weights import CheckedWeights, WeightedNorm
 
 
@@ -37,7 +37,7 @@ class Layer:
     mlp: WeightedMlp | WeightedMixture | None = None
     skips_attention = False
     skips_mlp = False
-    sink_window: SinkWindow | None = None
+    pattern: SinkWindow | None = None
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Layer:
                 self.mixer.follow(sequences)
             return x
         taken = _normed(self.before_mixer, x)
-        return x + self._scaled(_normed(self.after_mixer, self.mixer(taken, sequences, positions, self.sink_window)))
+        return x + self._scaled(_normed(self.after_mixer, self.mixer(taken, sequences, positions, self.pattern)))
 
     def finished(self, x: F32, mixed: F32, own_inputs: F32 | None = None) -> F32:
         """The second half: what the MLP and the layer's own inputs make of the first one of `x`."""

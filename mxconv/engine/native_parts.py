@@ -10,6 +10,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Temperature
 from mxconv.arrays import F32
 from mxconv.engine.attention import WeightedAttention
+from mxconv.engine.attention_window import RetrievedPages
 from mxconv.engine.experts import ExpertMatrices, WeightedMixture
 from mxconv.engine.latent_attention import WeightedLatentAttention
 from mxconv.engine.layer import Layer
@@ -60,11 +61,12 @@ class NativeParts:
         return _native.Layer(branches, 1.0 if layer.scalar is None else float(layer.scalar[0]))
 
     def _mixer(self, layer: Layer) -> _native.Part:
-        mixer, slot, sinks = layer.mixer, self.config.slots[layer.index], layer.sink_window
+        mixer, slot, pattern = layer.mixer, self.config.slots[layer.index], layer.pattern
         if isinstance(mixer, RecurrentMixer):
             return _recurrent(mixer, slot, only_follows=layer.skips_attention)
         is_chunked = isinstance(mixer, WeightedAttention) and mixer.parts.is_chunked
-        sink, window, pages = (sinks.sink, sinks.window, sinks.pages) if sinks else (0, 0, 0)
+        sink, window = (pattern.sink, pattern.window) if pattern else (0, 0)
+        pages = pattern.pages if isinstance(pattern, RetrievedPages) else 0
         sight = _native.Sight(mixer.parts.window or 0, sink, window, is_chunked, pages)
         if isinstance(mixer, WeightedAttention):
             return self._attention(mixer, sight, slot)

@@ -10,9 +10,9 @@ from mxconv.arch.state_mixers import Convolution, GatedDeltaNet, Mamba2, Recurre
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.activations import ACTIVATIONS, row_sigmoid, softplus
+from mxconv.engine.attention_window import SinkWindow
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows, spans
-from mxconv.engine.sight import SinkWindow
 from mxconv.engine.state_cache import LayerState, StateCache
 from mxconv.engine.weights import CheckedWeights, Projection, WeightedPart
 from mxconv.kernels.rowwise import rms_norm, silu
@@ -40,7 +40,7 @@ class RecurrentMixer(WeightedPart, ABC):
         """(num_tokens, hidden_size) of what `step` gave of each row."""
 
     def __call__(
-        self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, sink_window: SinkWindow | None = None
+        self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, pattern: SinkWindow | None = None
     ) -> F32:
         """Compute what it adds to rows, (num_tokens, hidden_size), from its input for them."""
         inputs, aside = self.split(h)

@@ -14,7 +14,7 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kind import LookUpKind
 from mxconv.drafts.kinds import LEVEL_KINDS, parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.sight import SinkWindow
+from mxconv.engine.attention_window import SinkWindow
 from mxconv.errors import CheckpointError, ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
 from mxconv.package.ngram_table import read_ngram_table
@@ -76,7 +76,7 @@ def test_a_part_of_the_target_shares_its_weights(tmp_path: Path, is_in_package: 
         assert streaming.layers[1].mlp.down.matrix is target.layers[1].mlp.down.matrix
         assert [layer.skips_attention for layer in skipping.layers] == [False, True]
         assert [layer.skips_mlp for layer in skipping.layers] == [True, False]
-        assert {layer.sink_window for layer in streaming.layers} == {SinkWindow(1, 3)}
+        assert {layer.pattern for layer in streaming.layers} == {SinkWindow(1, 3)}
         assert [level.shares_cache for level in loaded.levels] == [False, True, False, True]
         short, long = IDS[:4], IDS
         assert (logits(streaming, short) == logits(target, short)).all()  # a window that has seen everything
@@ -96,7 +96,7 @@ def test_a_sparse_view_has_the_weights_that_its_bits_say(tmp_path: Path, is_in_p
         weights = {level.name: level.decoder.layers[0].mlp.down.matrix for level in loaded.levels if level.decoder}
         assert weights["streaming"] is weights["retrieval"] is weights["mxfp4"]
         assert weights["retrieval-2"] is weights[first]
-        window, pages, _ = (level.decoder.sink_window for level in loaded.levels[-3:] if level.decoder)
+        window, pages, _ = (level.decoder.pattern for level in loaded.levels[-3:] if level.decoder)
         assert (window, pages) == (SinkWindow(4, 252), SinkWindow(4, 256, 16))
         assert all(level.shares_cache for level in loaded.levels[1:])
         codecs = [level.record.codec for level in loaded.levels[-3:]]

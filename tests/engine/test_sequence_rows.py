@@ -14,11 +14,11 @@ from row_invariance import assert_same_bits, logits_in_steps
 
 from mxconv.arch.description import Attention
 from mxconv.codecs.float16 import BF16
+from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import States
 from mxconv.engine.tree import Tree
@@ -112,7 +112,7 @@ def sinks(decoder: Decoder) -> st.SearchStrategy[SinkWindow | None]:
     mixers = [layer.mixer for layer in decoder.config.layers]
     if not any(isinstance(mixer, Attention) and mixer.window is None for mixer in mixers):  # no pages to retrieve
         return fixed
-    return fixed | st.builds(SinkWindow, st.integers(0, 70), st.integers(64, 90), st.integers(1, 2))
+    return fixed | st.builds(RetrievedPages, st.integers(0, 70), st.integers(64, 90), st.integers(1, 2))
 
 
 @pytest.mark.parametrize("implementation", native_names())
@@ -124,11 +124,11 @@ def test_rows_of_batches_are_their_paths_alone_by_every_native_kernel(
     """Sequences come and go; trees, chunks of prompts and single rows share passes of one and of several slices."""
     *model, num_threads = data.draw(st.sampled_from(MODELS))
     decoder, alone = (native(*model, implementation, threads) for threads in (num_threads, 1))
-    sink_window = data.draw(sinks(decoder))
+    pattern = data.draw(sinks(decoder))
     skipped = Skipped(
         frozenset(data.draw(st.sets(st.integers(0, 2)))), frozenset(data.draw(st.sets(st.integers(0, 2))))
     )
-    decoder, alone = (one.variant(skipped, sink_window) for one in (decoder, alone))
+    decoder, alone = (one.variant(skipped, pattern) for one in (decoder, alone))
     live(decoder, alone, data, num_passes=4, longest=140)
 
 
@@ -137,7 +137,7 @@ def test_rows_of_batches_are_their_paths_alone_by_every_native_kernel(
 def test_rows_of_batches_are_their_paths_alone_by_numpy(tiny_oracle: Callable[[str], Any], data: st.DataObject) -> None:
     architecture = data.draw(st.sampled_from([model[0] for model in MODELS]))
     target = tiny_oracle(architecture).decoder
-    decoder = target.variant(sink_window=data.draw(sinks(target)))
+    decoder = target.variant(pattern=data.draw(sinks(target)))
     live(decoder, decoder, data, num_passes=2, longest=20)
 
 

@@ -21,10 +21,10 @@ from native_models import (
 from row_invariance import assert_same_bits
 
 from mxconv.codecs.float16 import BF16, FP16
+from mxconv.engine.attention_window import SinkWindow
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
@@ -65,7 +65,7 @@ def variants(decoder: Decoder) -> dict[str, Decoder]:
     """Some of each kind, and one of both."""
     both = decoder.variant(parse("a0+m1"), SinkWindow(3, 9))
     skipping = {text: decoder.variant(parse(text)) for text in SKIPPED}
-    return skipping | {str(w): decoder.variant(sink_window=w) for w in SINK_WINDOWS} | {"both": both}
+    return skipping | {str(w): decoder.variant(pattern=w) for w in SINK_WINDOWS} | {"both": both}
 
 
 def without(torch_model: Any, skipped: Skipped) -> Any:
@@ -80,16 +80,14 @@ def without(torch_model: Any, skipped: Skipped) -> Any:
     return changed
 
 
-def masked(torch_model: Any, sink_window: SinkWindow, own_windows: tuple[int | None, ...]) -> Any:
+def masked(torch_model: Any, pattern: SinkWindow, own_windows: tuple[int | None, ...]) -> Any:
     """The transformers model, each layer of which gets a mask written down here."""
     torch = pytest.importorskip("torch")
     changed = copy.deepcopy(torch_model)
     queries, keys = torch.arange(NUM_TOKENS)[:, None], torch.arange(NUM_TOKENS)[None]
     for layer, own_window in zip(changed.model.layers, own_windows, strict=True):
         age = queries - keys
-        seen = (
-            (age >= 0) & (age < (own_window or NUM_TOKENS)) & ((keys < sink_window.sink) | (age < sink_window.window))
-        )
+        seen = (age >= 0) & (age < (own_window or NUM_TOKENS)) & ((keys < pattern.sink) | (age < pattern.window))
         mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[None, None]
 
         def give(module: Any, arguments: Any, keywords: Any, mask: Any = mask) -> Any:
@@ -122,9 +120,9 @@ def test_a_decoder_that_skips_parts_is_the_model_whose_parts_give_nothing(
 def test_sparse_attention_is_that_of_the_model_with_such_a_mask(
     tiny_oracle: Callable[[str], Any], number: int, turn: int
 ) -> None:
-    oracle, sink_window = tiny_oracle(ARCHITECTURES[(number + turn) % len(ARCHITECTURES)]), SINK_WINDOWS[number]
-    torch_model = masked(oracle.torch_model, sink_window, oracle.decoder.config.windows)
-    assert_as_in_torch(oracle.decoder.variant(sink_window=sink_window), torch_model, oracle.text(NUM_TOKENS))
+    oracle, pattern = tiny_oracle(ARCHITECTURES[(number + turn) % len(ARCHITECTURES)]), SINK_WINDOWS[number]
+    torch_model = masked(oracle.torch_model, pattern, oracle.decoder.config.windows)
+    assert_as_in_torch(oracle.decoder.variant(pattern=pattern), torch_model, oracle.text(NUM_TOKENS))
 
 
 @needs_native
@@ -190,10 +188,10 @@ def test_leaving_out_nothing_changes_no_bit(tiny_oracle: Callable[[str], Any], k
     expected = logits(decoder, ids)
     for variant in (
         decoder.variant(Skipped()),
-        decoder.variant(sink_window=SinkWindow(0, NUM_TOKENS)),
-        decoder.variant(sink_window=SinkWindow(NUM_TOKENS - 1, 1)),
-        decoder.variant(sink_window=SinkWindow(60, 40)),
-        decoder.variant(sink_window=SinkWindow(1 << 62, 1)),
+        decoder.variant(pattern=SinkWindow(0, NUM_TOKENS)),
+        decoder.variant(pattern=SinkWindow(NUM_TOKENS - 1, 1)),
+        decoder.variant(pattern=SinkWindow(60, 40)),
+        decoder.variant(pattern=SinkWindow(1 << 62, 1)),
         decoder.variant(parse("0-2"), SinkWindow(0, 1)).variant(),
     ):
         assert_same_bits(logits(variant, ids), expected, "everything")
@@ -244,7 +242,7 @@ def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str]
     assert [layer.skips_attention for layer in decoder.layers] == [False] * 3
 
 
-def test_a_sink_window_of_numbers_that_make_no_sense_is_refused(tiny_oracle: Callable[[str], Any]) -> None:
+def test_a_pattern_of_numbers_that_make_no_sense_is_refused(tiny_oracle: Callable[[str], Any]) -> None:
     for sink, window, message in ((-1, 4, "sink: -1 positions; at least 0"), (4, 0, "window: 0 positions; at least 1")):
         with pytest.raises(ModelError, match=rf"^attention {message} is required\.$"):
             SinkWindow(sink, window)
@@ -252,4 +250,4 @@ def test_a_sink_window_of_numbers_that_make_no_sense_is_refused(tiny_oracle: Cal
         wrong = SinkWindow(1, 1)
         object.__setattr__(wrong, name, -1)
         with pytest.raises(ValueError, match="sink and recent must be 0 or more"):
-            decoder_of(tiny_oracle("llama"), IMPLEMENTATIONS[0]).variant(sink_window=wrong)
+            decoder_of(tiny_oracle("llama"), IMPLEMENTATIONS[0]).variant(pattern=wrong)

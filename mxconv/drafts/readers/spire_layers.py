@@ -12,10 +12,10 @@ from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
 from mxconv.drafts.readers.reader_config import ReaderConfig
 from mxconv.engine.attention import WeightedAttention
+from mxconv.engine.attention_window import SinkWindow
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.rope import Positions
-from mxconv.engine.sight import SinkWindow
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
@@ -160,7 +160,7 @@ class Spire(Reader):
         mixing = CheckedWeights(weights, name).matrix(MEMORY_WEIGHTS, num_layers, num_layers + 1)
         self.memory_shares = _softmax(mixing.rows(np.arange(num_layers)))  # (num_layers, num_layers + 1)
         seen = SinkWindow(config.sink, config.window)
-        self.decoder: Decoder = make.decoder(config.decoder, weights, name).variant(sink_window=seen)
+        self.decoder: Decoder = make.decoder(config.decoder, weights, name).variant(pattern=seen)
         places = self.reads.layers
         self._places = [places.index(layer) for layer in config.target_layers] if places else []
 

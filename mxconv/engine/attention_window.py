@@ -24,27 +24,19 @@ class SinkWindow:
 
     A layer with a sliding window of its own sees no more than that: sinks that have left it are out of sight.
 
-    With `pages`, each row also attends to so many pages of the cache between the two, which are whole pages then too;
-    layers with a window of their own attend as in the target. Every head of keys chooses pages for its queries by an
-    upper bound of their scores, made of the greatest and the least of each number of a page's keys.
-
     Raises:
         ModelError: a smaller number than these.
 
     Source:
-        StreamingLLM, arXiv 2309.17453 (four sinks); MagicDec, arXiv 2408.11049 (as a draft); TriForce, arXiv 2404.11912
-        (retrieved pages as a draft); Quest, arXiv 2406.10774 (the bound).
+        StreamingLLM, arXiv 2309.17453 (four sinks); MagicDec, arXiv 2408.11049 (as a draft).
     """
 
     sink: int  # from 0 on; the first positions get much of the attention whatever they say
-    window: int  # from 1 on; from 64 on where pages are retrieved
-    pages: int = 0  # retrieved between them
+    window: int  # from 1 on
 
     def __post_init__(self) -> None:
-        for name, least in (("sink", 0), ("window", LEAST_RETRIEVING if self.pages else 1), ("pages", 0)):
-            if (value := getattr(self, name)) < least:
-                what = name if name == "pages" else "positions"
-                raise ModelError(f"attention {name}: {value} {what}; at least {least} is required.")
+        self._require("sink", self.sink, 0)
+        self._require("window", self.window, 1)
 
     def visible(self, stop: int, own_window: int | None) -> tuple[range, range]:
         """The positions that the one before `stop` attends to in a layer with a window of its own, sinks apart."""
@@ -53,6 +45,29 @@ class SinkWindow:
         if start <= max(self.sink, own_start):  # nothing between them
             return range(0), range(own_start, stop)
         return range(own_start, max(self.sink, own_start)), range(start, stop)
+
+    def _require(self, name: str, value: int, least: int, what: str = "positions") -> None:
+        if value < least:
+            raise ModelError(f"attention {name}: {value} {what}; at least {least} is required.")
+
+
+@dataclass(frozen=True)
+class RetrievedPages(SinkWindow):
+    """Each row also attends to so many pages of the cache between the two, which are whole pages then too.
+
+    Layers with a window of their own attend as in the target. Every head of keys chooses pages for its queries by an
+    upper bound of their scores, made of the greatest and the least of each number of a page's keys.
+
+    Source:
+        TriForce, arXiv 2404.11912 (retrieved pages as a draft); Quest, arXiv 2406.10774 (the bound).
+    """
+
+    pages: int  # from 1 on; the window has 64 positions at least
+
+    def __post_init__(self) -> None:
+        self._require("sink", self.sink, 0)
+        self._require("window", self.window, LEAST_RETRIEVING)
+        self._require("pages", self.pages, 1, "pages")
 
     def retrieved(self, queries: F32, keys: F32) -> I64:
         """The positions that a row attends to with one head of keys, ascending.
@@ -74,8 +89,8 @@ class SinkWindow:
         return positions[(pages < first) | (pages >= last) | np.isin(pages, chosen)]
 
 
-def seen_by(
-    row: int, rows: SequenceRows, window: int | None, is_chunked: bool = False, sink_window: SinkWindow | None = None
+def places_seen(
+    row: int, rows: SequenceRows, window: int | None, is_chunked: bool = False, pattern: SinkWindow | None = None
 ) -> Sequence[int]:
     """The places in its cache that a row of a sequence attends to on its path, itself included.
 
@@ -86,7 +101,7 @@ def seen_by(
         rows: which lie after the length of their cache.
         window: how many positions it sees; None is all.
         is_chunked: whether windows lie side by side.
-        sink_window: of a draft that sees less; one that retrieves pages chooses from these places by head.
+        pattern: of a draft that sees less; one that retrieves pages chooses from these places by head.
     """
     length, tree = rows.cache.length, rows.branches
     if rows.sees == "cache":
@@ -101,8 +116,8 @@ def seen_by(
     stop = len(path)
     if window is not None and is_chunked:  # what is in no place precedes these
         window = min(stop, (stop - 1 + rows.cache.num_left_out) % window + 1)
-    if sink_window is None or sink_window.pages:
+    if pattern is None or isinstance(pattern, RetrievedPages):
         return path[max(0, stop - (window or stop)) :]
-    sinks, others = sink_window.visible(stop, window)
+    sinks, others = pattern.visible(stop, window)
     near = path[others.start : others.stop]
     return [*path[sinks.start : sinks.stop], *near] if sinks else near
