@@ -8,12 +8,12 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+from stored_matrices import stored_mxfp4
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_values
+from mxconv.arch.required_tensors import required_tensors
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
-from mxconv.codecs.mxfp4 import quantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS
 from mxconv.engine.cache import KVCache
@@ -50,27 +50,13 @@ def tiny_config(max_position_embeddings: int = MAX_POSITIONS, num_layers: int = 
 def tiny_values(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
     """Gaussian matrices that make logits which differ."""
     rng = np.random.default_rng(seed)
-    hidden, inner, kv = config.hidden_size, config.intermediate_size, config.head_dim * config.num_key_value_heads
-    shapes = {"model.embed_tokens.weight": (config.vocab_size, hidden), "lm_head.weight": (config.vocab_size, hidden)}
-    for layer in range(config.num_hidden_layers):
-        name = f"model.layers.{layer}"
-        shapes |= {
-            f"{name}.self_attn.q_proj.weight": (hidden, hidden),
-            f"{name}.self_attn.k_proj.weight": (kv, hidden),
-            f"{name}.self_attn.v_proj.weight": (kv, hidden),
-            f"{name}.self_attn.o_proj.weight": (hidden, hidden),
-            f"{name}.mlp.gate_proj.weight": (inner, hidden),
-            f"{name}.mlp.up_proj.weight": (inner, hidden),
-            f"{name}.mlp.down_proj.weight": (hidden, inner),
-        }
-    return {name: (rng.standard_normal(shape) * 0.4).astype(np.float32) for name, shape in shapes.items()}
+    matrices = {name: shape for name, shape in required_tensors(config, ()).items() if len(shape) == 2}
+    return {name: (rng.standard_normal(shape) * 0.4).astype(np.float32) for name, shape in matrices.items()}
 
 
 def norms(config: ModelConfig) -> dict[str, np.ndarray]:
-    names = ["model.norm.weight"]
-    for layer in range(config.num_hidden_layers):
-        names += [f"model.layers.{layer}.{part}_layernorm.weight" for part in ("input", "post_attention")]
-    return dict.fromkeys(names, np.ones(config.hidden_size, np.float32))
+    vectors = (name for name, shape in required_tensors(config, ()).items() if len(shape) == 1)
+    return dict.fromkeys(vectors, np.ones(config.hidden_size, np.float32))
 
 
 def dense(values: dict[str, np.ndarray], float_format: FloatFormat) -> dict[str, Matrix]:
@@ -82,9 +68,8 @@ def four_bit(values: dict[str, np.ndarray]) -> dict[str, Matrix]:
 
 
 def _four_bit(values: np.ndarray) -> FourBitMatrix:
-    codes, scales = quantize_mxfp4(values)
-    shape = (values.shape[0], values.shape[1])
-    return mxfp4_matrix(shape, pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1)))
+    stored, _ = stored_mxfp4(values)
+    return mxfp4_matrix(stored.shape, stored.codes, stored.scales)
 
 
 def record(name: str, shares_cache: bool = False) -> LevelRecord:

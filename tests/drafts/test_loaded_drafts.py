@@ -14,7 +14,7 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kind import LookUpKind
 from mxconv.drafts.kinds import LEVEL_KINDS, parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.attention_window import SinkWindow
+from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.errors import CheckpointError, ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
 from mxconv.package.ngram_table import read_ngram_table
@@ -97,7 +97,7 @@ def test_a_sparse_view_has_the_weights_that_its_bits_say(tmp_path: Path, is_in_p
         assert weights["streaming"] is weights["retrieval"] is weights["mxfp4"]
         assert weights["retrieval-2"] is weights[first]
         window, pages, _ = (level.decoder.pattern for level in loaded.levels[-3:] if level.decoder)
-        assert (window, pages) == (SinkWindow(4, 252), SinkWindow(4, 256, 16))
+        assert (window, pages) == (SinkWindow(4, 252), RetrievedPages(4, 256, 16))
         assert all(level.shares_cache for level in loaded.levels[1:])
         codecs = [level.record.codec for level in loaded.levels[-3:]]
         assert codecs == ["mxfp4", "mxfp4", None]
