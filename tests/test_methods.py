@@ -29,11 +29,12 @@ class Row(NamedTuple):
     shown: str
 
 
-ROWS = [
-    Row(*(cell.strip() for cell in line.strip("|").split("|")))
+CELLS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.splitlines()
     if line.startswith("| ") and not line.startswith("| method |")
 ]
+ROWS = [Row(*cells) if len(cells) > 2 else Row(*cells, "no", "out of scope", "-") for cells in CELLS]
 
 
 def exists(span: str) -> bool:
