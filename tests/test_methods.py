@@ -1,12 +1,11 @@
-"""docs/methods.md claims nothing that is not there, a test runs what it has, and what it calls missing is missing."""
+"""docs/methods.md counts its rows, names what exists, and a row of what runs names a test."""
 
 import pkgutil
 import re
-from dataclasses import dataclass
+from collections import Counter
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -17,140 +16,61 @@ from mxconv.errors import MxconvError
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "methods.md").read_text()
-HEADER = ["method", "what it does", "status", "where, or what it would need", "shown by, or what is absent"]
-PAPERS = ("ML-SpecQD", "SPEQ", "SPIRe", "MLP speculator")  # whose rows say so first; all others are entries of the list
+PAPERS = ("ML-SpecQD:", "SPEQ:", "SPIRe:", "MLP speculator:")  # techniques; all other rows are entries of the list
 SUMMARY = re.compile(r"(\d+) methods of five texts: mxconv has (\d+) in whole, (\d+) in part, (\d+) not at all\.")
 SPAN = re.compile(r"`([^`]*)`")
-FLAG = re.compile(r"--[a-z][a-z-]*")
-TEST = re.compile(r"tests/[a-z0-9_/]+\.py::test_[a-z0-9_]+")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     method: str
     what: str
     status: str
     where: str
     shown: str
 
-    @property
-    def is_entry(self) -> bool:
-        """Whether it is an entry of the list and not a technique of a paper."""
-        return not self.method.startswith(tuple(f"{paper}:" for paper in PAPERS))
+
+CELLS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and not line.startswith("| method |")
+]
+ROWS = [Row(*cells) if len(cells) > 2 else Row(*cells, "no", "out of scope", "-") for cells in CELLS]
 
 
-def rows_of(text: str) -> list[Row]:
-    """The rows of all tables."""
-    found = []
-    for line in text.splitlines():
-        if line.startswith("|"):
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            assert len(cells) == len(HEADER), line
-            if cells != HEADER and set(line) != set("|-"):
-                found.append(Row(*cells))
-    return found
-
-
-def problems(text: str) -> list[str]:
-    """What is wrong with a page, a line each."""
-    rows = rows_of(text)
-    prose = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
-    found = [problem for span in SPAN.findall(prose) if (problem := span_problem(span))]
-    for row in rows:
-        found += [problem for span in SPAN.findall(row.where) if (problem := span_problem(span))]
-        if row.status not in ("yes", "part", "no"):
-            found.append(f"{row.method}: status {row.status!r}; yes, part or no is required")
-        elif row.status == "no":
-            found += absence_problems(row)
-        elif not SPAN.search(row.where):
-            found.append(f"{row.method}: {row.status}, and {row.where!r} names nothing in code type")
-        else:
-            found += shown_problems(row)
-        if not row.what or not row.where:
-            found.append(f"{row.method}: an empty cell")
-    counts = [len(rows), *(sum(row.status == status for row in rows) for status in ("yes", "part", "no"))]
-    summary = SUMMARY.search(text)
-    if summary is None or [int(number) for number in summary.groups()] != counts:
-        found.append(f"summary: {summary and summary[0]}; the rows say {counts}")
-    num_entries = sum(row.is_entry for row in rows)
-    if f" {num_entries} entries" not in text:
-        found.append(f"entries of the list: the rows say {num_entries}")
-    return found
-
-
-def absence_problems(row: Row) -> list[str]:
-    """What is wrong with a row of something missing: it names where mxconv has it, or what it calls absent is there."""
-    if SPAN.search(row.where):
-        return [f"{row.method}: no, and yet {row.where} names where mxconv has it"]
-    absent = SPAN.findall(row.shown)
-    if not absent and row.shown != "-":
-        return [f"{row.method}: {row.shown!r}; something in code type that is absent, or a dash, is required"]
-    return [f"{row.method}: `{span}` is called absent and is there" for span in absent if span_problem(span) is None]
-
-
-def shown_problems(row: Row) -> list[str]:
-    """What is wrong with the tests that a row names: one is not there."""
-    spans = SPAN.findall(row.shown)
-    if not spans or not all(TEST.fullmatch(span) for span in spans):
-        return [f"{row.method}: {row.shown!r}; tests as `tests/FILE.py::test_name` are required"]
-    found = []
-    for span in spans:
-        file, _, name = span.partition("::")
-        source = (ROOT / file).read_text("utf-8") if (ROOT / file).is_file() else ""
-        if f"\ndef {name}(" not in source:
-            found.append(f"{row.method}: {span} is no test")
-    return found
-
-
-def span_problem(span: str) -> str | None:
-    """What is wrong with something in code type: a command, a flag, a draft, a path, or a name in a module."""
+def exists(span: str) -> bool:
+    """Whether something in code type is there: a command, a flag, a draft, a family, a path, a test or a name."""
     if span.startswith("mxconv "):
-        return command_problem(span)
+        command = max((name for name in commands() if f"{span} ".startswith(f"mxconv {name} ")), default="", key=len)
+        flags = re.findall(r"--[a-z-]+", span)
+        return bool(command) and all(flag in commands()[command] for flag in flags) and values_exist(span)
     if span.startswith("model_type "):
-        return None if span.removeprefix("model_type ") in FAMILIES else f"{span}: no family has it"
+        return span.removeprefix("model_type ") in FAMILIES
     if span.startswith("--draft "):
         try:
-            parse_draft(span.removeprefix("--draft "))
-        except MxconvError as error:
-            return f"{span}: {error}"
-        return None
+            return bool(parse_draft(span.removeprefix("--draft ")))
+        except MxconvError:
+            return False
     if span.startswith("--"):
-        having = [command for command in commands().values() if span.split()[0] in command]
-        problem = f"{span}: no command has this flag"
-        for command in having:
-            problem = value_problem(span, command) or ""
-            if not problem:
-                return None
-        return problem
+        return any(span.split()[0] in flags for flags in commands().values()) and values_exist(span)
+    if "::" in span:
+        file, _, name = span.partition("::")
+        return (ROOT / file).is_file() and f"\ndef {name}(" in (ROOT / file).read_text("utf-8")
     if "/" in span:
-        return None if (ROOT / span).exists() else f"{span}: does not exist"
+        return (ROOT / span).exists()
     try:
-        if not span.startswith("mxconv."):
-            return f"{span}: is no command, flag, path or name of mxconv"
-        pkgutil.resolve_name(span)
-    except (ImportError, AttributeError) as error:
-        return f"{span}: {error}"
-    return None
+        return bool(pkgutil.resolve_name(span))
+    except (ImportError, AttributeError, ValueError):
+        return False
 
 
-def command_problem(span: str) -> str | None:
-    words = span.split()[1:]
-    name = next((" ".join(words[:n]) for n in (2, 1) if " ".join(words[:n]) in commands()), None)
-    if name is None:
-        return f"{span}: no such command"
-    unknown = [flag for flag in FLAG.findall(span) if flag not in commands()[name]]
-    return f"{span}: no flag {unknown[0]}" if unknown else value_problem(span, commands()[name])
-
-
-def value_problem(span: str, flags: dict[str, Any]) -> str | None:
-    """What is wrong with the values of flags: one that the shell would not complete to, where it knows them."""
-    words = span.split()
-    for flag, value in pairwise(words):
-        if flag in flags and flag != "--draft" and not value.startswith("-"):
-            known = [item.value for item in flags[flag].shell_complete(None, "")]
-            if known and value not in known:
-                return f"{span}: {value!r}; one of {', '.join(known)} is required"
-    return None
+def values_exist(span: str) -> bool:
+    """Whether a value after a flag is one that the shell would complete to, where it knows them."""
+    for flag, value in re.findall(r"(--[a-z-]+) ([a-z0-9]\S*)", span):
+        choices = [parameter for flags in commands().values() if (parameter := flags.get(flag))]
+        known = {item.value for parameter in choices for item in parameter.shell_complete(None, "")}
+        if flag != "--draft" and known and value not in known:
+            return False
+    return True
 
 
 @cache
@@ -167,13 +87,23 @@ def commands() -> dict[str, dict[str, Any]]:
     return {name: flags for name, flags in found.items() if name}
 
 
-def test_the_page_says_what_is_there() -> None:
-    assert problems(PAGE) == []
+def test_every_row_names_what_is_there_and_a_test_of_it_or_what_is_absent() -> None:
+    for row in ROWS:
+        where, shown = SPAN.findall(row.where), SPAN.findall(row.shown)
+        assert all(row), row
+        if row.status == "no":
+            assert not where and (shown or row.shown == "-"), row
+            assert not any(map(exists, shown)), f"{row.method}: {row.shown} is there"
+        else:
+            assert row.status in ("yes", "part") and where and shown, row
+            assert all(span.startswith("tests/") and "::" in span for span in shown), row
+            assert [span for span in (*where, *shown) if not exists(span)] == [], row.method
 
 
-def test_the_page_has_a_row_for_every_entry_of_the_list_and_every_technique_once() -> None:
-    rows = rows_of(PAGE)
-    assert sum(row.is_entry for row in rows) == 48
-    assert len({row.method for row in rows}) == len(rows)
-    for paper in PAPERS:
-        assert any(row.method.startswith(f"{paper}:") for row in rows)
+def test_the_counts_are_those_of_the_rows() -> None:
+    statuses = Counter(row.status for row in ROWS)
+    summary = SUMMARY.search(PAGE)
+    assert summary is not None
+    assert list(map(int, summary.groups())) == [len(ROWS), *(statuses[status] for status in ("yes", "part", "no"))]
+    assert sum(not row.method.startswith(PAPERS) for row in ROWS) == 48 and " 48 entries" in PAGE
+    assert len({row.method for row in ROWS}) == len(ROWS)

@@ -137,7 +137,7 @@ def given_codes(source: Path, folder: Path, options: dict[str, Any]) -> Path:
 
 def rows_of_the_page() -> dict[str, tuple[str, ...]]:
     rows = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.MULTILINE)
-    return {row[0]: row[1:] for row in rows if row[0] in KINDS}
+    return {kind: row[1:] for row in rows for kind in row[0].split("; ") if kind in KINDS}
 
 
 def weights(tensor: TensorVerification) -> str:

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Literal
 
 Kind = Literal["derived", "assumed"]
-COLUMNS = ("number", "published", "ours", "error", "kind")
+COLUMNS = ("number", "published", "ours", "error")
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,11 @@ class Section:
 def _cells(rows: Sequence[Claim]) -> list[str]:
     first, errors = rows[0], [row.error for row in rows]
     figures = [_range([row.published for row in rows], first.digits), _range([row.ours for row in rows], first.digits)]
+    mark = " (assumed)" if first.kind == "assumed" else ""
     if len(rows) == 1:
-        return [first.what, *figures, f"{errors[0]:+.1%}", first.kind]
+        return [first.what + mark, *figures, f"{errors[0]:+.1%}"]
     sizes = [abs(error) for error in errors]
-    return [f"{first.group}, {len(rows)}", *figures, f"mean {mean(sizes):.1%}, worst {max(sizes):.1%}", first.kind]
+    return [f"{first.group}, {len(rows)}{mark}", *figures, f"mean {mean(sizes):.1%}, worst {max(sizes):.1%}"]
 
 
 def _range(values: Sequence[float], digits: int) -> str:
