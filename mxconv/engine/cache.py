@@ -26,7 +26,7 @@ class KeyRanges:
 
     def array(self, cache: "KVCache") -> F32:
         """(attending layers, num_key_value_heads, 2, head_dim, pages), with room for all pages of the cache."""
-        layers, _, heads, _, size = cache.pool.slabs.page_shape
+        layers, _, heads, _, size = cache.pool.pages.page_shape
         room = cache.capacity // PAGE
         if self._values.shape[-1] < room:
             grown = np.empty((layers, heads, 2, size, max(room, 2 * self.num_pages)), np.float32)
@@ -83,7 +83,7 @@ class KVCache:
         self.pool = pool or KVPool(config, dtype=dtype)
         if not self.pool.fits(config):
             raise ModelError(
-                f"KV cache: a pool of pages {self.pool.slabs.page_shape}; {attending} layers, "
+                f"KV cache: a pool of pages {self.pool.pages.page_shape}; {attending} layers, "
                 f"{config.num_key_value_heads} heads and head size {config.head_dim} are required. "
                 "Give each decoder a pool of its own."
             )
@@ -113,7 +113,7 @@ class KVCache:
     def arrays(self) -> tuple[F32, F32]:
         """Copies of keys and values, (attending layers, num_key_value_heads, capacity, head_dim) float32 each."""
         numbers, places = self._at(range(self.capacity))
-        layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(len(self.config.attentions))]
+        layers = [self.pool.pages.read(layer, numbers, places) for layer in range(len(self.config.attentions))]
         keys, values = (np.array([layer[part] for layer in layers], np.float32) for part in range(2))
         return keys, values
 
@@ -144,11 +144,11 @@ class KVCache:
         assert stop <= self.capacity
         numbers, places = self._at(range(self.length, stop))
         for part, rows in enumerate((keys, values)):
-            self.pool.slabs.write(self.slots[layer], part, numbers, places, rows)
+            self.pool.pages.write(self.slots[layer], part, numbers, places, rows)
 
     def read(self, layer: int, places: Sequence[int]) -> tuple[F32, F32]:
         """Keys and values at some places, (num_key_value_heads, len(places), head_dim) float32 each; copies."""
-        return self.pool.slabs.read(self.slots[layer], *self._at(places))
+        return self.pool.pages.read(self.slots[layer], *self._at(places))
 
     def advance(self, num_tokens: int) -> None:
         """Declare the positions that all layers have written valid."""
@@ -179,13 +179,13 @@ class KVCache:
 
     def take(self, places: Sequence[int]) -> Kept:
         """Copy what all layers have at some places, as it is kept, for `put`."""
-        return self.pool.slabs.take(*self._at(places))
+        return self.pool.pages.take(*self._at(places))
 
     def put(self, places: Sequence[int], taken: Kept) -> None:
         """Put back what was taken. Shared pages still hold it: nothing is written to them."""
         numbers, offsets = self._at(places)
         own = np.array([not self.pool.is_shared(int(number)) for number in numbers], bool)
-        self.pool.slabs.put(numbers[own], offsets[own], taken[own])
+        self.pool.pages.put(numbers[own], offsets[own], taken[own])
 
     def reachable(self, length: int) -> int:
         """The most positions up to `length` that `truncate` can leave: `length`, or 0 where its states are gone.
@@ -279,7 +279,7 @@ class KVCache:
             for index in spared:  # of the pool and this sequence alone: it need not be kept
                 pool.forget(pages[index])
         for index, page in zip(shared, taken, strict=False):
-            pool.slabs.copy(pages[index], page)
+            pool.pages.copy(pages[index], page)
             pool.give_back([pages[index]])
             pages[index] = page
         pages += taken[len(shared) :]

@@ -23,7 +23,7 @@ Link = tuple[int, tuple[int, ...]]
 """A page of a text: the number of the link before it, or ROOT, and its PAGE tokens."""
 
 
-class Slabs:
+class PageArrays:
     """Pages by their numbers, each (attending layers, 2, num_heads, PAGE, head_dim), keys before values.
 
     In memory a page is no piece: an array holds head after head, each of all its pages in the order of their numbers.
@@ -201,7 +201,7 @@ class KVPool:
     """
 
     def __init__(self, config: ModelConfig, num_bytes: int | None = None, dtype: KvDtype = "fp32") -> None:
-        self.slabs = Slabs(len(config.attentions), config.num_key_value_heads, config.head_dim, dtype)
+        self.pages = PageArrays(len(config.attentions), config.num_key_value_heads, config.head_dim, dtype)
         self.prefixes = Prefixes()
         self.most_pages: int | None = None
         if num_bytes is not None and self.page_bytes:
@@ -216,16 +216,16 @@ class KVPool:
 
     @property
     def dtype(self) -> KvDtype:
-        return self.slabs.dtype
+        return self.pages.dtype
 
     @property
     def page_bytes(self) -> int:
-        return self.slabs.page_bytes
+        return self.pages.page_bytes
 
     @property
     def num_used(self) -> int:
         """Pages that have owners."""
-        return self.slabs.num_pages - len(self._free)
+        return self.pages.num_pages - len(self._free)
 
     @property
     def num_kept(self) -> int:
@@ -241,7 +241,7 @@ class KVPool:
 
     def fits(self, config: ModelConfig) -> bool:
         """Whether its pages have the sizes of a configuration."""
-        layers, _, heads, _, size = self.slabs.page_shape
+        layers, _, heads, _, size = self.pages.page_shape
         return (layers, heads, size) == (len(config.attentions), config.num_key_value_heads, config.head_dim)
 
     def take(self, count: int) -> list[int]:
@@ -253,7 +253,7 @@ class KVPool:
         """
         missing = count - len(self._free)
         if missing > 0:
-            room = missing if self.most_pages is None else self.most_pages - self.slabs.num_pages
+            room = missing if self.most_pages is None else self.most_pages - self.pages.num_pages
             kept = (page for page in self.prefixes.least_recently_used() if self._num_owners[page] == 1)
             spare = list(islice(kept, max(missing - room, 0)))
             if len(spare) < missing - room:
@@ -319,10 +319,10 @@ class KVPool:
 
     def _grow(self, count: int) -> None:
         """At least so many more, and up to twice as many as there are, so that arrays stay few."""
-        first = self.slabs.num_pages
+        first = self.pages.num_pages
         more = max(count, first)
         if self.most_pages is not None:
             more = min(more, self.most_pages - first)
-        self.slabs.add(more)
+        self.pages.add(more)
         self._num_owners += [0] * more
         self._free += range(first + more - 1, first - 1, -1)

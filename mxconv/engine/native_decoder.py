@@ -203,7 +203,7 @@ def sequence_tokens(rows: SequenceRows, room: StateRoom | None, retrieves: bool 
     cache, tree = rows.cache, rows.branches
     ranges = cache.ranges
     return _native.SequenceTokens(
-        _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers),
+        _native.Pages(cache.dtype, cache.pool.pages.arrays, cache.numbers),
         length=cache.length,
         num_tokens=rows.num_rows,
         num_logits=rows.num_wanted,

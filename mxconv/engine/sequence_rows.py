@@ -17,7 +17,7 @@ from mxconv.errors import ModelError
 
 # What a row attends to after the rows of the cache that are not of its tree: its path; all rows of the pass, in layers
 # with a window perhaps those up to it alone; nothing, so that its own keys are not needed
-RowSight = Literal["path", "block", "block, causal in windows", "cache"]
+RowMask = Literal["path", "block", "block, causal in windows", "cache"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class SequenceRows:
     tree: Tree | None = None  # the parent of each row, 64 rows at most; None makes them a chain of any length
     num_logits: int | None = None  # how many of the last rows want logits, from 0 on; None is all
     states: States | None = None  # receives the hidden states that it names; None copies none
-    sees: "RowSight" = "path"
+    sees: "RowMask" = "path"
 
     @property
     def num_rows(self) -> int:

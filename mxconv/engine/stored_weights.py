@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import cast
+from typing import TypeVar, cast
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
@@ -28,6 +28,7 @@ from mxconv.package.manifest import Manifest, TensorRecord
 from mxconv.package.package import Package, open_referenced
 from mxconv.package.stored_matrix import StoredMxfp4
 
+Named = TypeVar("Named")
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 NUMPY_MATRICES = Matrices()
@@ -66,13 +67,13 @@ class OwnWeights:
         """
         if self._in_four_bits is None:
             exact = self.sixteen_bits if with_target else self._kept(level)
-            config, found = self.config, four_bit_matrices(self.package, self._make, self._heads)
-            drafts = {own: matrix for name, matrix in found.items() if (own := config.own_name(name)) is not None}
+            config = self.config
+            drafts = by_own_names(four_bit_matrices(self.package, self._make, self._heads), config)
             if config.tie_word_embeddings and config.embedding in drafts:  # the quantized output head
                 drafts.setdefault(head_tensor(config), drafts[config.embedding])
             for name in config.looked_up:  # stay exact
                 drafts.pop(name, None)
-            stacks = own_stacks(four_bit_stacks(self.package, self._make), config)
+            stacks = by_own_names(four_bit_stacks(self.package, self._make), config)
             self._in_four_bits = replace(
                 exact, matrices={**exact.matrices, **drafts}, stacks={**exact.stacks, **stacks}
             )
@@ -142,8 +143,12 @@ class OwnWeights:
             may_wait = config.is_expert(own) or (config.mtp is not None and config.mtp.has(own))
             rows, columns = record.shape
             made[own] = DeferredMatrix((rows, columns), make) if may_wait else make()
-        stacks = own_stacks(exact_stacks(self.package, self._make), config)
+        in_stacks = (r for r in self.package.manifest.tensors if r.carried is not None or r.codec == "bsfp")
+        stacks = by_own_names(_stacks(in_stacks, self._expert), config)
         return tied(replace(weights, matrices=made, stacks={**weights.stacks, **stacks}), config)
+
+    def _expert(self, record: TensorRecord, expert: int) -> Matrix:
+        return exact_matrix(self.package, record, self._make, expert)
 
     def _rebuilt(self, record: TensorRecord, found: Mapping[str, SourceTensor]) -> Matrix:
         if record.scaled is None:
@@ -206,7 +211,7 @@ def dense_weights(
                 kept[name] = float_format.decode(cast(U16, tensor.array()))
             elif tensor.dtype == "F32":
                 kept[name] = cast(F32, tensor.array())
-    stacks = own_stacks(_dense_stacks(tensors, make), config)
+    stacks = by_own_names(_dense_stacks(tensors, make), config)
     return tied(ModelWeights(matrices, vectors, stacks, arrays), config)
 
 
@@ -220,23 +225,15 @@ def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -
     return {r.name: make.draft(package.draft(r)) for r in matrices if not (is_exact and r.name in heads)}
 
 
-def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:
-    """The 16-bit matrix of a tensor that a package has in 4 bits too."""
+def exact_matrix(package: Package, record: TensorRecord, make: Matrices, expert: int | None = None) -> Matrix:
+    """The target's weights of a tensor that a package has in 4 bits too, or of one expert of it."""
+    if record.carried is not None:
+        return make.mxfp4_target(package.mxfp4(record, expert))
     if record.codec == "bsfp":
-        return make.bsfp(package.bsfp(record), f"{package.root}: tensor {record.name}")
+        which = "" if expert is None else f", expert {expert}"
+        return make.bsfp(package.bsfp(record, expert), f"{package.root}: tensor {record.name}{which}")
     tensor = package.arrays[record.name]
     return make.dense(cast(U16, tensor.array()), FORMATS[tensor.dtype])
-
-
-def exact_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
-    """The experts of the target that a package has in other forms than a checkpoint: BSFP, and MXFP4 of the source."""
-
-    def matrix(record: TensorRecord, expert: int) -> Matrix:
-        if record.carried is not None:
-            return make.mxfp4_target(package.mxfp4(record, expert))
-        return make.bsfp(package.bsfp(record, expert), f"{package.root}: tensor {record.name}, expert {expert}")
-
-    return _stacks((r for r in package.manifest.tensors if r.carried is not None or r.codec == "bsfp"), matrix)
 
 
 def four_bit_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
@@ -244,10 +241,10 @@ def four_bit_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
     return _stacks(package.manifest.tensors, lambda record, expert: make.draft(package.draft(record, expert)))
 
 
-def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) -> dict[str, ExpertStack]:
+def by_own_names(tensors: Mapping[str, Named], config: ModelConfig | None) -> dict[str, Named]:
     """By the decoder's own names, without those of other towers."""
-    named = {config.own_name(stored) if config else stored: stack for stored, stack in stacks.items()}
-    return {name: stack for name, stack in named.items() if name is not None}
+    named = {config.own_name(stored) if config else stored: tensor for stored, tensor in tensors.items()}
+    return {name: tensor for name, tensor in named.items() if name is not None}
 
 
 def has_exact_head(package: Package) -> bool:

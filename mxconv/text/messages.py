@@ -20,7 +20,8 @@ MAX_DEPTH = 32  # of lists and objects within each other
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Copies of messages, of JSON alone: a template comes from anybody, and gets no objects with methods of their own.
 
-    What an assistant thought has all of its names (`REASONING`), as in transformers.
+    As in transformers, what an assistant thought has all of its names (`REASONING`), and members that are null are left
+    out.
 
     Args:
         messages: each has a `role` and `content`: text, or a list of parts. Where there are `tool_calls`, or where an
@@ -97,7 +98,7 @@ def _with_turns_joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _joined(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One turn of several, with an empty line between their texts."""
-    if len(turns) < 2 or not all(isinstance(turn["content"], str) for turn in turns):
+    if len(turns) < 2 or not all(isinstance(turn.get("content"), str) for turn in turns):
         return turns
     return [{**turns[0], "content": "\n\n".join(turn["content"] for turn in turns)}]
 
@@ -147,6 +148,7 @@ def _plain_message(message: Message, name: str) -> dict[str, Any]:
         lacking = "" if isinstance(content, str) or is_parts or (content is None and may_be_empty) else "content"
     if lacking:
         raise ModelError(f"{name}: {quote(message)}; a {lacking} that is text is required. Add it.")
-    plain: dict[str, Any] = plain_json(message, name)
+    # as in transformers: templates handle a member that is missing, and many write `None` for one that is null
+    plain: dict[str, Any] = plain_json({key: value for key, value in message.items() if value is not None}, name)
     reasoning = next((plain[key] for key in REASONING if plain.get(key) is not None), None)
     return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}

@@ -35,7 +35,7 @@ def test_native_rounding_is_that_of_the_codecs(float_format: Any) -> None:
 def test_rows_are_their_paths_alone_wherever_pages_lie(
     tiny_oracle: Callable[[str], Any], native: Callable[..., Any], kind: str, dtype: KvDtype
 ) -> None:
-    """Two texts in turns get pages of several slabs in no order; trees and windows cross them."""
+    """Two texts in turns get pages of several arrays in no order; trees and windows cross them."""
     name = "mistral, long window"
     decoder = tiny_oracle(name).decoder if kind == "numpy" else native(name, "BF16", "dense", kind, 2)
     text = tiny_oracle(name).text(160)
@@ -46,7 +46,7 @@ def test_rows_are_their_paths_alone_wherever_pages_lie(
         batch = [SequenceRows(ids[start:stop], cache) for ids, cache in zip((text, text[::-1]), caches, strict=True)]
         for found, expected in zip(decoder.forward_batch(batch), alone, strict=True):
             assert_same_bits(found, expected[start:stop], f"{kind}, {dtype}, from {start}")
-    assert caches[0].numbers.tolist() != sorted(caches[0].numbers.tolist()) or len(pool.slabs.arrays) > 1
+    assert caches[0].numbers.tolist() != sorted(caches[0].numbers.tolist()) or len(pool.pages.arrays) > 1
     tree = Tree([-1, 0, 0, 2, 3])
     found = decoder.forward([text[150], 5, *text[151:154]], caches[0], tree=tree)
     assert_same_bits(found[[0, 2, 3, 4]], alone[0][150:154], f"{kind}, {dtype}, a branch")

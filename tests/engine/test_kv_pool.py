@@ -159,8 +159,8 @@ class Pooled(RuleBasedStateMachine):
                 owners[page] = owners.get(page, 0) + 1
         found = {page: count for page, count in enumerate(self.pool._num_owners) if count}
         assert found == owners
-        assert sorted([*self.pool._free, *owners]) == list(range(self.pool.slabs.num_pages))
-        assert self.pool.slabs.num_pages <= self.most_pages
+        assert sorted([*self.pool._free, *owners]) == list(range(self.pool.pages.num_pages))
+        assert self.pool.pages.num_pages <= self.most_pages
         assert self.pool.num_used == len(owners)
 
 

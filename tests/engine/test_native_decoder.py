@@ -1,4 +1,7 @@
-"""The native forward pass against the NumPy decoder, the trained model against itself, and every refusal."""
+"""The trained model on the native decoder beside NumPy's, numbers that are not finite, and every refusal.
+
+Logits, states and caches of every family beside NumPy's: families/test_native_families.py, test_states.py.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +23,7 @@ from row_invariance import assert_same_bits
 
 from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
-from mxconv.codecs.float16 import BF16, FP16
+from mxconv.codecs.float16 import BF16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -57,21 +60,6 @@ def checkpoint() -> Iterator[Checkpoint]:
 
 def logits(decoder: Decoder, ids: list[int], last_only: bool = False) -> np.ndarray:
     return decoder.forward(ids, KVCache(decoder.config), last_only)
-
-
-def test_f16_logits_and_caches_are_those_of_numpy_up_to_float32_sums(oracle: Any, in_turn: Matrices) -> None:
-    """And after its tokens a cache holds nothing. BF16 and drafts: families/test_native_families.py."""
-    weights, config, num_tokens = with_format(oracle.weights, FP16), oracle.decoder.config, 100
-    caches = [KVCache(config, 120), KVCache(config, 120)]
-    decoders = Decoder(config, weights, "numpy"), native_copy(config, weights, in_turn)
-    expected, found = (
-        each.forward(oracle.text(num_tokens + 3)[3:], cache) for each, cache in zip(decoders, caches, strict=True)
-    )
-    assert found.dtype == np.float32
-    assert [cache.length for cache in caches] == [num_tokens] * 2
-    for ours, theirs in ((found, expected), *zip(caches[1].arrays, caches[0].arrays, strict=True)):
-        np.testing.assert_allclose(ours, theirs, atol=2e-4 * float(np.abs(theirs).max()))
-    assert not any(array[:, :, num_tokens:].any() for array in caches[1].arrays)
 
 
 def test_the_trained_model_says_what_it_says_on_numpy(checkpoint: Checkpoint, matrices: Matrices) -> None:
@@ -135,7 +123,7 @@ def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
         "temperatures": [],
         "layer_inputs": None,
         "dtype": "fp32",
-        "slabs": KVCache(config, 64).pool.slabs.arrays,
+        "slabs": KVCache(config, 64).pool.pages.arrays,
         "numbers": np.zeros(1, np.int32),
         "length": 4,
         "num_tokens": num_tokens,

@@ -21,9 +21,13 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def norm(engine: Any, x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+def normed(engine: Any, kind: str, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
+    """Rows after an RMS norm, which has no bias, or a layer norm."""
     out = np.empty_like(x)
-    _native.rms_norm(engine, x, weight, eps, out)
+    if kind == "rms":
+        _native.rms_norm(engine, x, weight, eps, out)
+    else:
+        _native.layer_norm(engine, x, weight, bias, eps, out)
     return out
 
 
@@ -41,89 +45,75 @@ def attend_tokens(
     runs: list[int],
     others: list[list[int]],
     cap: float = 0,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     """Of queries (tokens, heads, head_dim); each token sees as many others."""
     out = np.empty_like(queries)
     positions = np.array(others, np.int32).reshape(len(queries), -1)
-    _native.attend(engine, queries, keys, values, np.array(runs, np.int32), positions, cap, out)
+    _native.attend(engine, queries, keys, values, np.array(runs, np.int32), positions, cap, out, sinks)
     return out
 
 
-def softmax_mean(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+def softmax_mean(
+    query: np.ndarray, keys: np.ndarray, values: np.ndarray, cap: float = 0, sink: float = -np.inf
+) -> np.ndarray:
+    """The definition in float64."""
     scores = keys.astype(np.float64) @ query.astype(np.float64)
+    scores = np.append(cap * np.tanh(scores / cap) if cap else scores, sink)
     shares = np.exp(scores - scores.max())
-    return (shares / shares.sum()) @ values.astype(np.float64)
+    return (shares / shares.sum())[:-1] @ values.astype(np.float64)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_rms_norms_are_exact_up_to_the_sum(engine: Any, rng: np.random.Generator, length: int) -> None:
-    x, weight = normal(rng, 3, length) * np.float32(10), normal(rng, length)
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_norms_are_exact_up_to_the_sums(engine: Any, rng: np.random.Generator, kind: str, length: int) -> None:
+    x, weight, bias = normal(rng, 3, length) * np.float32(10) + np.float32(3), normal(rng, length), normal(rng, length)
     exact = x.astype(np.float64)
-    exact = exact / np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-5) * weight
-    np.testing.assert_allclose(norm(engine, x, weight, 1e-5), exact, rtol=(8 + length / 32) * EPSILON)
+    if kind == "layer":
+        exact = exact - exact.mean(axis=1, keepdims=True)
+    exact = exact / np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-5) * weight + (bias if kind == "layer" else 0)
+    found = normed(engine, kind, x, weight, bias, 1e-5)
+    if kind == "rms":
+        np.testing.assert_allclose(found, exact, rtol=(8 + length / 32) * EPSILON)
+    elif length > 1:  # of one value nothing is left but a rounding
+        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5 + length * 1e-8)
+        _native.layer_norm(engine, x, weight, bias, 1e-5, x)  # in place
+        np.testing.assert_array_equal(x, found)
 
 
 def test_rms_norms_of_zeros_infinities_and_nans_are_those_of_numpy(engine: Any) -> None:
-    x = np.zeros((4, 20), np.float32)
+    x, ones = np.zeros((4, 20), np.float32), np.ones(20, np.float32)
     x[1, 3], x[2, 19], x[3] = np.inf, np.nan, 3e38
     with np.errstate(over="ignore", invalid="ignore"):
-        expected = rowwise.rms_norm(x, np.ones(20, np.float32), 1e-6)
-    np.testing.assert_array_equal(norm(engine, x, np.ones(20, np.float32), 1e-6), expected)
+        expected = rowwise.rms_norm(x, ones, 1e-6)
+    np.testing.assert_array_equal(normed(engine, "rms", x, ones, ones, 1e-6), expected)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_layer_norms_are_exact_up_to_the_sums(engine: Any, rng: np.random.Generator, length: int) -> None:
-    x, weight, bias = normal(rng, 3, length) * np.float32(10) + 3, normal(rng, length), normal(rng, length)
-    exact = x.astype(np.float64)
-    exact = exact - exact.mean(axis=1, keepdims=True)
-    exact = exact / np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-5) * weight + bias
-    found = np.empty_like(x)
-    _native.layer_norm(engine, x, weight, bias, 1e-5, found)
-    if length > 1:  # of one value nothing is left but a rounding
-        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5 + length * 1e-8)
-    _native.layer_norm(engine, x, weight, bias, 1e-5, x)
-    np.testing.assert_array_equal(x, found)
-
-
+@pytest.mark.parametrize("head_dim", [2, 12, 16, 24, 80, 130])
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
-def test_capped_attention_is_the_mean_by_capped_scores(engine: Any, rng: np.random.Generator, count: int) -> None:
-    query, keys, values = normal(rng, 24), *normal(rng, 2, count + 3, 24)
-    order = [*range(count), count + 2, count]
-    scores = 1.5 * np.tanh(keys[order].astype(np.float64) @ query.astype(np.float64) / 1.5)
-    shares = np.exp(scores - scores.max())
-    expected = (shares / shares.sum()) @ values[order].astype(np.float64)
-    found = attend(engine, query, keys, values, count, [count + 2, count], 1.5)
-    np.testing.assert_allclose(found, expected, atol=3e-6)
+@pytest.mark.parametrize("cap", [0.0, 1.5])
+def test_attention_is_the_mean_by_the_softmax_of_scores(
+    engine: Any, rng: np.random.Generator, head_dim: int, count: int, cap: float
+) -> None:
+    """Of scores that are capped, or not; over a run of positions alone, and over some beside it."""
+    query = (normal(rng, head_dim) * 2 / math.sqrt(head_dim)).astype(np.float32)
+    keys, values = normal(rng, 2, count + 3, head_dim)
+    for others in ([], [count + 2, count]):
+        order = [*range(count), *others]
+        found = attend(engine, query, keys, values, count, others, cap)
+        np.testing.assert_allclose(found, softmax_mean(query, keys[order], values[order], cap), atol=3e-6)
 
 
 @pytest.mark.parametrize("count", [1, 64, 65, 200])
 def test_sinks_take_a_share_and_give_nothing(engine: Any, rng: np.random.Generator, count: int) -> None:
     queries, keys, values = normal(rng, 1, 5, 24), *normal(rng, 2, count, 24)
-    sinks = np.array([-80, -1, 0.5, 3, 80], np.float32)
-    found = np.empty_like(queries)
-    _native.attend(
-        engine, queries, keys, values, np.array([count], np.int32), np.empty((1, 0), np.int32), 0, found, sinks
-    )
-    for head, sink in enumerate(sinks.astype(np.float64)):
-        scores = np.append(keys.astype(np.float64) @ queries[0, head].astype(np.float64), sink)
-        shares = np.exp(scores - scores.max())
-        np.testing.assert_allclose(found[0, head], (shares / shares.sum())[:-1] @ values.astype(np.float64), atol=3e-6)
-    none = np.full(5, -np.inf, np.float32)
-    _native.attend(
-        engine, queries, keys, values, np.array([count], np.int32), np.empty((1, 0), np.int32), 0, found, none
-    )
+    sinks, none = np.array([-80, -1, 0.5, 3, 80], np.float32), np.full(5, -np.inf, np.float32)
+    found = attend_tokens(engine, queries, keys, values, [count], [[]], sinks=sinks)
+    for head, sink in enumerate(sinks.tolist()):
+        expected = softmax_mean(queries[0, head], keys, values, sink=sink)
+        np.testing.assert_allclose(found[0, head], expected, atol=3e-6)
+    found = attend_tokens(engine, queries, keys, values, [count], [[]], sinks=none)
     assert (found == attend_tokens(engine, queries, keys, values, [count], [[]])).all()
-
-
-@pytest.mark.parametrize("head_dim", [2, 12, 16, 80, 130])
-@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
-def test_attention_is_the_softmax_weighted_mean(
-    engine: Any, rng: np.random.Generator, head_dim: int, count: int
-) -> None:
-    query, keys, values = normal(rng, head_dim) * 2 / math.sqrt(head_dim), *normal(rng, 2, count, head_dim)
-    query = query.astype(np.float32)
-    found = attend(engine, query, keys, values, count, [])
-    np.testing.assert_allclose(found, softmax_mean(query, keys, values), atol=3e-6)
 
 
 @pytest.mark.parametrize("num_heads", [2, 17, 40])

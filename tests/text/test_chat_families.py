@@ -157,11 +157,45 @@ GRANITE_4 = """\
 {%- endfor %}
 {{- '<|role|>assistant<|/role|>' if add_generation_prompt }}
 """
+MARKED = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message['content'] | trim + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+BRACKETED = """\
+{{ bos_token }}
+{% set state = namespace(system='') %}
+{% for message in messages %}
+    {% if message['role'] == 'system' %}
+        {% set state.system = message['content'] %}
+        {% continue %}
+    {% elif message['role'] == 'user' %}
+[INST] {{ state.system }}{{ message['content'] }} [/INST]
+    {% else %}
+{% generation %}{{ message['content'] }}{{ eos_token }}{% endgeneration %}
+
+    {% endif %}
+{% endfor %}
+{# a comment #}
+{% if tools is not none or documents is not none %}tools{% endif %}
+{{ pad_token | default('no pad') }}{{ dict(a=1)['a'] }}"""
+WRITTEN = """\
+{% for message in messages %}{{ message | tojson }}
+{{ message | tojson(indent=2) }}{{ message.content.split()[-1] }}{{ loop.index0 }}
+{% if loop.last %}{% break %}{% endif %}
+{% endfor %}{{ strftime_now('%Y') | length }}"""
 TEMPLATES = {
     "Llama 3": LLAMA_3,
     "Qwen 3.5": QWEN_3,
     "gpt-oss": GPT_OSS,
     "Granite 4": GRANITE_4,
+    "marked": MARKED,
+    "bracketed": BRACKETED,
+    "written as JSON": WRITTEN,
+    "empty": "",
+    "unknown names": "{{ unknown }}plain\n\n",
 }
 
 _CALL = {
@@ -214,7 +248,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Ours and transformers' of one folder."""
     folder = tmp_path_factory.mktemp("model")
     Backend(models.BPE({"a": 0, "<s>": 1, "</s>": 2}, [])).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>"}})
+    )
     (folder / "chat_template.jinja").write_text(TEMPLATES[request.param])
     return ChatTemplate.from_folder(folder), PreTrainedTokenizerFast.from_pretrained(folder)
 

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
+from mxconv.checkpoint.folder import companions
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.text.chat import ChatTemplate
 from mxconv.text.chat_templates import read_templates
@@ -85,11 +86,34 @@ def test_the_template_is_the_one_of_transformers(name: str, tmp_path: Path) -> N
         ({"chat_template.json": []}, r"chat_template.json: a JSON list is at the top; a JSON object is required"),
         ({JINJA: A, MORE: b"\xff"}, r"tool_use.jinja: byte 0 is no UTF-8; text is required"),
         ({JINJA: A, MORE: "x" * 1_000_001}, r"tool_use.jinja: 1,000,001 bytes long; at most 1,000,000 are read"),
+        ({JINJA: "x" * 1_000_001}, r"chat_template.jinja: 1,000,001 bytes long; at most 1,000,000 are read"),
+        ({"tokenizer_config.json": "x" * 1_000_001}, r"1,000,001 bytes long; at most 1,000,000 are read"),
+        ({JINJA: b"abc\xff"}, r"chat_template.jinja: byte 3 is no UTF-8; text is required"),
+        *(
+            ({"tokenizer_config.json": wrong}, r"chat_template is .*; a text, or a list of objects with a name and a")
+            for wrong in (3, {"default": 1}, [{"name": "default"}], ["x"], [{"name": 1, "template": "x"}])
+        ),
     ],
 )
 def test_what_is_no_template_is_refused_by_name(files: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises((ModelError, CheckpointError), match=message):
         read_templates(put(tmp_path, files))
+
+
+def test_special_tokens_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / JINJA).write_text("{{ bos_token }}{{ eos_token }}")
+    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": {"content": "<a>"}, "eos_token": "<b>"}')
+    assert ChatTemplate.from_folder(tmp_path).render(MESSAGES) == "<a><b>"
+
+
+def test_a_model_without_a_template_is_told_apart(tmp_path: Path) -> None:
+    for folder in (tmp_path, put(tmp_path, {})):
+        with pytest.raises(ModelError, match=r"there is no chat template; chat_template.jinja, or .* generate without"):
+            ChatTemplate.from_folder(folder)
+    (tmp_path / JINJA).mkdir()
+    (tmp_path / "tokenizer_config.json").write_text("nothing")
+    with pytest.raises(CheckpointError, match="a JSON object is required"):
+        ChatTemplate.from_folder(tmp_path)
 
 
 def test_further_templates_go_into_packages_and_exports(tmp_path: Path) -> None:
@@ -100,6 +124,7 @@ def test_further_templates_go_into_packages_and_exports(tmp_path: Path) -> None:
     (source / MORE).parent.mkdir()
     for name, content in put_files.items():
         (source / name).write_text(content)
+    assert companions([JINJA, "tokenizer_config.json", "other.jinja"]) == [JINJA, "tokenizer_config.json"]
     quantize(source, tmp_path / "package")
     export_safetensors(tmp_path / "package", tmp_path / "out")
     for folder in (tmp_path / "package", tmp_path / "out"):

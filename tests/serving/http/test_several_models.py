@@ -68,7 +68,7 @@ def answer(server: Running, body: dict[str, Any]) -> dict[str, Any]:
 
 def pool_bytes(engine: Engine) -> int:
     """Bytes of all pages that an engine's pools have, in use or not."""
-    return sum(pool.slabs.num_pages * pool.page_bytes for pool in engine._budget._pools.values())
+    return sum(pool.pages.num_pages * pool.page_bytes for pool in engine._budget._pools.values())
 
 
 def test_every_answer_is_that_of_the_model_alone_in_turns_and_within_the_budget(
