@@ -20,11 +20,11 @@ from mxconv.engine.kv_pool import KvDtype
 from mxconv.errors import ModelError
 from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package
-from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import Accept, Selection
+from mxconv.speculation.statistics import Generation
 from mxconv.text.chat import encode_prompts
 from mxconv.text.constraint import Constraint, ConstraintVocabulary
 from mxconv.text.generation_config import GenerationConfig

@@ -98,7 +98,7 @@ class Stand(LookUp[State]):
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """Remember every row after the n-grams at the end of its own path."""
         ends = [self.state(context)[0]]
-        for token, parent in zip(proposal.tokens, proposal.links, strict=True):
+        for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
             ends.append(self._moved_on(ends[parent + 1], token))
         tokens, probabilities = likeliest(logits, self.num_candidates)
         for end, best, shares in zip(ends, tokens.tolist(), probabilities.tolist(), strict=True):

@@ -27,10 +27,9 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError, MxconvError
 from mxconv.progress import Progress, silent
 from mxconv.speculation.chain import growers
-from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.statistics import Generation, LevelStatistics
 from mxconv.text.chat import encode_prompts
 from mxconv.text.messages import Prompt
 from mxconv.text.tokenizer import Tokenizer

@@ -23,7 +23,6 @@ from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.dflash_config import DflashConfig
 from mxconv.drafts.readers.feature_draft import num_shared
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
@@ -41,6 +40,7 @@ from mxconv.kernels.rowwise import rms_norm
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.reader import Reader
 
 
@@ -119,11 +119,12 @@ def _attention(layer: Layer) -> WeightedAttention:
     return layer.mixer
 
 
-class DflashDraft(ReadingDraft):
+class DflashDraft(PassDraft):
     """Proposes a block by one pass; all nodes of a depth of a tree have the same guesses after them."""
 
     def __init__(self, head: Dflash, listener: Listener) -> None:
-        super().__init__(head.reads, listener)
+        super().__init__(listener)
+        listener.session.states.want(head.reads)
         self._head = head
         self._knows_any = bool((head.tokens < listener.vocab_size).any())
         self._cache = head.new_cache()

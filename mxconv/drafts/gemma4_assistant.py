@@ -25,7 +25,6 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.reader_config import ReaderConfig
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.layer import Layer
@@ -40,6 +39,7 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.reader import Reader, ReaderSizes
 
 ORDERING = "masked_embedding.token_ordering"
@@ -172,11 +172,12 @@ class Assistant(Reader):
         return logits
 
 
-class AssistantDraft(ReadingDraft):
+class AssistantDraft(PassDraft):
     """Proposes by a pass a token, or a depth of a tree, over the target's own cache."""
 
     def __init__(self, assistant: Assistant, listener: Listener) -> None:
-        super().__init__(assistant.reads, listener)
+        super().__init__(listener)
+        listener.session.states.want(assistant.reads)
         self._assistant = assistant
         self._states: F32 = np.empty((0, 0), np.float32)  # after the context; then, a row each
 

@@ -1,18 +1,18 @@
 """What drafts without a model have in common: they follow continuations from state to state."""
 
 import copy
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Generic, Self
 
-from mxconv.arrays import F32
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import State, grow_best_first
 
 
-class LookUp(ABC, Generic[State]):
+class LookUp(Draft, Generic[State]):
     """A draft that proposes what followed before, as a chain or as a tree.
 
     Args:
@@ -38,24 +38,8 @@ class LookUp(ABC, Generic[State]):
     def continuations(self, state: State) -> Iterable[tuple[int, float, State]]:
         """The different tokens that may follow, with their probabilities and states; a chain takes the first."""
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """Up to `num_tokens` tokens."""
-        tokens: list[int] = []
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        """The likeliest tree of continuations; a chain of those that it is confident of."""
+        least = self.confidence if limits.is_chain else 0.0
         with self.statistics.forward():
-            state = self.state(context)
-            while len(tokens) < num_tokens:
-                token, probability, state = next(iter(self.continuations(state)), (0, 0.0, state))
-                if not probability > 0 or probability < self.confidence:  # of logits that are NaN it is NaN
-                    break
-                tokens.append(token)
-        return Proposal(tokens)
-
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        """The likeliest tree of continuations."""
-        with self.statistics.forward():
-            return grow_best_first(self.state(context), self.continuations, most_depth, floors)
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """Learn from what the level above verified."""
+            return grow_best_first(self.state(context), self.continuations, limits, least)

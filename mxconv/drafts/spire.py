@@ -11,7 +11,6 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
@@ -23,6 +22,7 @@ from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.passes import AT_ONCE, Passes
 
 
@@ -116,11 +116,12 @@ class SpireCache:
         self._unmixed = None
 
 
-class SpireDraft(ReadingDraft):
+class SpireDraft(PassDraft):
     """Proposes a token, or a depth of a tree, a pass."""
 
     def __init__(self, spire: Spire, listener: Listener) -> None:
-        super().__init__(spire.reads, listener)
+        super().__init__(listener)
+        listener.session.states.want(spire.reads)
         self._spire = spire
         self._cache = SpireCache(spire, listener.session.passes)
 

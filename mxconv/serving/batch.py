@@ -8,7 +8,7 @@ from mxconv.errors import ModelError, MxconvError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
-from mxconv.speculation.generation import Generation
+from mxconv.speculation.statistics import Generation
 from mxconv.text.messages import Prompt
 from mxconv.text.text_stream import TextStream
 

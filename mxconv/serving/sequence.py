@@ -9,9 +9,10 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from mxconv.errors import MxconvError
 from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.speculation.generation import Step
-from mxconv.speculation.hierarchy import Decoding, Hierarchy
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.round import Decoding
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.statistics import Step
 
 
 @dataclass(frozen=True)

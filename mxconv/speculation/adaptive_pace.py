@@ -23,6 +23,7 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import Self
 
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.pace import PLAIN, Choice, Outcome
 from mxconv.speculation.passes import ALONE, Load
 from mxconv.speculation.prices import ROW_SHARE, RowPrices
@@ -33,7 +34,7 @@ SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain ro
 SHARE_OF_REST = 0.02  # what reading a prompt for a draft may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
-RESTING = Choice(0, 0)  # plain decoding, of which nothing is learned
+RESTING = Choice(0, TreeLimits.chain(0))  # plain decoding, of which nothing is learned
 USUAL_SHARE = 0.35  # of a plain pass: the price of a draft token until it was measured, that of a 4-bit copy
 FIRST_NODES, FEW_MISSED = 7, 8  # nodes of a first tree; tokens that a draft can miss and be as fast as ever
 
@@ -249,7 +250,7 @@ class AdaptivePace:
             reached, right = reached * known.goes_on.value, right * known.goes_on.value
             risk = known.drafting(asked, now) + now.rows(1 + asked) - now.plain
             seconds = known.drafting(max(proposed, 1.0), now) + now.rows(1 + proposed)
-            option = Option(Choice(draft, asked), 1 + accepted, seconds, risk)
+            option = Option(Choice(draft, TreeLimits.chain(asked)), 1 + accepted, seconds, risk)
             if risk > self._root._credit * now.plain or (best and option.rate < CLEARLY * best.rate):
                 break
             best = option if best is None or option.rate > best.rate else best
@@ -271,24 +272,24 @@ class AdaptivePace:
         if num_nodes < 1 or depth < 1:
             return None
         risk = loss(max(min(round(known.nodes.value), num_nodes), 1))
-        choice = Choice(draft, depth, floors=[0.0] * num_nodes)
+        choice = Choice(draft, TreeLimits(depth, [0.0] * num_nodes))
         return Option(choice, 1 + min(known.accepted.value, depth), now.plain + risk, risk)
 
     def _with_floors(self, choice: Choice, rate: float, now: Prices) -> Choice:
         """The choice, to end where a further token is not worth its price at the best rate."""
-        if not choice.floors:
+        if choice.limits.is_chain:
             return choice
         known = self.drafts[choice.draft]
-        each, of_rows = known.each(now), [now.rows(1 + nodes) for nodes in range(len(choice.floors) + 1)]
+        each, of_rows = known.each(now), [now.rows(1 + nodes) for nodes in range(len(choice.limits.floors) + 1)]
         prices = [
             (wider - narrower + (0.0 if known.by_depth else each)) * rate for narrower, wider in pairwise(of_rows)
         ]
         floors = [price / known.trust for price in accumulate(prices, max)]
         if not known.by_depth or not self._sets_floors:
-            return replace(choice, floors=floors)
+            return Choice(choice.draft, TreeLimits(choice.num_tokens, floors))
         of_depth = sum(prices[: max(round(known.nodes.value), 1)]) / max(known.depth.value, 1.0)
         further = 0.0 if known.at_once else each * rate
-        return replace(choice, floors=floors, floor=(further + of_depth) / known.trust)
+        return Choice(choice.draft, TreeLimits(choice.num_tokens, floors, least_sum=(further + of_depth) / known.trust))
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         if choice is RESTING:

@@ -5,39 +5,32 @@ from copy import copy
 from itertools import pairwise
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arrays import F32
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.adaptive_pace import USUAL_SHARE, AdaptivePace
 from mxconv.speculation.guesses import Sharpness
-from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import Listener, LoadedLevel, Proposer
+from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.passes import AT_ONCE, Passes
 from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.reader import Reader
+from mxconv.speculation.round import Level
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.through_text import ThroughText
 
 
-class Silent:
-    """A draft that proposes nothing and learns nothing, with the statistics of the level that it represents."""
+class Silent(Draft):
+    """A draft that proposes nothing, with the statistics of the level that it represents."""
 
     def __init__(self, statistics: LevelStatistics) -> None:
         self.statistics = statistics
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         return Proposal([])
-
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        return Proposal([], parents=[])
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        pass
 
 
 def num_models(levels: Sequence[LoadedLevel]) -> int:
@@ -146,21 +139,23 @@ class Chain:
         assert self._levels[0].decoder is not None
         session = _session(passes, self._levels[0].decoder)
         drafts: list[Draft] = []  # below the level at hand, the next one first
-        for index in reversed(range(len(self._levels) if uses_drafts else 1)):
+        for index in reversed(range(1, len(self._levels) if uses_drafts else 1)):
             if proposer := self._proposers.get(index):
                 made: Draft = proposer(statistics[index], acceptance)
             elif self._levels[index].decoder is None:
                 made = Silent(statistics[index])  # it reads hidden states, of which level is not known yet
             else:
-                made = self._level(index, session, statistics[index], acceptance, drafts)
+                level = self._level(index, session, statistics[index], acceptance, drafts)
+                made = ModelDraft(level, self._confidence[index - 1], self._sharpness[index])
+                if variants := self._variants.get(index):
+                    made = variants.of_text(made)
             drafts.insert(0, made)
-        target = drafts[0]
-        assert isinstance(target, Level)
-        return target
+        return self._level(0, session, statistics[0], acceptance, drafts)
 
     def _level(
         self, index: int, session: Session, statistics: LevelStatistics, acceptance: Acceptance, below: list[Draft]
-    ) -> Draft:
+    ) -> Level:
+        """A model, linked with the levels below it."""
         loaded = self._levels[index]
         assert loaded.decoder is not None
         shares = index > 0 and loaded.shares_cache
@@ -171,20 +166,16 @@ class Chain:
             acceptance.rules = None  # they are of other tokens
         usable = enumerate(below if isinstance(pace, AdaptivePace) else below[:1], index + 1)
         drafts = [self._usable(index, number, draft, own, acceptance) for number, draft in usable]
-        level = Level(
+        return Level(
             decoder=loaded.decoder,
             session=own,
             shares_session=shares,
             vocab_size=self._common_vocab_size(index),
-            confidence=self._confidence[index - 1] if index else 0.0,
             acceptance=acceptance,
             statistics=statistics,
             drafts=drafts,
             pace=pace,
-            sharpness=self._sharpness[index],
         )
-        variants = self._variants.get(index)
-        return level if variants is None else variants.of_text(level)
 
     def _proposer(self, index: int) -> Proposer:
         """What makes the drafts of a look-up, one a text."""

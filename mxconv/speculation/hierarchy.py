@@ -18,48 +18,14 @@ from mxconv.errors import ModelError
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace
 from mxconv.speculation.chain import Chain, at_once, growers, num_models, reads
-from mxconv.speculation.generation import Ending, Generation, Step
-from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LoadedLevel
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.passes import AT_ONCE, Passes
+from mxconv.speculation.round import Decoding
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.statistics import LevelStatistics, Trace
+from mxconv.speculation.statistics import Generation, LevelStatistics, Trace
 
 Number = TypeVar("Number", int, float)
-
-
-class Decoding:
-    """Rounds of a target, with its drafts, after a context, until a text has `max_length` tokens or a stop token."""
-
-    def __init__(
-        self, target: Level, context: Sequence[int], max_length: int, stop_tokens: Collection[int], trace: Trace
-    ) -> None:
-        self.target = target
-        self.context = list(context)
-        self.ending: Ending | None = None
-        self._max_length = min(max_length, target.decoder.config.max_position_embeddings + 1)
-        self._stop_tokens = stop_tokens
-        self._trace = trace
-
-    @property
-    def is_prompt(self) -> bool:
-        """Whether the target has not evaluated the context but for the last token."""
-        return len(self.target.session.tokens) < len(self.context) - 1
-
-    def round(self) -> Step:
-        """One more: its tokens, up to and with the first that ends the text."""
-        self._trace.begin_round()
-        # the context goes through the target alone: a shared cache must hold its own keys and values
-        step = self.target.step(self.context, 1 if self.is_prompt else self._max_length - len(self.context))
-        self._trace.end_round()
-        step = step.until(self._stop_tokens)
-        self.context += step.tokens
-        if self.context[-1] in self._stop_tokens:
-            self.ending = "stop"
-        elif len(self.context) >= self._max_length:
-            self.ending = "length"
-        return step
 
 
 class Hierarchy:

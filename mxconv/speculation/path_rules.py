@@ -231,9 +231,9 @@ class PathRules:
             return proposal
         kept = []
         for node in range(len(proposal.tokens)):
-            self.mask.go_to(context, path_of(proposal, node))
+            self.mask.go_to(context, proposal.path(node))
             kept.append(self.mask.is_inside)
-        return proposal if all(kept) else proposal.where(kept)
+        return proposal.where(kept)
 
 
 @dataclass(frozen=True)
@@ -246,13 +246,4 @@ class _ProposalRows:
     proposal: Proposal
 
     def __getitem__(self, row: int, /) -> F32:
-        return self.rules.row(self.logits[row], self.context, path_of(self.proposal, row - 1))
-
-
-def path_of(proposal: Proposal, node: int) -> list[int]:
-    """The tokens from the context down to a node, its own included; none where it is -1."""
-    tail: list[int] = []
-    while node >= 0:
-        tail.append(proposal.tokens[node])
-        node = proposal.links[node]
-    return tail[::-1]
+        return self.rules.row(self.logits[row], self.context, self.proposal.path(row - 1))

@@ -10,9 +10,8 @@ import time
 from collections.abc import Sequence
 from itertools import takewhile
 
-from mxconv.arrays import F32
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.proposal import Draft, Proposal
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.text_stream import REPLACEMENT, Transcript
 from mxconv.text.tokenizer import Tokenizer
 
@@ -77,7 +76,7 @@ def _word_begin(text: str, end: int) -> int:
     return max(place, 0)
 
 
-class ThroughText:
+class ThroughText(Draft):
     """Proposals of a draft with another tokenizer, `inner`, in the tokens of the level above.
 
     The draft can have `max_positions` tokens in a context; the first half of longer ones is left out.
@@ -87,6 +86,7 @@ class ThroughText:
         self, inner: Draft, target_tokenizer: Tokenizer, draft_tokenizer: Tokenizer, max_positions: int | None = None
     ) -> None:
         self.inner = inner
+        self.statistics = inner.statistics  # with the seconds spent on text here; tokens are those of the level above
         self._target_tokenizer = target_tokenizer
         self._draft_tokenizer = draft_tokenizer
         self._context = Transcript(target_tokenizer)
@@ -94,16 +94,9 @@ class ThroughText:
         longest = None if max_positions is None else max(max_positions - MAX_DRAFT_TOKENS, max_positions // 2)
         self._reencoding = Reencoding(draft_tokenizer, longest)
 
-    @property
-    def statistics(self) -> LevelStatistics:
-        """The statistics of the draft, with the time spent on text here.
-
-        What the level above counts in them is tokens of its own, never tokens of the draft.
-        """
-        return self.inner.statistics
-
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """At most `num_tokens` tokens; none where the draft has nothing to say or no tokens can say it."""
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        """A chain; none where the draft has nothing to say or no tokens can say it."""
+        num_tokens = limits.most_depth
         begin = time.perf_counter()
         self._context.align(context)
         pending = self._take_back_pending()
@@ -114,14 +107,11 @@ class ThroughText:
             self._draft_context.align(draft_context)
             wanted = self._num_draft_tokens(num_tokens, len(context))
             asked = time.perf_counter()
-            proposed = self.inner.propose(draft_context, wanted).tokens
+            proposed = self.inner.propose(draft_context, TreeLimits.chain(wanted)).tokens
             inner_seconds = time.perf_counter() - asked
             tokens = self._in_target_tokens(self._written(proposed), pending, num_tokens)
         self.statistics.seconds += time.perf_counter() - begin - inner_seconds
         return Proposal(tokens)
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """Nothing: logits over one vocabulary mean nothing in another."""
 
     def _take_back_pending(self) -> list[int]:
         """Remove the tokens of a character that the context ends inside of; the draft reads what is before it."""

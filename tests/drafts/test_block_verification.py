@@ -124,7 +124,7 @@ def chains(draft: Model, length: int) -> Iterator[tuple[Any, Proposal]]:
 def paths(proposal: Proposal) -> list[Tokens]:
     """The texts after the context and after each node."""
     found: list[Tokens] = [()]
-    for token, parent in zip(proposal.tokens, proposal.links, strict=True):
+    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
         found.append((*found[parent + 1], token))
     return found
 
@@ -223,7 +223,10 @@ def with_children(draft: Model, chance: Any, tree: Proposal, node: int, count: i
             along, left = along * drawn_from[token] / left, left - drawn_from[token]
         if along:
             distributions = [*tree.distributions, *[drawn_from] * len(tokens)]
-            yield along, Proposal([*tree.tokens, *tokens], distributions, parents=[*tree.links, *[node] * len(tokens)])
+            yield (
+                along,
+                Proposal([*tree.tokens, *tokens], distributions, parents=[*tree.parents, *[node] * len(tokens)]),
+            )
 
 
 WIDTHS: dict[str, tuple[int, Callable[[Proposal, int], int]]] = {
@@ -244,7 +247,7 @@ def test_trees_have_the_targets_distribution(name: str) -> None:
         target, draft = model(random, num_depths), model(random, num_depths - 1)
         grown = trees(draft, num_depths, width)
         assert sum(chance for chance, _ in grown) == 1
-        has_siblings.append(any(len(set(tree.links)) < len(tree.links) for _, tree in grown))
+        has_siblings.append(any(len(set(tree.parents)) < len(tree.parents) for _, tree in grown))
         texts, mean = written(BlockAcceptance, target, iter(grown), num_depths + 1)
         assert texts == law(target, num_depths + 1)
         gains.append(mean - written(RejectionAcceptance, target, iter(grown), num_depths + 1)[1])

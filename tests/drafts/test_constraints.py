@@ -24,8 +24,8 @@ from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.level import CONSTRAINT
 from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.round import CONSTRAINT
 from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.constraint import JSON_STYLE, MOST_BYTES, Constraint, ConstraintVocabulary
 from mxconv.text.distribution import Sampling, distribution

@@ -72,8 +72,10 @@ def test_chains_and_trees_are_the_same_either_way(tmp_path: Path, case: str) -> 
             if end > 9:
                 read(session, context[:end], len(session.tokens))
             for floor in (None, 0.0, 0.05):
-                proposals.append(draft.propose(context[:end], 5, floor))
-                proposals.append(draft.grow(context[:end], 4, [0.0, 0.0, *[0.002] * 14], floor))
+                proposals.append(draft.propose(context[:end], TreeLimits.chain(5, floor)))
+                proposals.append(
+                    draft.propose(context[:end], TreeLimits(4, [0.0, 0.0, *[0.002] * 14], least_sum=floor))
+                )
         made.append(proposals)
         assert draft.statistics.num_forwards > 40
         assert draft._cache.length >= 23
@@ -104,8 +106,9 @@ def test_draws_and_penalties_are_the_same_either_way_and_rejection_goes_pass_by_
         draft.listener = replace(draft.listener, acceptance=selection.acceptance(4))
         draft.num_wanted = 4
         grows_at_once = at_once and selection.accept == "coupled"
-        assert (draft._grown_at_once(context, limits) is not None) == grows_at_once
-        made.append(draft.grow(context, 4, [0.0] * 9, 0.0))
+        by_rule = draft.listener.acceptance.at_once(limits, context)
+        assert (by_rule is not None and draft.grow_at_once(context, by_rule) is not None) == grows_at_once
+        made.append(draft.propose(context, TreeLimits(4, [0.0] * 9, least_sum=0.0)))
     if selection.accept == "coupled":
         assert (made[0].tokens, made[0].parents) == (made[1].tokens, made[1].parents)
         np.testing.assert_allclose(made[0].probabilities, made[1].probabilities, rtol=1e-3)

@@ -101,7 +101,7 @@ def test_rejection_keeps_the_distribution_of_penalized_logits(num_nodes: int, ac
     for _ in range(1000):
         text = [0]
         while len(text) < 3:
-            text += target.step(text, 5).tokens
+            text += target.round(text, 5).tokens
         pairs[text[1], text[2]] += 1
     first = distribution(PathRules(PathPenalties(penalties, 1)).row(made[0][0], [0]), sampling)
     second = [

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from plug_ins import PAPERS, plug_in_module
 from tiny_levels import assert_lossless, look_up, paths_of, target_level
 
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
@@ -27,7 +28,7 @@ def trees(draw: st.DrawFn) -> Proposal:
     def continuations(last: int) -> list[tuple[int, float, int]]:
         return [(token, float(table[last, token]), token) for token in range(4)]
 
-    return grow_best_first(4, continuations, most_depth, [0.0] * count)
+    return grow_best_first(4, continuations, TreeLimits(most_depth, [0.0] * count))
 
 
 def surest(proposals: Sequence[Proposal]) -> dict[tuple[int, ...], float]:

@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 from dflash_heads import dflash_config, write_dflash
 from eagle3_heads import eagle3_config, write_eagle3
+from mxconv.drafts.readers.reading_draft import ReadingDraft
 from packages import quantize
 from random_heads import write_heads
 from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
@@ -21,7 +22,6 @@ from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
 
 from mxconv.arrays import F32
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
 from mxconv.errors import ModelError, MxconvError

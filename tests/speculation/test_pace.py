@@ -13,10 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_machine import SimulatedBatch, SimulatedDraft, SimulatedMachine, roofline, texts
 
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace
 from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome
 from mxconv.speculation.passes import JointPass, Load
 from mxconv.speculation.prices import ROW_SHARE, RowPrices
+
+
+def chain(num_tokens: int) -> Choice:
+    return Choice(0, TreeLimits.chain(num_tokens))
+
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy
 SMALL = SimulatedDraft(acceptance=0.6, seconds=0.05, catch_up_seconds=0.01)  # another model
@@ -124,7 +130,7 @@ def test_a_draft_that_makes_a_block_at_once_is_asked_for_long_ones() -> None:
 def test_an_interruption_is_not_believed() -> None:
     machine, pace = SimulatedMachine([SELF]), AdaptivePace(1)
     machine.run(pace, 300)
-    pace.learn(Choice(0, 4), Outcome(4, 4, 5, 100.0, 1.12))
+    pace.learn(chain(4), Outcome(4, 4, 5, 100.0, 1.12))
     before = machine.seconds
     machine.run(pace, 300)
     assert 300 / (machine.seconds - before) > 0.85 * machine.best_rate()
@@ -159,8 +165,8 @@ def test_the_first_rounds_are_plain_and_only_drafts_that_exist_are_asked() -> No
 
 def test_a_fixed_pace_asks_the_next_level_for_its_number() -> None:
     pace = FixedPace(4)
-    pace.learn(Choice(0, 4), Outcome(4, 0, 5, 1.0, 1.0))
-    assert [pace.choose(limit) for limit in (1, 4, 9)] == [Choice(0, 1), Choice(0, 4), Choice(0, 4)]
+    pace.learn(chain(4), Outcome(4, 0, 5, 1.0, 1.0))
+    assert [pace.choose(limit) for limit in (1, 4, 9)] == [chain(1), chain(4), chain(4)]
 
 
 # batches
@@ -253,10 +259,10 @@ def run(pace: AdaptivePace, price: Price, right: float, is_model: bool = False) 
         choice = pace.choose(num_tokens - tokens) if num_tokens > tokens + 1 else PLAIN
         proposed, accepted, depth = 0, 0, choice.num_tokens
         chances: list[float] = []
-        if choice.floors:
-            if choice.floor is not None:
+        if not choice.limits.is_chain:
+            if choice.limits.least_sum is not None:
                 sums = [(right + (1 - right) / 2) ** above for above in range(choice.num_tokens)]
-                depth = max(sum(total >= choice.floor for total in sums), 1)
+                depth = max(sum(total >= choice.limits.least_sum for total in sums), 1)
             chances = grown(right, choice, depth)
             proposed = len(chances)
             depth = int(np.log2(proposed + 1)) if proposed else 0
@@ -281,8 +287,8 @@ def grown(right: float, choice: Choice, most_depth: int) -> list[float]:
     for _ in range(min(most_depth, 5)):
         level = [chance * part for chance in level for part in (right, (1 - right) / 2)]
         chances += level
-    kept = sorted(chances, reverse=True)[: len(choice.floors)]
-    return [chance for chance, floor in zip(kept, choice.floors, strict=False) if chance >= floor]
+    kept = sorted(chances, reverse=True)[: len(choice.limits.floors)]
+    return [chance for chance, floor in zip(kept, choice.limits.floors, strict=False) if chance >= floor]
 
 
 @pytest.mark.parametrize("is_model", [False, True])
@@ -305,7 +311,7 @@ def test_thresholds_that_were_given_stay(sets_floors: bool) -> None:
     pace = AdaptivePace(1, sets_floors, growers={0: True})
     for _ in range(3):
         pace.learn(PLAIN, Outcome(0, 0, 1, 0.0, 1.0))
-    assert (pace.choose(50).floor is not None) == sets_floors
+    assert (pace.choose(50).limits.least_sum is not None) == sets_floors
 
 
 # prices

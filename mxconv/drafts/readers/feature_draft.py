@@ -8,13 +8,13 @@ import numpy as np
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I64
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import MOST_ROWS, GrownTree, Tree, TreeLimits
 from mxconv.kernels.matrix import Matrix
 from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.reader import Reader
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ class FeatureReader(Reader, ABC):
         return made
 
 
-class FeatureDraft(ReadingDraft):
+class FeatureDraft(PassDraft):
     """Drafts by a pass a token, or a depth of a tree; the first evaluates what was accepted since."""
 
     def __init__(self, head: FeatureReader, listener: Listener) -> None:
-        super().__init__(head.reads, listener)
+        super().__init__(listener)
+        listener.session.states.want(head.reads)
         self._head = head
         self._knows_any = head.knows_any(listener.vocab_size)
         self._cache = head.new_cache()

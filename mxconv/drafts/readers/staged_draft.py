@@ -5,17 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.tree import Tree
 from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.stages import StagedReader, StageRows
 
 
-class StagedDraft(ReadingDraft):
+class StagedDraft(PassDraft):
     """Proposes at most as many tokens as the reader has stages."""
 
     def __init__(self, reader: StagedReader, listener: Listener) -> None:
-        super().__init__(reader.reads, listener)
+        super().__init__(listener)
+        listener.session.states.want(reader.reads)
         self._reader = reader
         self._stage = 0
         self._states: F32 = np.empty((0, 0), np.float32)  # after the context; then, a row each

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,8 +32,9 @@ from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.pace import Choice, Outcome
+from mxconv.speculation.pace import PLAIN, Outcome
 from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.round import MOST_NODES
 from mxconv.speculation.statistics import LevelStatistics
 
 if TYPE_CHECKING:
@@ -78,21 +78,19 @@ class DraftChain:
         # drafts propose their most likely tokens, also where the target samples
         self._target = chain.link(statistics, GreedyAcceptance())
         self.statistics = statistics[1:]
-        self._choice, self._begin, self._end = Choice(0, 0), 0.0, 0.0
+        self._choice, self._begin, self._end = PLAIN, 0.0, 0.0
         self._probabilities: list[float] = []
 
     def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens that may follow; fewer, or none, where confidence is low."""
         target = self._target
         self._begin = time.perf_counter()
-        self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else Choice(0, 0)
+        self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else PLAIN
         tokens: list[int] = []
         self._probabilities = []
         if self._choice.num_tokens:
-            proposal = target.drafts[self._choice.draft].propose(context, self._choice.num_tokens, self._choice.floor)
-            wanted = proposal.tokens[: self._choice.num_tokens]
-            tokens = list(takewhile(lambda token: 0 <= token < target.vocab_size, wanted))
-            self._probabilities = proposal.probabilities[: len(tokens)]
+            proposal = target.propose(context, self._choice, MOST_NODES)
+            tokens, self._probabilities = proposal.tokens, proposal.probabilities
         self._end = time.perf_counter()
         return tokens
 
