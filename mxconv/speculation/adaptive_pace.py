@@ -16,7 +16,7 @@ they learn, and each is charged its part of the passes of all: under load rows a
 
 import copy
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -24,6 +24,7 @@ from math import inf
 from typing import Self
 
 from mxconv.engine.tree import TreeLimits
+from mxconv.speculation.loaded_level import USUAL_SHARE
 from mxconv.speculation.pace import PLAIN, Choice, Outcome
 from mxconv.speculation.passes import ALONE, Load
 from mxconv.speculation.prices import ROW_SHARE, RowPrices
@@ -35,7 +36,6 @@ SHARE_OF_REST = 0.02  # what reading a prompt for a draft may cost, of the token
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
 RESTING = Choice(0, TreeLimits.chain(0))  # plain decoding, of which nothing is learned
-USUAL_SHARE = 0.35  # of a plain pass: the price of a draft token until it was measured, that of a 4-bit copy
 FIRST_NODES, FEW_MISSED = 7, 8  # nodes of a first tree; tokens that a draft can miss and be as fast as ever
 
 
@@ -66,11 +66,13 @@ class Prices:
 class DraftEstimate:
     """What is known of a draft."""
 
-    share: float  # the expected price of a token (of a model's tree a depth, of a look-up's a node), in plain passes
-    reads: float  # the expected price of reading a token that it has missed, in those of the level; 0 if it need not
-    grows: bool  # it is asked for trees
-    by_depth: bool  # it is a model, which evaluates a depth of its tree in a pass
-    at_once: bool  # one pass makes the whole proposal, which is its unit
+    share: float = (
+        USUAL_SHARE  # expected of a token (of a model's tree a depth, of a look-up's a node), in plain passes
+    )
+    reads: float = 0.0  # the expected price of reading a token that it has missed, in those of the level
+    grows: bool = False  # it makes trees
+    by_depth: bool = True  # it is a model, which evaluates a depth of its tree in a pass
+    at_once: bool = False  # one pass makes the whole proposal, which is its unit
     unit: RowPrices = field(default_factory=RowPrices)  # seconds of all texts that share it, by their number
     starts: Chance = field(default_factory=lambda: Chance(1.0, weight=2.0))  # it proposes something
     goes_on: Chance = field(default_factory=lambda: Chance(0.8, weight=2.0))  # it proposes a further token
@@ -146,34 +148,18 @@ class AdaptivePace:
     """Chooses by what has paid.
 
     Args:
-        num_drafts: the number of drafts to choose from.
+        drafts: to choose from.
         sets_floors: whether to tell drafts when to stop, instead of their own confidence thresholds.
-        growers: the drafts that grow trees, and whether each is a model.
-        reads: the expected price of a pass of models among the drafts, in passes of the level; 0 with a shared cache.
-        most_nodes: the most nodes of a tree; 0 means chains alone.
-        at_once: the drafts that make a whole proposal in one pass.
+        most_nodes: the most nodes of a tree.
     """
 
-    def __init__(
-        self,
-        num_drafts: int,
-        sets_floors: bool = True,
-        growers: Mapping[int, bool] | None = None,
-        reads: Mapping[int, float] | None = None,
-        most_nodes: int = MOST_NODES,
-        at_once: Collection[int] = (),
-    ) -> None:
-        grown = growers if growers and most_nodes else {}
-        self.drafts: list[DraftEstimate] = []
-        for draft in range(num_drafts):
-            share, by_depth = (reads or {}).get(draft), (growers or {}).get(draft, True)
-            expected = (share or USUAL_SHARE) if by_depth else 0.0
-            self.drafts.append(DraftEstimate(expected, share or 0.0, draft in grown, by_depth, draft in at_once))
+    def __init__(self, drafts: Sequence[DraftEstimate], sets_floors: bool = True, most_nodes: int = MOST_NODES) -> None:
+        self.drafts = list(drafts)
         self._sets_floors, self._most_nodes = sets_floors, most_nodes
         self._prices, self._credit, self._last_pass = RowPrices(), FIRST_CREDIT, 0  # the last two are the root's
         self._root = self  # the pace that this one was copied from, for a text
         self._prompt_token = RunningMean()  # seconds of the level's own
-        self._rest, self._rests_at, self._missed = 0, ALONE, [0] * num_drafts  # tokens that each draft has not read
+        self._rest, self._rests_at, self._missed = 0, ALONE, [0] * len(drafts)  # tokens that each draft has not read
 
     def of_text(self) -> Self:
         """A pace for one of several texts that share what they learn."""

@@ -100,6 +100,10 @@ class Passes:
         """The time of the text by now."""
         return Meter(time.perf_counter())
 
+    def seconds(self) -> float:
+        """The time of the text by now, as its levels' statistics count it."""
+        return self.meter().seconds
+
     def load(self, decoder: Decoder) -> Load:
         """What a model's next passes carry."""
         return ALONE

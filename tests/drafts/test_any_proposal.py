@@ -18,10 +18,8 @@ from tiny_levels import (
 )
 
 from mxconv.engine.tree import TreeLimits
-from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.round import Level
 from mxconv.speculation.statistics import LevelStatistics
@@ -51,14 +49,6 @@ class WithDraft(Hierarchy):
 
     def __init__(self, target: LoadedLevel, draft: Fake, num_draft_tokens: int) -> None:
         super().__init__([target, look_up("prompt-lookup")], [num_draft_tokens])
-        self._chain = ChainTo(draft, self.levels, [FixedPace(num_draft_tokens)], [0.0])
-
-
-class ChainTo(Chain):
-    """A chain whose last level is one that was made elsewhere."""
-
-    def __init__(self, draft: Fake, *arguments: Any) -> None:
-        super().__init__(*arguments)
         self.draft = draft
 
     def link(self, statistics: Sequence[LevelStatistics], *arguments: Any) -> Level:

@@ -28,7 +28,6 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.chain import Chain
 from mxconv.speculation.guesses import SHARPNESS, Guesses, Sharpness
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
@@ -203,14 +202,14 @@ def test_a_tree_fills_a_pass_and_no_more() -> None:
 NUM_TEXTS = 500
 
 
-def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[float], unknown: Sequence[int]) -> float:
+def tail_of_trees(rule: RejectionAcceptance, num_levels: int, num_nodes: int, unknown: Sequence[int]) -> float:
     """The chi-square tail of the first two tokens of many texts whose drafts are trees, of all tokens but `unknown`."""
     made = tables((5,) * num_levels)
     for table in made[1:]:
         table[:, list(unknown)] = -np.inf
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
-    chain = Chain(levels, [FixedPace(3, len(floors))] * (num_levels - 1), [0.0] * (num_levels - 1))
-    target = chain.link([LevelStatistics(level.name) for level in levels], rule)
+    hierarchy = Hierarchy(levels, [3], [0.0], num_nodes)
+    target = hierarchy.link(hierarchy.begin().trace.statistics, rule)
     pairs = np.zeros((5, 5))
     for _ in range(NUM_TEXTS):
         text = [0]
@@ -235,7 +234,7 @@ def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[f
 def test_trees_that_models_draw_keep_the_targets_distribution(
     num_levels: int, num_nodes: int, sampling: Sampling, unknown: tuple[int, ...], rule: type[RejectionAcceptance]
 ) -> None:
-    tail = tail_of_trees(rule(sampling, 5), num_levels, [0.0] * num_nodes, unknown)
+    tail = tail_of_trees(rule(sampling, 5), num_levels, num_nodes, unknown)
     assert tail > FALSE_ALARM
 
 
@@ -255,4 +254,4 @@ class KeepsLikelyDraws(RejectionAcceptance):
 
 
 def test_a_tree_that_keeps_nodes_for_what_was_drawn_is_found_out() -> None:
-    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, [0.0] * 8, ()) < FALSE_ALARM
+    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, 8, ()) < FALSE_ALARM

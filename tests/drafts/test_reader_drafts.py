@@ -11,7 +11,6 @@ import pytest
 import safetensors.numpy
 from dflash_heads import dflash_config, write_dflash
 from eagle3_heads import eagle3_config, write_eagle3
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from packages import quantize
 from random_heads import write_heads
 from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
@@ -26,6 +25,7 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
 from mxconv.errors import ModelError, MxconvError
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import Selection
@@ -151,7 +151,7 @@ def test_it_reads_the_states_of_a_plain_pass(
     read = KeptStates.read
 
     def noting(asked: Callable[..., Proposal]) -> Callable[..., Proposal]:
-        def note_context(self: ReadingDraft, context: Sequence[int], *others: Any) -> Proposal:
+        def note_context(self: PassDraft, context: Sequence[int], *others: Any) -> Proposal:
             contexts.append(list(context))
             return asked(self, context, *others)
 
@@ -161,8 +161,7 @@ def test_it_reads_the_states_of_a_plain_pass(
         seen.append((contexts[-1], reads, start, read(self, reads, start, stop).copy()))
         return seen[-1][-1]
 
-    for name in ("propose", "grow"):
-        monkeypatch.setattr(ReadingDraft, name, noting(getattr(ReadingDraft, name)))
+    monkeypatch.setattr(PassDraft, "propose", noting(PassDraft.propose))
     monkeypatch.setattr(KeptStates, "read", note_states)
     with LoadedPackage(folder / "spire-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:
         check_all(loaded.levels, [3], tree, SELECTIONS["greedy"])

@@ -18,15 +18,12 @@ from mxconv.arrays import F32, F64
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import RejectionAcceptance, Verdict
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.chain import Chain
 from mxconv.speculation.guesses import Guesses
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.model_draft import ModelDraft
-from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.round import Level
 from mxconv.speculation.selection import Accept, Selection
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling, distribution
 
 PROMPT = [3, 1, 4, 1, 5, 9]
@@ -79,9 +76,9 @@ def tails(
     """Many short texts, all from token 0."""
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
     acceptance = rule(sampling, 99)
-    statistics = [LevelStatistics(level.name) for level in levels]
-    chain = Chain(levels, [FixedPace(3), FixedPace(2)][: len(levels) - 1], list(confidence)[: len(levels) - 1])
-    target = chain.link(statistics, acceptance)
+    hierarchy = Hierarchy(levels, [3, 2][: len(levels) - 1], list(confidence)[: len(levels) - 1])
+    statistics = hierarchy.begin().trace.statistics
+    target = hierarchy.link(statistics, acceptance)
     vocab_sizes = [min(len(table) for table in made[: number + 1]) for number in range(len(made))]
     overheard: list[Overheard] = []
     level: Level = target

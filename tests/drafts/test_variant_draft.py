@@ -96,7 +96,7 @@ def test_tokens_and_logits_are_the_targets_own(kind: str, selection: Selection, 
         )
     hierarchy = Hierarchy(levels, [4], [0.0])
     assert_lossless(hierarchy, PROMPT, 40, (), selection)
-    assert hierarchy._chain._variants[1].choice.num_studies > 0
+    assert hierarchy._variants[1].choice.num_studies > 0
     found, _ = speculate(Hierarchy(levels, "auto"), PROMPT, 40, (), selection)
     assert found == by_hand(decoder_of(target), PROMPT, 40, (), selection)
     assert_lossless(Hierarchy([target, self_draft(**SIZES), *levels[1:]], [4]), PROMPT, 30, (), selection)
@@ -119,7 +119,7 @@ def test_a_package_decodes_as_without_them(tmp_path: Path, codec: str, kernel: s
                 assert found == plain
                 assert first.num_proposed > 0
                 assert drafts == [exits] or first.num_accepted > 0  # three layers have no early exit
-                assert next(iter(hierarchy._chain._variants.values())).choice.num_studies > 0
+                assert next(iter(hierarchy._variants.values())).choice.num_studies > 0
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def with_idle(idle: str) -> LoadedLevel:
 def test_a_draft_comes_to_leave_out_what_the_target_does_without(spec: str, idle: str) -> None:
     target = with_idle(idle)
     hierarchy = Hierarchy([target, level_of(spec, target)])
-    choice = hierarchy._chain._variants[1].choice
+    choice = hierarchy._variants[1].choice
     for number in range(3):
         generation = hierarchy.generate([number, *PROMPT], 150, selection=Selection(Sampling(1.0), seed=1))
     best, wanted = choice.best, Skipped.parse(idle, 6)

@@ -20,15 +20,11 @@ from mxconv.drafts.prompt_lookup import PromptLookup
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import write_ngram_table
 from mxconv.speculation.acceptance import GreedyAcceptance
-from mxconv.speculation.adaptive_pace import AdaptivePace
-from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.model_draft import ModelDraft
-from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.round import Level
 from mxconv.speculation.selection import GREEDY, Accept, Selection
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
@@ -196,10 +192,8 @@ def test_padding_is_never_proposed(loaded: dict[str, LoadedLevel]) -> None:
 
 
 def link(levels: list[LoadedLevel], is_adaptive: bool = False) -> Level:
-    count = len(levels) - 1
-    paces = [AdaptivePace(count - i) if is_adaptive else FixedPace(4) for i in range(count)]
-    chain = Chain(levels, paces, [0.5] * count)
-    return chain.link([LevelStatistics(level.name) for level in levels], GreedyAcceptance())
+    hierarchy = Hierarchy(levels, "auto" if is_adaptive else [4], [0.5])
+    return hierarchy.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
 
 
 def test_a_fixed_pace_has_one_draft_and_an_adaptive_one_all_cheaper_levels() -> None:
@@ -218,7 +212,7 @@ def test_of_several_look_ups_each_is_a_draft_to_choose_from() -> None:
     levels = [target_level(), self_draft(), look_up(STAND), look_up("prompt-lookup", max_ngram=5, min_ngram=4)]
     hierarchy = Hierarchy(levels, "auto")
     assert len(hierarchy.paces) == 2  # of the target and of the 4-bit draft
-    target = hierarchy._chain.link(hierarchy.begin().trace.statistics, SELECTIONS[1].acceptance())
+    target = hierarchy.link(hierarchy.begin().trace.statistics, SELECTIONS[1].acceptance())
     below, stand, lookup = target.drafts
     assert isinstance(below, ModelDraft) and isinstance(lookup, PromptLookup)
     assert list(below.level.drafts) == [stand, lookup]
@@ -252,10 +246,8 @@ def test_caches_are_shared_where_the_record_says_so() -> None:
 
 def test_every_run_has_fresh_caches_and_the_same_table_of_recycled_tokens() -> None:
     levels = [target_level(), noisy_copy(), look_up(RECYCLING, num_candidates=3)]
-    chain = Chain(levels, [FixedPace(4), FixedPace(4)], [0.5, 0.25])
-    first, second = (
-        chain.link([LevelStatistics(level.name) for level in levels], GreedyAcceptance()) for _ in range(2)
-    )
+    hierarchy = Hierarchy(levels, [4], [0.5, 0.25])
+    first, second = (hierarchy.link(hierarchy.begin().trace.statistics, GreedyAcceptance()) for _ in range(2))
     assert first.session is not second.session
     tables = [run.drafts[0].level.drafts[0] for run in (first, second)]  # type: ignore[attr-defined]
     assert tables[0].candidates is tables[1].candidates

@@ -19,7 +19,7 @@ from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import TreeLimits
-from mxconv.speculation import chain as chain_module
+from mxconv.speculation import hierarchy as hierarchy_module
 from mxconv.speculation.acceptance import GreedyAcceptance, Verdict
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
@@ -87,7 +87,7 @@ def check_caches(drafts: list[LoadedLevel], prompt: list[int]) -> None:
     """Rounds by hand, every cache compared with one that its model fills alone."""
     levels = [target_level(), *drafts]
     hierarchy = Hierarchy(levels, [4], [0.1])
-    chain = hierarchy._chain.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
+    chain = hierarchy.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
     every = [chain]
     while every[-1].drafts:
         (below,) = every[-1].drafts
@@ -148,7 +148,7 @@ class LeavesDraftKeys(ModelDraft):
 
 
 def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_module, "Level", AcceptsOneTooMany)
+    monkeypatch.setattr(hierarchy_module, "Level", AcceptsOneTooMany)
     with pytest.raises(AssertionError):
         assert_lossless(Hierarchy([target_level(), self_draft()], [4], [0.0]), PROMPT, 20)
 
@@ -166,6 +166,6 @@ def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.Mon
 
 def test_a_draft_that_leaves_its_keys_in_the_shared_cache_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     check_caches([self_draft()], PROMPT)
-    monkeypatch.setattr(chain_module, "ModelDraft", LeavesDraftKeys)
+    monkeypatch.setattr(hierarchy_module, "ModelDraft", LeavesDraftKeys)
     with pytest.raises(AssertionError):
         check_caches([self_draft()], PROMPT)

@@ -29,13 +29,11 @@ from mxconv.interop.transformers.torch_target import TorchTarget
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.acceptance import GreedyAcceptance
-from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.pace import PLAIN, Outcome
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.round import MOST_NODES
-from mxconv.speculation.statistics import LevelStatistics
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -61,22 +59,22 @@ class DraftLevels:
         tree: int | Literal["auto", "chain"] = "auto",
     ) -> None:
         self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
-        settled = Hierarchy(self._levels, num_draft_tokens, confidence, tree)
-        of_torch, *_ = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces
-        self._chain = Chain(self._levels, [of_torch, *settled.paces[1:]], settled.confidence)
+        self._hierarchy = Hierarchy(self._levels, num_draft_tokens, confidence, tree)
+        self._hierarchy.paces[0] = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces[0]
 
     @contextmanager
     def begin(self, target: TorchTarget) -> Iterator["DraftChain"]:
         """Start drafts with fresh caches for one text; they do not read the target's states."""
-        yield DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
+        yield DraftChain(self._hierarchy)
 
 
 class DraftChain:
     """Drafts for one growing text; `statistics` has the counts of each."""
 
-    def __init__(self, chain: Chain, statistics: list[LevelStatistics]) -> None:
+    def __init__(self, hierarchy: Hierarchy) -> None:
+        statistics = hierarchy.begin().trace.statistics
         # drafts propose their most likely tokens, also where the target samples
-        self._target = chain.link(statistics, GreedyAcceptance())
+        self._target = hierarchy.link(statistics, GreedyAcceptance())
         self.statistics = statistics[1:]
         self._choice, self._begin, self._end = PLAIN, 0.0, 0.0
         self._probabilities: list[float] = []
