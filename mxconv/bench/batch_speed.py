@@ -24,7 +24,7 @@ from mxconv.bench.rates import ReadBandwidth
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
+from mxconv.speculation.selection import Request
 from mxconv.speculation.statistics import Generation
 from mxconv.text.messages import Prompt
 

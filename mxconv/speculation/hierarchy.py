@@ -35,7 +35,7 @@ from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.passes import AT_ONCE, Passes
 from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.round import Decoding, Level
-from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import Generation, LevelStatistics, Trace
 from mxconv.speculation.through_text import ThroughText
@@ -132,8 +132,8 @@ class Hierarchy:
         Raises:
             ModelError: no prompt, or one longer than the target's positions.
         """
-        generation = self.begin()
-        for index, (_, logits) in enumerate(self.stream(prompt, max_new_tokens, stop_tokens, selection, generation)):
+        generation, request = self.begin(), Request(list(prompt), max_new_tokens, stop_tokens, selection)
+        for index, (_, logits) in enumerate(self.stream(request, generation)):
             if on_logits is not None:
                 on_logits(index, logits)
         return generation
@@ -142,14 +142,7 @@ class Hierarchy:
         """An empty generation, for `stream` to fill."""
         return Generation(Trace([LevelStatistics(level.name) for level in self.levels]))
 
-    def stream(
-        self,
-        prompt: Sequence[int],
-        max_new_tokens: int,
-        stop_tokens: Collection[int],
-        selection: Selection,
-        generation: Generation,
-    ) -> Iterator[tuple[int, F32]]:
+    def stream(self, request: Request, generation: Generation) -> Iterator[tuple[int, F32]]:
         """Tokens as they are decided, each with the target's logits that chose it; `generation` grows alongside.
 
         A consumer may stop asking at any token, and an interrupt may come at any moment: what `generation` holds then
@@ -159,29 +152,18 @@ class Hierarchy:
             ModelError: no prompt, one longer than the target's positions, or a bias on a token that the target does
                 not have; at once, not when iterated.
         """
-        self.check(len(prompt), max_new_tokens)
-        selection.penalties.check(self.vocab_size)
-        rule = selection.acceptance(len(prompt))
-        decoding = self.decoding(prompt, len(prompt) + max_new_tokens, stop_tokens, rule, generation)
-        return _tokens(decoding, generation)
+        self.check(request)
+        return _tokens(self.decoding(request, generation, request.acceptance()), generation)
 
     def decoding(
-        self,
-        context: Sequence[int],
-        max_length: int,
-        stop_tokens: Collection[int],
-        acceptance: Acceptance,
-        generation: Generation,
-        passes: Passes = AT_ONCE,
-        uses_drafts: bool = True,
+        self, request: Request, generation: Generation, acceptance: Acceptance, passes: Passes = AT_ONCE
     ) -> Decoding:
-        """A text for a caller who asks for its rounds and keeps its tokens; any number may be under way.
+        """A text for a caller who runs its rounds and keeps their tokens; any number may be under way.
 
-        It continues `context`, all tokens so far, and fills the trace of `generation`; `passes` evaluate its rows.
-        Without drafts the target decodes alone.
+        It goes on after the tokens of `generation` and fills its trace; `passes` evaluate its rows.
         """
-        target = self.link(generation.trace.statistics, acceptance, passes, uses_drafts)
-        return Decoding(target, context, max_length, stop_tokens, generation.trace)
+        target = self.link(generation.trace.statistics, acceptance, passes, request.uses_drafts)
+        return Decoding(target, request, generation)
 
     @property
     def target(self) -> Decoder:
@@ -204,17 +186,20 @@ class Hierarchy:
         readers = [level.reader for level in self.levels if level.reader is not None]
         return [cache for reader in readers if (cache := reader.text_cache()) is not None]
 
-    def check(self, num_tokens: int, max_new_tokens: int) -> None:
-        """Raises ModelError for a prompt of no tokens, or of more than the target's positions, or for no new ones."""
-        if num_tokens == 0:
+    def check(self, request: Request) -> None:
+        """Raises ModelError for a prompt of no tokens, or of more than the target's positions, for no new ones, or for
+        a bias on a token that the target does not have."""
+        if not request.prompt:
             raise ModelError("prompt: 0 tokens; at least one is required. Give a text.")
         limit = self.target.config.max_position_embeddings
-        if num_tokens > limit:
+        if len(request.prompt) > limit:
             raise ModelError(
-                f"prompt: {num_tokens} tokens; the target has {limit} positions (max_position_embeddings). Shorten it."
+                f"prompt: {len(request.prompt)} tokens; the target has {limit} positions (max_position_embeddings). "
+                "Shorten it."
             )
-        if max_new_tokens < 1:
-            raise ModelError(f"max_new_tokens: {max_new_tokens}; at least 1 is required.")
+        if request.max_new_tokens < 1:
+            raise ModelError(f"max_new_tokens: {request.max_new_tokens}; at least 1 is required.")
+        request.selection.penalties.check(self.vocab_size)
 
     def link(
         self,

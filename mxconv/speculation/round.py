@@ -3,7 +3,7 @@
 A level is a model that decodes a text by rounds: the target, or a draft with drafts of its own (`model_draft.py`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -14,8 +14,9 @@ from mxconv.speculation.acceptance import Acceptance, Verdict
 from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
 from mxconv.speculation.passes import Load
 from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.selection import Request
 from mxconv.speculation.session import Session
-from mxconv.speculation.statistics import Ending, LevelStatistics, RoundTree, Step, Trace
+from mxconv.speculation.statistics import Ending, Generation, LevelStatistics, RoundTree, Step
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
 MOST_FORCED = 15  # of these, at most, what a constraint makes certain
@@ -134,17 +135,16 @@ class Level:
 
 
 class Decoding:
-    """Rounds of a target, with its drafts, after a context, until a text has `max_length` tokens or a stop token."""
+    """Rounds of a target, with its drafts, after the tokens of a generation so far, until its request has all."""
 
-    def __init__(
-        self, target: Level, context: Sequence[int], max_length: int, stop_tokens: Collection[int], trace: Trace
-    ) -> None:
+    def __init__(self, target: Level, request: Request, generation: Generation) -> None:
         self.target = target
-        self.context = list(context)
+        self.context = [*request.prompt, *generation.token_ids]
         self.ending: Ending | None = None
+        max_length = len(request.prompt) + request.max_new_tokens
         self._max_length = min(max_length, target.decoder.config.max_position_embeddings + 1)
-        self._stop_tokens = stop_tokens
-        self._trace = trace
+        self._stop_tokens = request.stop_tokens
+        self._trace = generation.trace
 
     @property
     def is_prompt(self) -> bool:

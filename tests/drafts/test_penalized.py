@@ -11,11 +11,10 @@ from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, levels_of, look_up, noi
 
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.path_rules import PathPenalties, PathRules
-from mxconv.speculation.selection import Accept, Selection
+from mxconv.speculation.selection import Accept, Request, Selection
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties
 

@@ -10,7 +10,7 @@ from tiny_levels import assert_consistent, by_hand, decoder_of, look_up, noisy_c
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.proposal import Proposal
-from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.speculation.statistics import Generation, RoundTree, TraceEntry
 from mxconv.text.distribution import Sampling
 
@@ -30,7 +30,7 @@ HIERARCHIES: dict[str, list[LoadedLevel]] = {
 def recorded(hierarchy: Hierarchy, prompt: Sequence[int], selection: Selection) -> Generation:
     generation = hierarchy.begin()
     generation.trace.records_trees = True
-    for _ in hierarchy.stream(prompt, 30, (), selection, generation):
+    for _ in hierarchy.stream(Request(prompt, 30, (), selection), generation):
         pass
     if not hierarchy.adaptive:  # or the target may have asked the second draft
         assert_consistent(generation)
