@@ -25,7 +25,7 @@ from typing import Self
 
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.loaded_level import USUAL_SHARE
-from mxconv.speculation.pace import PLAIN, Choice, Outcome
+from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome
 from mxconv.speculation.passes import ALONE, Load
 from mxconv.speculation.prices import ROW_SHARE, RowPrices
 from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
@@ -35,7 +35,6 @@ SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain ro
 SHARE_OF_REST = 0.02  # what reading a prompt for a draft may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
-RESTING = Choice(0, TreeLimits.chain(0))  # plain decoding, of which nothing is learned
 FIRST_NODES, FEW_MISSED = 7, 8  # nodes of a first tree; tokens that a draft can miss and be as fast as ever
 
 

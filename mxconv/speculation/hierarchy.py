@@ -210,7 +210,7 @@ class Hierarchy:
     ) -> Level:
         """The target, linked with all levels below or with none, with fresh caches for one text."""
         for each in statistics:
-            each.clock = passes.seconds
+            each.clock = passes.clock
         session = _session(passes, self.target)
         drafts: list[Draft] = []  # below the level at hand, the next one first
         for index in reversed(range(1, len(self.levels) if uses_drafts else 1)):

@@ -9,7 +9,7 @@ from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.speculation.stages import StageRows
+from mxconv.speculation.reader import StageRows
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class Meter(NamedTuple):
 class Passes:
     """Evaluates the rows of a text that is decoded alone, as they come; a server has passes that texts share."""
 
+    clock = staticmethod(time.perf_counter)  # seconds of the text by now, as its levels' statistics count them
+
     def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
         """Evaluate rows as `Decoder.forward` does.
 
@@ -99,10 +101,6 @@ class Passes:
     def meter(self) -> Meter:
         """The time of the text by now."""
         return Meter(time.perf_counter())
-
-    def seconds(self) -> float:
-        """The time of the text by now, as its levels' statistics count it."""
-        return self.meter().seconds
 
     def load(self, decoder: Decoder) -> Load:
         """What a model's next passes carry."""

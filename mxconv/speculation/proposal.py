@@ -84,8 +84,6 @@ class Proposal:
 
     def after(self, tokens: list[int]) -> "Proposal":
         """The same below a chain of tokens that are certain."""
-        if not tokens:
-            return self
         count = len(tokens)
         return Proposal(
             [*tokens, *self.tokens],
@@ -104,6 +102,9 @@ class Proposal:
             tokens.append(self.tokens[node])
             node = self.parents[node]
         return tokens[::-1]
+
+
+NOTHING = Proposal([])
 
 
 class Draft(ABC):

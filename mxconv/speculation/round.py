@@ -11,9 +11,9 @@ from mxconv.arrays import F32
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS
 from mxconv.speculation.acceptance import Acceptance, Verdict
-from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
+from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome, Pace
 from mxconv.speculation.passes import Load
-from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.proposal import NOTHING, Draft, Proposal
 from mxconv.speculation.selection import Request
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import Ending, Generation, LevelStatistics, RoundTree, Step
@@ -51,17 +51,18 @@ class Level:
         begin = meter()
         proposal = self.propose([*context, *forced], choice, MOST_NODES - len(forced))
         proposed = meter()
-        whole = proposal.after(forced)
+        whole = proposal.after(forced) if forced else proposal
         missing = self.missing(context)
         with self.statistics.forward():
             logits = self.evaluate(missing, whole)
             verdict = self.judge(context, whole, logits)
-        self.session.keep(len(context), verdict.path)
+        if whole.tokens:
+            self.session.keep(len(context), verdict.path)
         for draft in self.drafts:
             draft.observe(context, whole, logits)
 
         chosen = verdict.tokens[len(forced) :]  # none where what seemed certain was not
-        if self.drafts and chosen:
+        if self.drafts and chosen and choice is not RESTING:
             num_evaluated = len(missing) + len(whole.tokens)
             spent = proposed - begin, meter() - proposed
             self.learn(choice, proposal, chosen, Outcome.of(proposal, len(chosen) - 1, num_evaluated, *spent, load))
@@ -87,7 +88,7 @@ class Level:
     def propose(self, context: Sequence[int], choice: Choice, most_nodes: int) -> Proposal:
         """The proposal of the chosen draft, of tokens that this level has and no constraint rules out."""
         if not choice.num_tokens:
-            return Proposal([])
+            return NOTHING
         limits = choice.limits
         if len(limits.floors) > most_nodes and not limits.is_chain:
             limits = replace(limits, floors=limits.floors[:most_nodes])
@@ -102,7 +103,7 @@ class Level:
     def evaluate(self, missing: Sequence[int], proposal: Proposal) -> F32:
         """The logits after the context and after every proposed token, of one pass over them all."""
         num_rows, tree = len(proposal.tokens) + 1, None
-        if proposal.is_branched:
+        if proposal.tokens and proposal.is_branched:
             if num_before := max(len(missing) + len(proposal.tokens) - MOST_ROWS, 0):  # a tree has no more rows
                 self.session.feed(self.decoder, missing[:num_before], 1)
             missing = missing[num_before:]

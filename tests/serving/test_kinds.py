@@ -35,8 +35,8 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.native_decoder import NativeDecoder
 from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.reader import StagedReader
 from mxconv.speculation.selection import GREEDY, Request, Selection
-from mxconv.speculation.stages import StagedReader
 from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

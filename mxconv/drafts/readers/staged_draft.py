@@ -8,7 +8,7 @@ from mxconv.arrays import F32
 from mxconv.engine.tree import Tree
 from mxconv.speculation.loaded_level import Listener
 from mxconv.speculation.model_draft import PassDraft
-from mxconv.speculation.stages import StagedReader, StageRows
+from mxconv.speculation.reader import StagedReader, StageRows
 
 
 class StagedDraft(PassDraft):
