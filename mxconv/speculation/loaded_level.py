@@ -57,6 +57,7 @@ class LevelKind:
     """A kind of level, as a hierarchy uses it; a kind of draft overrides what differs from these defaults."""
 
     is_look_up = False  # it has no model
+    is_reader = False  # it reads hidden states of another level
     drafts_at_once = False  # one pass makes a whole proposal
 
     def proposer(self, loaded: "LoadedLevel", vocab_size: int, confidence: float) -> Proposer:
