@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mxconv.arrays import F32
-from mxconv.drafts.kind import LookUpKind
+from mxconv.drafts.kind import LookUp, LookUpKind
 from mxconv.drafts.kinds import KINDS
-from mxconv.drafts.look_up import LookUp
 from mxconv.engine.tree import TreeLimits
 from mxconv.package.level_record import LevelBase
 from mxconv.speculation.acceptance import Acceptance

@@ -15,8 +15,7 @@ from typing import Literal, Self
 import numpy as np
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.kind import NUM_CANDIDATES, LookUpKind, Parameter
-from mxconv.drafts.look_up import LookUp
+from mxconv.drafts.kind import NUM_CANDIDATES, LookUp, LookUpKind, Parameter
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelBase, UpTo64
 from mxconv.speculation.acceptance import Acceptance, GreedyAcceptance

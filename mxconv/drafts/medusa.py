@@ -13,7 +13,6 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.medusa_heads import HeadsConfig, MedusaHeads, Shapes
-from mxconv.drafts.readers.staged_draft import StagedDraft
 from mxconv.drafts.speculator import stage_cost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -21,6 +20,7 @@ from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.model_draft import StagedDraft
 from mxconv.speculation.reader import ReaderSizes
 
 

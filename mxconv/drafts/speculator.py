@@ -11,7 +11,6 @@ from mxconv.drafts.kind import Parameter
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
-from mxconv.drafts.readers.staged_draft import StagedDraft
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import MOST_ROWS, TreeLimits
@@ -20,6 +19,7 @@ from mxconv.package.package import Package
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.guesses import SHARPNESS
 from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.model_draft import StagedDraft
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.trees import Evaluate, GrowingTree
 
