@@ -43,7 +43,7 @@ def surest(proposals: Sequence[Proposal]) -> dict[tuple[int, ...], float]:
 @given(st.lists(trees(), max_size=3), st.lists(st.floats(0, 0.5), max_size=12).map(sorted))
 def test_floors_leave_the_likeliest_paths_of_the_union(proposals: list[Proposal], floors: list[float]) -> None:
     look_up(MERGED)
-    found = plug_in_module(MERGED).merge(proposals, floors)
+    found = plug_in_module(MERGED).merge(proposals, TreeLimits(99, floors))
     falling = sorted(surest(proposals).values(), reverse=True)
     enough = [chance >= floor for chance, floor in zip(falling, floors, strict=False)]
     count = next((place for place, is_enough in enumerate(enough) if not is_enough), len(enough))
