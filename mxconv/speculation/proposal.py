@@ -38,16 +38,21 @@ class Proposal:
         """Whether it is more than a chain."""
         return any(parent != node - 1 for node, parent in enumerate(self.parents))
 
+    @cached_property
+    def depths(self) -> list[int]:
+        """The number of nodes above each node."""
+        return Tree(self.parents).depths if self.tokens else []
+
+    @cached_property
+    def widths(self) -> list[int]:
+        """The number of nodes at each depth."""
+        counts = Counter(self.depths)
+        return [counts[depth] for depth in range(len(counts))]
+
     @property
     def depth(self) -> int:
         """Tokens of the longest path."""
         return len(self.widths)
-
-    @property
-    def widths(self) -> list[int]:
-        """The number of nodes at each depth."""
-        counts = Counter(self.rows(1).depths[1:])
-        return [counts[depth] for depth in range(1, len(counts) + 1)]
 
     def rows(self, num_before: int) -> Tree:
         """The rows of a pass over `num_before` tokens of the context, at least one, and the proposal after them."""
@@ -63,8 +68,8 @@ class Proposal:
 
     def within(self, vocab_size: int, most_depth: int) -> "Proposal":
         """The tree without the nodes that are too deep, or whose token or ancestor a vocabulary lacks."""
-        depths = self.rows(1).depths[1:]
-        return self.where([0 <= t < vocab_size and d <= most_depth for t, d in zip(self.tokens, depths, strict=True)])
+        pairs = zip(self.tokens, self.depths, strict=True)
+        return self.where([0 <= token < vocab_size and depth < most_depth for token, depth in pairs])
 
     def where(self, kept: Sequence[bool]) -> "Proposal":
         """The same without nodes that are not kept, and those below them."""

@@ -66,7 +66,7 @@ class Level:
             num_evaluated = len(missing) + len(whole.tokens)
             spent = proposed - begin, meter() - proposed
             self.learn(choice, proposal, chosen, Outcome.of(proposal, len(chosen) - 1, num_evaluated, *spent, load))
-        name = self.drafts[choice.draft].statistics.name if choice.num_tokens and chosen else None
+        name = self.drafts[choice.draft].statistics.name if choice.limits.most_depth and chosen else None
         return self.step(verdict, whole, logits, len(forced), name)
 
     def forced(self, context: Sequence[int], most: int) -> list[int]:
@@ -87,9 +87,9 @@ class Level:
 
     def propose(self, context: Sequence[int], choice: Choice, most_nodes: int) -> Proposal:
         """The proposal of the chosen draft, of tokens that this level has and no constraint rules out."""
-        if not choice.num_tokens:
-            return NOTHING
         limits = choice.limits
+        if not limits.most_depth:
+            return NOTHING
         if len(limits.floors) > most_nodes and not limits.is_chain:
             limits = replace(limits, floors=limits.floors[:most_nodes])
         proposal = self.drafts[choice.draft].propose(context, limits).within(self.vocab_size, limits.most_depth)
@@ -118,9 +118,9 @@ class Level:
 
     def learn(self, choice: Choice, proposal: Proposal, chosen: Sequence[int], outcome: Outcome) -> None:
         """Count the proposal, and let its draft and the pace see what became of it."""
-        if choice.num_tokens:
+        if num_requested := choice.limits.most_depth:
             draft = self.drafts[choice.draft]
-            draft.statistics.count(choice.num_tokens, proposal.depth, outcome.num_accepted, proposal.widths)
+            draft.statistics.count(num_requested, proposal.depth, outcome.num_accepted, proposal.widths)
             draft.learn(choice.limits, proposal, chosen)
         self.pace.learn(choice, outcome)
 
