@@ -31,7 +31,7 @@ class Proposal:
 
     def __post_init__(self) -> None:
         if not self.parents:
-            self.parents.extend(range(-1, len(self.tokens) - 1))
+            object.__setattr__(self, "parents", list(range(-1, len(self.tokens) - 1)))
 
     @cached_property
     def is_branched(self) -> bool:

@@ -34,7 +34,7 @@ def passes(draw: st.DrawFn) -> list[tuple[list[int], Proposal, np.ndarray]]:
     for _ in range(draw(st.integers(1, 4))):
         context = draw(st.lists(TOKENS, min_size=1, max_size=6))
         tokens = draw(st.lists(TOKENS, max_size=6))
-        parents = [draw(st.integers(-1, node - 1)) for node in range(len(tokens))] if draw(st.booleans()) else None
+        parents = [draw(st.integers(-1, node - 1)) for node in range(len(tokens))] if draw(st.booleans()) else []
         rng = np.random.default_rng(draw(st.integers(0, 2**32)))
         logits = rng.standard_normal((len(tokens) + 1, 4)).astype(np.float32)
         found.append((context, Proposal(tokens, parents=parents), logits))
@@ -47,7 +47,7 @@ def means(seen: list[tuple[list[int], Proposal, np.ndarray]], max_ngram: int) ->
     for context, proposal, logits in seen:
         paths = [context]
         for node, token in enumerate(proposal.tokens):
-            parent = node - 1 if proposal.parents is None else proposal.parents[node]
+            parent = proposal.parents[node]
             paths.append([*paths[parent + 1], token])
         for path, row in zip(paths, logits, strict=True):
             powers = np.exp(row.astype(np.float64))
