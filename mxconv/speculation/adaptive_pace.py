@@ -18,7 +18,6 @@ import copy
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import accumulate, pairwise
 from math import inf
 from typing import Self
@@ -27,7 +26,7 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.loaded_level import USUAL_SHARE
 from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome
 from mxconv.speculation.passes import ALONE, Load
-from mxconv.speculation.prices import ROW_SHARE, RowPrices
+from mxconv.speculation.prices import Prices, RowPrices
 from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
 MOST_TOKENS, MOST_NODES = 16, 48  # of a proposal
@@ -36,29 +35,6 @@ SHARE_OF_REST = 0.02  # what reading a prompt for a draft may cost, of the token
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
 FIRST_NODES, FEW_MISSED = 7, 8  # nodes of a first tree; tokens that a draft can miss and be as fast as ever
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Prices of a level's passes for one text under a load, all texts having as many rows as it."""
-
-    of_all: RowPrices
-    load: Load
-
-    def rows(self, number: float) -> float:
-        """Seconds of so many rows. Prompts have to be read in any case: beside them, the first row costs what it costs
-        without them, for that is what its token saves later, and a further one as much as the pass's rows on average.
-        """
-        count, others = self.load.num_texts, self.load.other_rows
-        if not others:
-            return self.of_all.seconds(count * number, ROW_SHARE / count) / count
-        all_rows = count * number + others
-        return Prices(self.of_all, Load(count)).plain + (number - 1) * self.of_all.seconds(all_rows) / all_rows
-
-    @cached_property
-    def plain(self) -> float:
-        """Seconds of one row."""
-        return self.rows(1)
 
 
 @dataclass
@@ -265,7 +241,7 @@ class AdaptivePace:
         if choice.limits.is_chain:
             return choice
         known = self.drafts[choice.draft]
-        each, of_rows = known.each(now), [now.rows(1 + nodes) for nodes in range(len(choice.limits.floors) + 1)]
+        each, of_rows = known.each(now), now.up_to(1 + len(choice.limits.floors))
         prices = [
             (wider - narrower + (0.0 if known.by_depth else each)) * rate for narrower, wider in pairwise(of_rows)
         ]

@@ -105,21 +105,21 @@ class ModelDraft(PassDraft):
     def grow(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         """In a cache that they share, what a draft writes is not the target's: afterwards it is as it was."""
         level, rules = self.level, self.level.acceptance.rules
-        is_masked = limits.is_chain and rules is not None and rules.mask is not None  # rounds skip what is certain
+        is_masked = rules is not None and rules.mask is not None and limits.is_chain  # rounds skip what is certain
         with level.session.borrow(context) if self.level.shares_session else nullcontext():
             if is_masked or not level.is_alone(limits.most_depth):
                 return with_runners_up(self._chosen(context, limits), len(context), level.acceptance, limits)
             return super().grow(context, limits)
 
     def begin(self, context: Sequence[int]) -> F32:
-        return self._pass(self.level.missing(context))
+        return self._pass(self._missing(context))
 
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
         return self._pass(tokens, tree)
 
     def grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> GrownTree | None:
         level, statistics = self.level, self.statistics
-        begin, missing = statistics.clock(), self.level.missing(context)
+        begin, missing = statistics.clock(), self._missing(context)
         grown = level.session.grow(level.decoder, missing, level.vocab_size, limits, self.level.shares_session)
         if grown is not None:
             statistics.seconds += statistics.clock() - begin
@@ -141,6 +141,10 @@ class ModelDraft(PassDraft):
                 chosen_by = logits if rules is None else rules.row(logits, context, tokens)
                 tokens.append(token)
                 yield token, chosen_by
+
+    def _missing(self, context: Sequence[int]) -> list[int]:
+        """The tokens of a context that are not in the cache, which is cut to the others."""
+        return self.level.session.align(context, is_sole=not self.level.shares_session)
 
     def _pass(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
         """Logits of a tree's new rows, or without one of the last token alone."""

@@ -41,7 +41,10 @@ class Proposal:
     @cached_property
     def depths(self) -> list[int]:
         """The number of nodes above each node."""
-        return Tree(self.parents).depths if self.tokens else []
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
 
     @cached_property
     def widths(self) -> list[int]:

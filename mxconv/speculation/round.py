@@ -52,7 +52,7 @@ class Level:
         proposal = self.propose([*context, *forced], choice, MOST_NODES - len(forced))
         proposed = meter()
         whole = proposal.after(forced) if forced else proposal
-        missing = self.missing(context)
+        missing = self.session.align(context, is_sole=not self.shares_session)
         with self.statistics.forward():
             logits = self.evaluate(missing, whole)
             verdict = self.judge(context, whole, logits)
@@ -95,10 +95,6 @@ class Level:
         proposal = self.drafts[choice.draft].propose(context, limits).within(self.vocab_size, limits.most_depth)
         rules = self.acceptance.rules
         return proposal if rules is None else rules.allowed(context, proposal)
-
-    def missing(self, context: Sequence[int]) -> list[int]:
-        """The tokens of a context that are not in the cache, which is cut to the others."""
-        return self.session.align(context, is_sole=not self.shares_session)
 
     def evaluate(self, missing: Sequence[int], proposal: Proposal) -> F32:
         """The logits after the context and after every proposed token, of one pass over them all."""

@@ -219,9 +219,12 @@ def of_grown(grown: GrownTree, limits: TreeLimits) -> tuple[Proposal, list[int]]
         grown.own_chances,
         grown.chances,
     )
-    row_of = {-1: -1} | {node: row for row, node in enumerate(grown.rows)}
-    parents = [row_of[tree.parents[node]] for node in grown.rows]
-    return tree.proposal(), Tree(parents).path(grown.first_of_last) if parents else []
+    row_of, path = {node: row for row, node in enumerate(grown.rows)}, list[int]()
+    node = grown.rows[grown.first_of_last] if grown.rows else -1
+    while node >= 0:
+        path.append(row_of[node])
+        node = tree.parents[node]
+    return tree.proposal(), path[::-1]
 
 
 def with_runners_up(chosen: Iterable[tuple[int, F32]], position: int, rule: Acceptance, limits: TreeLimits) -> Proposal:
