@@ -57,8 +57,7 @@ class Ngram(LookUpKind):
         return LoadedLevel(record, None, above, table, kind=self)
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
-        table = loaded.table
-        assert table is not None, "of a level that was loaded"
+        table: NgramTable = loaded.table
         return lambda statistics, _: NgramDraft(statistics, table, confidence)
 
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
-from mxconv.package.ngram_table import NgramTable
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.proposal import Draft
@@ -86,7 +85,7 @@ class LoadedLevel:
     record: LevelRecord
     decoder: Decoder | None  # None for look-ups and readers
     tokenizer: Tokenizer | None = None  # the very object of another level, or one of its own
-    table: NgramTable | None = None
+    table: Any = None  # of a look-up that has one, as its kind reads it
     folder: Path | None = None  # of a model that is not the package's own; the file of a 2-bit draft
     reader: Reader | None = None
     kind: LevelKind = MODEL
