@@ -234,7 +234,7 @@ def strategies_of(
     found = {GREEDY: Hierarchy([target])}
     for draft in drafts:
         found[draft.name] = Hierarchy([target, draft])
-        if tree != "chain" and draft.speaks_as(target):
+        if tree != "chain" and draft.shares_tokens(target):
             found[f"{draft.name} (trees)"] = Hierarchy([target, draft], tree_lengths, tree=tree)
         if fp32 and draft.record.kind == "self-draft":
             found[f"{draft.name} (fp32)"] = Hierarchy([fp32[0], four_bit_level(fp32)])

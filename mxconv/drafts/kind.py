@@ -147,7 +147,7 @@ class DraftKind(LevelKind):
     subject: str = ""  # what must follow the colon, in capitals as messages name it
     parameters: tuple[Parameter, ...] = ()  # beside the common ones
     record_type: type[LevelRecord] = PlainRecord
-    speaks_as_target = True  # its tokens are the target's, whatever model is above it
+    has_target_tokens = True  # its tokens are the target's, whatever model is above it
 
     def check(self, spec: DraftSpec) -> None:
         """Raises ValueError where parts of a SPEC contradict each other."""
@@ -238,7 +238,7 @@ class LookUpKind(DraftKind):
     """A kind without a model."""
 
     is_look_up = True
-    speaks_as_target = False
+    has_target_tokens = False
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         return LoadedLevel(record, None, speaker(run), kind=self)

@@ -144,7 +144,7 @@ class LoadedPackage:
     def _load(self, record: LevelRecord, place: Path | None) -> None:
         """Load one level below the others; `place` is its folder or file."""
         kind = kind_of(record)
-        if kind.speaks_as_target:
+        if kind.has_target_tokens:
             self.vocabulary = self.target_vocabulary
         self.levels.append(kind.load(record, place, self))
 

@@ -18,7 +18,7 @@ from mxconv.package.level_record import LevelRecord, SpeculatorRecord
 from mxconv.package.package import Package
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.guesses import SHARPNESS
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.model_draft import StagedDraft
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.trees import Evaluate, GrowingTree
@@ -73,13 +73,13 @@ class SpeculatorDraft(StagedDraft):
     `num_candidates` are paths of the candidate tree that the paper describes; None grows what is worth its rows.
     """
 
-    def __init__(self, speculator: MlpSpeculator, listener: Listener, num_candidates: int | None = None) -> None:
-        super().__init__(speculator, listener)
+    def __init__(self, speculator: MlpSpeculator, inputs: DraftInputs, num_candidates: int | None = None) -> None:
+        super().__init__(speculator, inputs)
         self._top_k = speculator.config.top_k_tokens_per_head
         self._num_candidates = num_candidates
 
     def by_passes(self, context: Sequence[int], limits: TreeLimits) -> tuple[Proposal, list[int]]:
-        rule = self.listener.acceptance
+        rule = self.inputs.acceptance
         if limits.is_chain or not self._num_candidates or rule.draws_what_is_left:
             return super().by_passes(context, limits)
         first, evaluate = self.passes(context)
@@ -121,8 +121,8 @@ class SpeculatorKind(ReaderKind):
         num_passes = 1 if config.tie_weights else config.n_predict
         return stage_cost(place, record, target, (config.inner_dim, config.vocab_size), num_passes, "speculator")
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> SpeculatorDraft:
-        return SpeculatorDraft(reader, listener, record.num_candidates)
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> SpeculatorDraft:
+        return SpeculatorDraft(reader, inputs, record.num_candidates)
 
 
 SPECULATOR = SpeculatorKind()

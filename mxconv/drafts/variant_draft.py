@@ -257,7 +257,7 @@ class VariantDraft(Draft):
         if self._variants.budget.allows and (text := Rehearsal.of(self._level.session, context, self._first_written)):
             self._study(text)
         level = replace(self._level, decoder=self._variants.decoder(self._variants.choice.best))
-        return ModelDraft(level, self._draft.listener.confidence, self._draft.listener.sharpness)
+        return ModelDraft(level, self._draft.inputs.confidence, self._draft.inputs.sharpness)
 
     def _now(self) -> float:
         """Seconds of the text's own clock."""

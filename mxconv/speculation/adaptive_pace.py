@@ -9,8 +9,8 @@ takes the best. Three rules bound what learning costs:
 - A draft that is not the best is tried again when `SHARE` of the time since covers its loss, later after each defeat.
 - The first round of a draft says nothing about prices, since weights and code may come from disk.
 
-A tree ends where a further node is not worth its price at the best rate: a draft is told how improbable the path of a
-node (`floors`), and the nodes of a depth together (`floor`), may become. Texts that are decoded side by side share what
+A tree ends where a further node is not worth its price at the best rate: its limits are how improbable the path of a
+node, and the nodes of a depth together, may become. Texts that are decoded side by side share what
 they learn, and each is charged its part of the passes of all: under load rows are dear, and fewer of them pay.
 """
 
@@ -56,8 +56,8 @@ class DraftEstimate:
     depth: RunningMean = field(default_factory=lambda: RunningMean(4.0, 1.0))
     accepted: RunningMean = field(default_factory=lambda: RunningMean(1.0, 1.0))
     promised: RunningMean = field(default_factory=lambda: RunningMean(1.25, 1.0))  # accepted, by its probabilities
-    num_rounds: int = 0  # in which it was asked
-    num_idle: int = 0  # rounds of all texts since it was asked, or chosen for a trial
+    num_rounds: int = 0  # in which it was queried
+    num_idle: int = 0  # rounds of all texts since it was queried, or chosen for a trial
     patience: float = 1.0
 
     @property
@@ -85,8 +85,8 @@ class DraftEstimate:
             mean.fade(self.num_idle)
         self.num_idle = 0
 
-    def learn(self, asked: int, outcome: Outcome, drafting: float) -> None:
-        """Learn from a round in which it was asked; `drafting` are its seconds without reading."""
+    def learn(self, requested: int, outcome: Outcome, drafting: float) -> None:
+        """Learn from a round in which it was queried; `drafting` are its seconds without reading."""
         self.num_idle += 1
         self.fade()
         proposed, accepted = outcome.num_proposed, outcome.num_accepted
@@ -97,7 +97,7 @@ class DraftEstimate:
             self.promised.add(sum(outcome.probabilities))
         elif proposed:
             self.right.add(accepted, min(accepted + 1, proposed))
-            self.goes_on.add(proposed - 1, min(proposed, asked - 1))
+            self.goes_on.add(proposed - 1, min(proposed, requested - 1))
         self.starts.add(float(proposed > 0))
         if self.num_rounds:
             self.unit.add(round(outcome.draft_sharers, 3), drafting / self.units(outcome) * outcome.draft_sharers)
@@ -124,7 +124,7 @@ class AdaptivePace:
 
     Args:
         drafts: to choose from.
-        sets_floors: whether to tell drafts when to stop, instead of their own confidence thresholds.
+        sets_floors: whether to give drafts a floor, instead of their own confidence thresholds.
         most_nodes: the most nodes of a tree.
     """
 
@@ -180,7 +180,7 @@ class AdaptivePace:
         return True
 
     def _wait(self, draft: DraftEstimate, option: Option, best: Option, limit: int, now: Prices) -> float:
-        """The rounds until a draft is tried that is not the best, or was never asked; at most 0 if it is now."""
+        """The rounds until a draft is tried that is not the best, or was never queried; at most 0 if it is now."""
         count = now.load.num_texts
         if not draft.num_rounds and option.reading <= (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * count:
             return float(draft.num_idle == 0) if not option.reading or option.rate > best.rate else inf
@@ -188,7 +188,7 @@ class AdaptivePace:
         return loss / (now.plain * SHARE) - draft.num_idle
 
     def _option(self, draft: int, limit: int, now: Prices) -> Option | None:
-        """The best that can be asked of a draft within the account; None where there is nothing."""
+        """The best that can be requested of a draft within the account; None where there is nothing."""
         make, reading = self._tree if self.drafts[draft].grows else self._chain, self._reading(draft)
         option = make(draft, min(limit, MOST_TOKENS), now)
         if option is None or not reading:
@@ -201,17 +201,17 @@ class AdaptivePace:
         return missed * self.drafts[draft].reads * self._prompt_token.value if missed > FEW_MISSED else 0.0
 
     def _chain(self, draft: int, most: int, now: Prices) -> Option | None:
-        """The length with the best rate; one token of a draft that was never asked."""
+        """The length with the best rate; one token of a draft that was never queried."""
         known, best = self.drafts[draft], None
         proposed, accepted = 0.0, 0.0
         reached = right = known.starts.value
-        for asked in range(1, most + 1 if known.num_rounds else 2):
+        for requested in range(1, most + 1 if known.num_rounds else 2):
             right *= known.right.value
             proposed, accepted = proposed + reached, accepted + right
             reached, right = reached * known.goes_on.value, right * known.goes_on.value
-            risk = known.drafting(asked, now) + now.rows(1 + asked) - now.plain
+            risk = known.drafting(requested, now) + now.rows(1 + requested) - now.plain
             seconds = known.drafting(max(proposed, 1.0), now) + now.rows(1 + proposed)
-            option = Option(Choice(draft, TreeLimits.chain(asked)), 1 + accepted, seconds, risk)
+            option = Option(Choice(draft, TreeLimits.chain(requested)), 1 + accepted, seconds, risk)
             if risk > self._root._credit * now.plain or (best and option.rate < CLEARLY * best.rate):
                 break
             best = option if best is None or option.rate > best.rate else best
@@ -271,7 +271,7 @@ class AdaptivePace:
             if choice.num_tokens and draft == choice.draft:
                 usual, level = known.units(outcome) * known.each(now), now.rows(1 + outcome.num_proposed)
                 drafting = min(outcome.draft_seconds, usual) if self._reading(draft) else outcome.draft_seconds
-                # where the level was slower than expected, so was its draft; what took far too long was interrupted
+                # where the level was slower than expected, so was its draft; what needed far too long was interrupted
                 slower = outcome.level_seconds / level if joint is None and not is_prompt else 1.0
                 seconds = level + min(drafting / slower, usual if is_first else MOST_UNUSUAL * usual + now.plain / 2)
                 rounds += 1 + outcome.num_accepted - seconds / now.plain

@@ -26,13 +26,13 @@ from mxconv.speculation.loaded_level import (
     DEFAULT_CONFIDENCE,
     DEFAULT_NUM_DRAFT_TOKENS,
     USUAL_SHARE,
-    Listener,
+    DraftInputs,
     LoadedLevel,
     check_order,
 )
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace, Pace
-from mxconv.speculation.passes import AT_ONCE, Passes
+from mxconv.speculation.passes import OWN_PASSES, Passes
 from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.round import Decoding, Level
 from mxconv.speculation.selection import GREEDY, Request, Selection
@@ -43,7 +43,7 @@ from mxconv.speculation.through_text import ThroughText
 Number = TypeVar("Number", int, float)
 
 
-class Silent(Draft):
+class NullDraft(Draft):
     """A draft that proposes nothing, with the statistics of the level that it represents."""
 
     def __init__(self, statistics: LevelStatistics) -> None:
@@ -101,7 +101,7 @@ class Hierarchy:
             for index in range(min(num_models, len(records)))
         ]
         self._proposers = {
-            index: each.kind.proposer(each, self._speaker(index).vocab_size, self.confidence[index - 1])
+            index: each.kind.proposer(each, self._model_above(index).vocab_size, self.confidence[index - 1])
             for index, each in enumerate(self.levels)
             if each.kind.is_look_up
         }
@@ -156,7 +156,7 @@ class Hierarchy:
         return _tokens(self.decoding(request, generation, request.acceptance()), generation)
 
     def decoding(
-        self, request: Request, generation: Generation, acceptance: Acceptance, passes: Passes = AT_ONCE
+        self, request: Request, generation: Generation, acceptance: Acceptance, passes: Passes = OWN_PASSES
     ) -> Decoding:
         """A text for a caller who runs its rounds and keeps their tokens; any number may be under way.
 
@@ -205,7 +205,7 @@ class Hierarchy:
         self,
         statistics: Sequence[LevelStatistics],
         acceptance: Acceptance,
-        passes: Passes = AT_ONCE,
+        passes: Passes = OWN_PASSES,
         uses_drafts: bool = True,
     ) -> Level:
         """The target, linked with all levels below or with none, with fresh caches for one text."""
@@ -214,7 +214,7 @@ class Hierarchy:
         session = _session(passes, self.target)
         drafts: list[Draft] = []  # below the level at hand, the next one first
         for index in reversed(range(1, len(self.levels) if uses_drafts else 1)):
-            made: Draft = Silent(statistics[index])  # reads hidden states, of which level is not known yet
+            made: Draft = NullDraft(statistics[index])  # reads hidden states, of which level is not known yet
             if proposer := self._proposers.get(index):
                 made = proposer(statistics[index], acceptance)
             elif self.levels[index].decoder is not None:
@@ -233,7 +233,7 @@ class Hierarchy:
         assert loaded.decoder is not None
         shares = index > 0 and loaded.shares_cache
         own = session if shares or index == 0 else _session(session.passes, loaded.decoder)
-        if acceptance.rules is not None and not loaded.speaks_as(self.levels[0]):
+        if acceptance.rules is not None and not loaded.shares_tokens(self.levels[0]):
             acceptance = copy(acceptance)
             acceptance.rules = None  # they are of other tokens
         usable = enumerate(below if self.adaptive else below[:1], index + 1)
@@ -254,24 +254,24 @@ class Hierarchy:
         if loaded.reader is not None and loaded.can_read(level):
             vocab_size = min(self._common_vocab_size(consumer), loaded.reader.sizes.vocab_size)
             confidence, sharpness = self.confidence[index - 1], self._sharpness[index]
-            listener = Listener(session, acceptance, draft.statistics, vocab_size, confidence, sharpness)
-            return loaded.kind.draft(loaded.reader, loaded.record, listener)
-        if level.tokenizer is None or loaded.tokenizer is None or loaded.speaks_as(level):
+            inputs = DraftInputs(session, acceptance, draft.statistics, vocab_size, confidence, sharpness)
+            return loaded.kind.draft(loaded.reader, loaded.record, inputs)
+        if level.tokenizer is None or loaded.tokenizer is None or loaded.shares_tokens(level):
             return draft
-        return ThroughText(draft, level.tokenizer, loaded.tokenizer, self._speaker(index).max_position_embeddings)
+        return ThroughText(draft, level.tokenizer, loaded.tokenizer, self._model_above(index).max_position_embeddings)
 
     def _estimates(self, consumer: int, grows: bool) -> list[DraftEstimate]:
         """What is expected of the drafts of a level before they were measured; trees of those that share its tokens."""
         level, found = self.levels[consumer], []
         for draft in self.levels[consumer + 1 :]:
-            price, is_branched = draft.price_in(level), draft.speaks_as(level)
+            price, is_branched = draft.price_in(level), draft.shares_tokens(level)
             by_depth = not (draft.kind.is_look_up and is_branched)
             share = (price or USUAL_SHARE) if by_depth else 0.0
             at_once = draft.kind.drafts_at_once
             found.append(DraftEstimate(share, price or 0.0, grows and is_branched, by_depth, at_once))
         return found
 
-    def _speaker(self, index: int) -> ModelConfig:
+    def _model_above(self, index: int) -> ModelConfig:
         """The model whose tokens a level's are: itself, or for a look-up the nearest model above."""
         return next(level.decoder.config for level in self.levels[index::-1] if level.decoder is not None)
 

@@ -1,4 +1,4 @@
-"""A level that was loaded, and what a hierarchy asks of its kind: the draft of one text."""
+"""A level that was loaded, and what a hierarchy needs of its kind: the draft of one text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Proposer = Callable[[LevelStatistics, Acceptance], Draft]
 
 
 @dataclass(frozen=True)
-class Listener:
+class DraftInputs:
     """The level that a draft reads and drafts for, and the rules of the run.
 
     Args:
@@ -66,7 +66,7 @@ class LevelKind:
         """
         raise NotImplementedError
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> Draft:
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> Draft:
         """The draft for one text of a level that the network, a reader of this kind, can read."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class LoadedLevel:
         mlps = (layer.mlp for layer in decoder.layers if layer.mlp is not None)
         return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) + sum(mlp.num_weights for mlp in mlps)
 
-    def speaks_as(self, level: "LoadedLevel") -> bool:
+    def shares_tokens(self, level: "LoadedLevel") -> bool:
         """Whether the tokens of both are the same; otherwise proposals go through text, which has no branches."""
         return level.tokenizer is None or self.tokenizer is None or level.tokenizer is self.tokenizer
 
@@ -140,7 +140,7 @@ def check_order(levels: Sequence[LoadedLevel], is_adaptive: bool) -> None:
         if level.decoder is None and below.decoder is not None:
             what, order = "a look-up", "look-ups last"
             if level.reader is not None:
-                what, order = "no model that can be read or asked", "it after the models"
+                what, order = "no model that can be read or queried", "it after the models"
             raise ModelError(
                 f"hierarchy: level {level.name} is {what}, and {below.name} is below it; "
                 f"only a model can use a draft. Put {order}."
@@ -148,13 +148,13 @@ def check_order(levels: Sequence[LoadedLevel], is_adaptive: bool) -> None:
         if level.kind.is_look_up and not is_adaptive:
             raise ModelError(
                 f"hierarchy: level {below.name} is below the look-up {level.name}, and with lengths that are given "
-                "nobody asks it. Leave it out, or use --num-draft-tokens auto."
+                "no level queries it. Leave it out, or use --num-draft-tokens auto."
             )
         if below.reader is not None and not is_adaptive and not below.can_read(level):
             raise ModelError(
                 f"hierarchy: level {below.name} reads hidden states of {below.reader.sizes.hidden_size} numbers of "
-                f"the target's tokens, and {level.name} above it has none; with lengths that are given it asks nobody "
-                "else. Put it after the level that it reads, or use --num-draft-tokens auto."
+                f"the target's tokens, and {level.name} above it has none; with lengths that are given no "
+                "other level queries it. Put it after the level that it reads, or use --num-draft-tokens auto."
             )
     if levels[0].decoder is None:
         raise ModelError(f"hierarchy: {levels[0].name} is no model; the first level must be one. Name the target.")

@@ -14,7 +14,7 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.speculation.guesses import Sharpness
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.reader import StagedReader, StageRows
 from mxconv.speculation.round import MOST_NODES, Level
@@ -24,9 +24,9 @@ from mxconv.speculation.trees import Evaluate, grow_by_passes, of_grown, with_ru
 class PassDraft(Draft):
     """A draft whose passes give the logits after a context, then those after the nodes of a tree, depth by depth."""
 
-    def __init__(self, listener: Listener) -> None:
-        self.statistics = listener.statistics
-        self.listener = listener
+    def __init__(self, inputs: DraftInputs) -> None:
+        self.statistics = inputs.statistics
+        self.inputs = inputs
         self.num_wanted = 0  # tokens of a path of the proposal that begins
 
     @abstractmethod
@@ -50,7 +50,7 @@ class PassDraft(Draft):
 
     def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         """In one call, or pass by pass."""
-        setup = self.listener
+        setup = self.inputs
         limits = limits.of_draft(self.most_tokens(context), setup.confidence, setup.sharpness.value)
         if limits.most_depth < 1 or not limits.floors:
             return Proposal([])
@@ -59,7 +59,7 @@ class PassDraft(Draft):
 
     def grow(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         """The tree within the draft's own limits, of at least one token."""
-        rule = self.listener.acceptance
+        rule = self.inputs.acceptance
         by_rule = rule.at_once(limits, context) if len(limits.floors) <= MOST_NODES else None
         grown = None if by_rule is None else self.grow_at_once(context, by_rule)
         proposal, rows = self.by_passes(context, limits) if grown is None else of_grown(grown, limits)
@@ -69,17 +69,17 @@ class PassDraft(Draft):
     def by_passes(self, context: Sequence[int], limits: TreeLimits) -> tuple[Proposal, list[int]]:
         """The tree, and its rows to keep, of a pass a depth."""
         first, evaluate = self.passes(context)
-        return grow_by_passes(first, len(context), evaluate, self.listener.acceptance, limits)
+        return grow_by_passes(first, len(context), evaluate, self.inputs.acceptance, limits)
 
     def passes(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
         """The first logits and the passes after them, as the rules of the run change them."""
         first: F32 = self.begin(context)[0]
-        rules = self.listener.acceptance.rules
+        rules = self.inputs.acceptance.rules
         return (first, self.evaluate) if rules is None else rules.passes(context, first, self.evaluate)
 
     def learn(self, limits: TreeLimits, proposal: Proposal, tokens: Sequence[int]) -> None:
         if not limits.is_chain:
-            self.listener.sharpness.learn(proposal, tokens)
+            self.inputs.sharpness.learn(proposal, tokens)
 
 
 class ModelDraft(PassDraft):
@@ -87,13 +87,13 @@ class ModelDraft(PassDraft):
 
     Args:
         level: the model, its cache and its drafts.
-        confidence: as `Listener` has it.
+        confidence: as `DraftInputs` has it.
         sharpness: likewise.
     """
 
     def __init__(self, level: Level, confidence: float, sharpness: Sharpness) -> None:
         rule, statistics, size = level.acceptance, level.statistics, level.vocab_size
-        super().__init__(Listener(level.session, rule, statistics, size, confidence, sharpness))
+        super().__init__(DraftInputs(level.session, rule, statistics, size, confidence, sharpness))
         self.level = level
 
     def most_tokens(self, context: Sequence[int]) -> int:
@@ -156,9 +156,9 @@ class ModelDraft(PassDraft):
 class StagedDraft(PassDraft):
     """Proposes at most as many tokens as the reader has stages."""
 
-    def __init__(self, reader: StagedReader, listener: Listener) -> None:
-        super().__init__(listener)
-        listener.session.states.want(reader.reads)
+    def __init__(self, reader: StagedReader, inputs: DraftInputs) -> None:
+        super().__init__(inputs)
+        inputs.session.states.want(reader.reads)
         self._reader = reader
         self._stage = 0
         self._states: F32 = np.empty((0, 0), np.float32)  # after the context; then, a row each
@@ -166,7 +166,7 @@ class StagedDraft(PassDraft):
     def most_tokens(self, context: Sequence[int]) -> int:
         """Its stages; 0 where no state has chosen the last token, or that one has no row."""
         has_row = len(context) > 1 and context[-1] < self._reader.sizes.vocab_size
-        return self._reader.num_stages if has_row and self.listener.session.holds(context) else 0
+        return self._reader.num_stages if has_row and self.inputs.session.holds(context) else 0
 
     def begin(self, context: Sequence[int]) -> F32:
         self._stage = 0
@@ -176,7 +176,7 @@ class StagedDraft(PassDraft):
     def read(self, context: Sequence[int]) -> F32:
         """(1, hidden_size) float32: the state that chose the context's last token."""
         place = len(context) - 2
-        read: F32 = self.listener.session.states.read(self._reader.reads, place, place + 1)[0]
+        read: F32 = self.inputs.session.states.read(self._reader.reads, place, place + 1)[0]
         return read
 
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
@@ -193,6 +193,6 @@ class StagedDraft(PassDraft):
         """The states and logits of the next stage."""
         rows = StageRows(self._reader, self._stage, states, tokens)
         with self.statistics.forward():
-            made, logits = self.listener.session.passes.stage(rows)
+            made, logits = self.inputs.session.passes.stage(rows)
         self._stage += 1
-        return made, logits[:, : self.listener.vocab_size]
+        return made, logits[:, : self.inputs.vocab_size]

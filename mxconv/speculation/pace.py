@@ -1,4 +1,4 @@
-"""How many tokens a level asks of which draft, round by round, and what it learns from every round."""
+"""How many tokens a level requests of which draft, round by round, and what it learns from every round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
     def of(
         cls, proposal: Proposal, num_accepted: int, num_evaluated: int, drafting: Meter, verifying: Meter, load: Load
     ) -> "Outcome":
-        """The result of a round that took some time until the draft had proposed, and some after it."""
+        """The result of a round, with the time until the draft had proposed and the time after it."""
         return cls(
             len(proposal.tokens),
             num_accepted,
@@ -68,7 +68,7 @@ class Pace(Protocol):
     def of_text(self) -> "Pace": ...
     def choose(self, limit: int, load: Load = ALONE) -> Choice: ...
     def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
-        """Whether it would choose plain decoding in so many rounds, which then need not ask it."""
+        """Whether it would choose plain decoding in so many rounds, in which it need not be queried."""
         ...
 
     def learn(self, choice: Choice, outcome: Outcome) -> None: ...

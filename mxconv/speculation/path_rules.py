@@ -1,6 +1,7 @@
 """What is held against tokens along the paths of one text: penalties, then a mask of what a constraint allows.
 
-Every level applies it to its logits, by the tokens before each place, so that drafts propose what their target may say.
+Every level applies it to its logits, by the tokens before each place, so that drafts propose what their target may
+choose.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +27,7 @@ class PathWalk(ABC):
     """Knows the tokens of a path and moves to others: a step costs what two paths differ by.
 
     Args:
-        num_prompt_tokens: how many tokens of each path nobody chose.
+        num_prompt_tokens: how many tokens of each path are the prompt.
     """
 
     def __init__(self, num_prompt_tokens: int) -> None:

@@ -19,8 +19,8 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 class RowPrices:
     """Running means of a pass's seconds by width, with lines between them.
 
-    More rows never cost less: means that say so are replaced by their common mean (isotonic regression), in which a
-    width that was measured seldom counts little.
+    More rows never cost less: means that contradict this are replaced by their common mean (isotonic regression), in
+    which a width that was measured seldom counts little.
     """
 
     means: dict[int, tuple[RunningMean, RunningMean]] = field(default_factory=dict)  # of rows and of seconds

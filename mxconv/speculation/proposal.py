@@ -63,7 +63,7 @@ class Proposal:
 
     @property
     def chances(self) -> list[float]:
-        """The chance of each node's path; empty where the draft tells no probabilities."""
+        """The chance of each node's path; empty where the draft has no probabilities."""
         chances: list[float] = []
         for probability, parent in zip(self.probabilities, self.parents, strict=False):
             chances.append(probability * (1.0 if parent < 0 else chances[parent]))

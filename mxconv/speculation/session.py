@@ -12,7 +12,7 @@ from mxconv.engine.kv_pool import PAGE
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads, States
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
-from mxconv.speculation.passes import AT_ONCE, Passes
+from mxconv.speculation.passes import OWN_PASSES, Passes
 
 
 def common_length(ours: list[int], theirs: Sequence[int]) -> int:
@@ -50,8 +50,8 @@ def borrowed(cache: KVCache, start: int, count: int) -> Iterator[KVCache]:
 FIRST_ROOM = 256  # tokens
 
 
-class KeptStates:
-    """The states that some drafts read, a row a token; empty while nobody reads."""
+class HiddenStates:
+    """The states that some drafts read, a row a token; empty while no draft reads any."""
 
     def __init__(self) -> None:
         self.reads = Reads()
@@ -120,11 +120,11 @@ class Session:
     The target and the drafts that share its cache have one session; a model with a cache of its own has its own.
     """
 
-    def __init__(self, cache: KVCache, passes: Passes = AT_ONCE) -> None:
+    def __init__(self, cache: KVCache, passes: Passes = OWN_PASSES) -> None:
         self.cache = cache
         self.passes = passes
         self.tokens: list[int] = []
-        self.states = KeptStates()
+        self.states = HiddenStates()
         self._num_published = 0  # pages of its text that other texts can begin with
 
     def align(self, context: Sequence[int], is_sole: bool = False) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a run did, per level: the counts of every acceptance rate and speed-up; and running means of what it took."""
+"""What a run did, per level: the counts of every acceptance rate and speed-up; and running means of its times."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,7 +18,7 @@ class RoundTree:
         draft: the name of the level that proposed; None where none was queried.
         tokens: of the proposal's nodes, parents before children.
         parents: each node's parent among them, or -1.
-        probabilities: each node's own; empty where the draft tells none.
+        probabilities: each node's own; empty where the draft has none.
         emitted: the level's own tokens: the accepted ones, and one more.
     """
 
@@ -30,7 +30,7 @@ class RoundTree:
 
     @cached_property
     def path(self) -> list[int]:
-        """The accepted nodes: siblings carry different tokens, so the emitted ones say which."""
+        """The accepted nodes: siblings carry different tokens, so the emitted ones name them."""
         nodes = {pair: node for node, pair in enumerate(zip(self.parents, self.tokens, strict=True))}
         path: list[int] = []
         for token in self.emitted[:-1]:
@@ -57,7 +57,7 @@ class LevelStatistics:
 
     @property
     def totals(self) -> tuple[int, int, int, int, float, int]:
-        """The counts of a trace's entry, in its order: tokens asked, proposed, accepted; forwards, seconds, nodes."""
+        """Counts of a trace's entry, in its order: tokens requested, proposed, accepted; forwards, seconds, nodes."""
         tokens = self.num_asked, self.num_proposed, self.num_accepted
         return *tokens, self.num_forwards, self.seconds, self.num_nodes
 
@@ -198,7 +198,7 @@ class Generation:
 
 
 MEMORY = 0.98  # what is left in a round of the weight of all that was known before
-MOST_UNUSUAL = 3.0  # times as long as usual; what takes longer was interrupted by somebody else
+MOST_UNUSUAL = 3.0  # times as long as usual; what takes longer was interrupted from outside
 FEWEST_CHANCES, MOST_CHANCES = 4.0, 16.0  # samples that stay of a chance near 0 or 1, and of an even one
 
 

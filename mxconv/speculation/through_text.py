@@ -15,7 +15,7 @@ from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.text.text_stream import REPLACEMENT, Transcript
 from mxconv.text.tokenizer import Tokenizer
 
-MAX_DRAFT_TOKENS = 64  # asked of the inner draft at once
+MAX_DRAFT_TOKENS = 64  # requested of the inner draft at a time
 LONGEST_PENDING = 3  # bytes, and so tokens, of a character that is not complete
 LAST_WORD = re.compile(r"\s*\w+\Z")
 WINDOW = 48  # characters of the context that are encoded with what follows
@@ -28,7 +28,7 @@ class Reencoding:
     """Texts as a draft reads them: its own first token in front, no last one, no more than it has positions for.
 
     Only the end of a long text is encoded each time, cut in front of a space. Where a tokenizer would join words over
-    that cut, the tokens differ from those of the whole text; a draft can live with that, and nobody else sees them.
+    that cut, the tokens differ from those of the whole text; no other level sees them.
     Where a text has more than `max_tokens`, its first half is left out.
     """
 
@@ -95,7 +95,7 @@ class ThroughText(Draft):
         self._reencoding = Reencoding(draft_tokenizer, longest)
 
     def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
-        """A chain; none where the draft has nothing to say or no tokens can say it."""
+        """A chain; none where the draft proposes nothing or no tokens have its text."""
         num_tokens = limits.most_depth
         begin = time.perf_counter()
         self._context.align(context)
@@ -106,9 +106,9 @@ class ThroughText(Draft):
         if draft_context and num_tokens > 0:
             self._draft_context.align(draft_context)
             wanted = self._num_draft_tokens(num_tokens, len(context))
-            asked = time.perf_counter()
+            inner_begin = time.perf_counter()
             proposed = self.inner.propose(draft_context, TreeLimits.chain(wanted)).tokens
-            inner_seconds = time.perf_counter() - asked
+            inner_seconds = time.perf_counter() - inner_begin
             tokens = self._in_target_tokens(self._written(proposed), pending, num_tokens)
         self.statistics.seconds += time.perf_counter() - begin - inner_seconds
         return Proposal(tokens)
@@ -135,14 +135,14 @@ class ThroughText(Draft):
         is left out unless it is all there is.
         """
         text, stops = self._draft_context.text, self._draft_tokenizer.eos_token_ids
-        told = list(
+        shown = list(
             takewhile(lambda token: token not in stops and not self._draft_tokenizer.is_silent(token), proposed)
         )
-        self._draft_context.extend(told)
+        self._draft_context.extend(shown)
         if not self._draft_context.text.startswith(text):
             return ""
         written = self._draft_context.text[len(text) :].split(REPLACEMENT)[0]
-        whole_words = LAST_WORD.sub("", written) if len(told) == len(proposed) else ""
+        whole_words = LAST_WORD.sub("", written) if len(shown) == len(proposed) else ""
         return whole_words or written
 
     def _in_target_tokens(self, written: str, pending: list[int], num_tokens: int) -> list[int]:

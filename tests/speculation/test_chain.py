@@ -219,8 +219,8 @@ def test_of_several_look_ups_each_is_a_draft_to_choose_from() -> None:
     assert stand.acceptance is target.acceptance  # type: ignore[attr-defined]
     assert (lookup.max_ngram, lookup.min_ngram) == (5, 4)
     message = (
-        "hierarchy: level prompt-lookup is below the look-up stand, and with lengths that are given nobody asks it. "
-        "Leave it out, or use --num-draft-tokens auto."
+        "hierarchy: level prompt-lookup is below the look-up stand, and with lengths that are given no level queries "
+        "it. Leave it out, or use --num-draft-tokens auto."
     )
     with pytest.raises(ModelError) as caught:
         Hierarchy(levels, [3, 5, 7])
