@@ -25,9 +25,8 @@ from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.kv_pool import PAGE
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import Selection
+from mxconv.speculation.selection import Request, Selection
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
 

@@ -8,23 +8,24 @@ for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
     print(piece, end="", flush=True)
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+from mxconv.arrays import F32
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.kv_pool import KvDtype
-from mxconv.errors import ModelError
+from mxconv.errors import ModelError, MxconvError
 from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package
-from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
-from mxconv.speculation.selection import Accept, Selection
+from mxconv.speculation.selection import Accept, Request
+from mxconv.speculation.statistics import Generation
 from mxconv.text.chat import encode_prompts
 from mxconv.text.constraint import Constraint, ConstraintVocabulary
 from mxconv.text.generation_config import GenerationConfig
@@ -50,42 +51,57 @@ class Options(Asked, total=False):
     stop_strings: Sequence[str]  # texts that end the answer, beside those of generation_config.json
 
 
-def selection_of(model: "TextModel", options: Options, sampling: SamplingInUse) -> Selection:
-    """How tokens are chosen."""
-    selection = sampling.selection(options.get("seed", 0), options.get("accept", "coupled"))
-    constraint = options.get("constraint")
-    return selection if constraint is None else replace(selection, constraint=model.vocabulary.compile(constraint))
-
-
 class Answer:
-    """What a prompt becomes. Iterating decodes it and yields pieces of text; what there is so far is always whole."""
+    """What a prompt becomes: its text and tokens so far, which are always whole.
 
-    def __init__(self, model: "TextModel", prompt: Prompt, options: Options) -> None:
-        self.prompt, self.text = prompt, ""
-        tokenizer, ids = model.loaded.tokenizer, model.encode(prompt)
-        stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
-        self._text_stream = TextStream(tokenizer, stop_strings, ids)
-        self.sampling = model.sampling(options)
-        selection, most = selection_of(model, options, self.sampling), options.get("max_new_tokens", 64)
-        hierarchy = model.hierarchy(options)
-        self.generation: Generation = hierarchy.begin()
-        self._tokens = hierarchy.stream(ids, most, tokenizer.eos_token_ids, selection, self.generation)
+    Iterating over one of `TextModel.stream` decodes it and yields pieces of text; others are given tokens.
+    """
+
+    def __init__(
+        self,
+        prompt: Prompt,
+        generation: Generation,
+        stream: TextStream,
+        tokens: Iterable[tuple[int, F32]] = (),
+        error: MxconvError | None = None,
+    ) -> None:
+        self.prompt, self.generation, self.error = prompt, generation, error
+        self.text = ""
+        self._stream, self._tokens, self._num_taken = stream, tokens, 0
 
     @property
     def token_ids(self) -> list[int]:
         """New ones, those of a stop token or stop string included."""
         return self.generation.token_ids
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended it."""
+        return self._stream.stopped
+
+    def take(self, token: int) -> str:
+        """The text that becomes certain with the next token; what the generation has after a stop string is dropped."""
+        piece = self._stream.feed(token)
+        self.text += piece
+        self._num_taken += 1
+        if self._stream.stopped:
+            del self.generation.token_ids[self._num_taken :]
+            self.generation.ending = "stop"
+        return piece
+
+    def finish(self) -> str:
+        """The rest of the text, after the last token."""
+        piece = self._stream.finish()
+        self.text += piece
+        return piece
+
     def __iter__(self) -> Iterator[str]:
         for token, _ in self._tokens:
-            if piece := self._text_stream.feed(token):
-                self.text += piece
+            if piece := self.take(token):
                 yield piece
-            if self._text_stream.stopped:
-                self.generation.ending = "stop"
+            if self.stopped:
                 return
-        if piece := self._text_stream.finish():
-            self.text += piece
+        if piece := self.finish():
             yield piece
 
 
@@ -126,7 +142,22 @@ class TextModel:
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
         """An answer that is decoded while it is iterated, piece by piece; otherwise as `generate`."""
-        return Answer(self, prompt, options)
+        request, hierarchy = self.request(self.encode(prompt), options), self.hierarchy(options)
+        generation = hierarchy.begin()
+        stream = self.text_stream(request, options)
+        return Answer(prompt, generation, stream, hierarchy.stream(request, generation))
+
+    def request(self, prompt: list[int], options: Options, defaults: Mapping[str, Any] = GREEDY_DEFAULTS) -> Request:
+        """What is to be decoded after the tokens of a prompt; `defaults` as `sampling` takes them."""
+        selection = self.sampling(options, defaults).selection(options.get("seed", 0), options.get("accept", "coupled"))
+        if (constraint := options.get("constraint")) is not None:
+            selection = replace(selection, constraint=self.vocabulary.compile(constraint))
+        return Request(prompt, options.get("max_new_tokens", 64), self.loaded.tokenizer.eos_token_ids, selection)
+
+    def text_stream(self, request: Request, options: Options, shown: Collection[int] = ()) -> TextStream:
+        """From the tokens of an answer to its text, up to a stop string; names of `shown` special tokens are part."""
+        stop_strings = [*self.recommended.stop_strings, *options.get("stop_strings", ())]
+        return TextStream(self.loaded.tokenizer, stop_strings, request.prompt, shown)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of messages as the model's chat template puts them."""

@@ -8,10 +8,10 @@ from tiny_levels import Decoded, by_hand, decoder_of
 
 from mxconv.engine.kv_pool import PAGE
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.selection import Request
 
 Cancels = Callable[[int, int], bool]  # of the number of a request and that of its tokens so far
 

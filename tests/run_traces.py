@@ -12,7 +12,7 @@ from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import GREEDY
+from mxconv.speculation.selection import Request
 from mxconv.speculation.trace_lines import trace_lines
 from mxconv.text.tokenizer import Tokenizer
 
@@ -50,7 +50,7 @@ def run_lines(tree: int = 16) -> list[dict[str, Any]]:
         hierarchy = Hierarchy([target_level(), *own], [6], [0.0], tree)
         generation = hierarchy.begin()
         generation.trace.records_trees = True
-        for _ in hierarchy.stream(prompt, 28, (), GREEDY, generation):
+        for _ in hierarchy.stream(Request(prompt, 28), generation):
             pass
         lines += trace_lines(number, generation, tokenizer().decode(prompt), prompt, tokenizer())
     return lines

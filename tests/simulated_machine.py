@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mxconv.speculation.pace import Choice, Outcome, Pace
+from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
 from mxconv.speculation.passes import JointPass, Load
 
 
@@ -53,12 +53,12 @@ class SimulatedMachine:
     def run(self, pace: Pace, num_tokens: int, prompt: int = 20) -> None:
         """One generation; the prompt goes through the level alone and is not counted."""
         end = self.num_tokens + num_tokens
-        pace.learn(Choice(0, 0), Outcome(0, 0, prompt, 0.0, self._told(0.2 * prompt)))
+        pace.learn(PLAIN, Outcome(0, 0, prompt, 0.0, self._told(0.2 * prompt)))
         self._missed = [prompt] * len(self.drafts)
         self.num_tokens += 1
         while self.num_tokens < end:
             limit = end - self.num_tokens - 1
-            self.round(pace, pace.choose(limit) if limit else Choice(0, 0))
+            self.round(pace, pace.choose(limit) if limit else PLAIN)
 
     def round(self, pace: Pace, choice: Choice) -> None:
         proposed, accepted, draft_seconds = 0, 0, 0.0
@@ -190,5 +190,5 @@ def texts(pace: Pace, count: int, prompt_tokens: int = 20, seconds: float = 4.0)
     """Paces of so many texts after their prompts, and what the level took to read each."""
     made = [pace.of_text() for _ in range(count)]
     for each in made:
-        each.learn(Choice(0, 0), Outcome(0, 0, prompt_tokens, 0.0, seconds))
+        each.learn(PLAIN, Outcome(0, 0, prompt_tokens, 0.0, seconds))
     return made

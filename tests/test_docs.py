@@ -96,7 +96,7 @@ def test_options_that_the_pages_name_exist() -> None:
 
 
 def test_the_page_names_every_kind_of_draft() -> None:
-    from mxconv.drafts.kinds import ALL
+    from mxconv.drafts.kinds import WORDS
 
-    for kind in ALL:
-        assert f"`{kind.name}" in PAGES["drafts"]
+    for word in WORDS:
+        assert f"`{word}" in PAGES["drafts"]

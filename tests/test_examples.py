@@ -12,8 +12,7 @@ import pytest
 from commands import IMPORTED, TRAINING, environment, run_forked
 from hub_server import TOKEN, HubServer
 
-from mxconv.speculation.generation import Generation
-from mxconv.speculation.statistics import LevelStatistics, Trace, TraceEntry
+from mxconv.speculation.statistics import Generation, LevelStatistics, Trace, TraceEntry
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -22,11 +22,11 @@ from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.draft_matrix import FourBitMatrix, mxfp4_matrix
 from mxconv.kernels.matrix import DenseMatrix, Matrix
 from mxconv.package.level_record import LevelRecord, ModelRecord, PlainRecord
-from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.statistics import Generation
 from mxconv.text.distribution import distribution
 
 VOCAB_SIZE = 24

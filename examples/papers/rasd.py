@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mxconv.arrays import F32
-from mxconv.drafts.kind import LookUpKind
+from mxconv.drafts.kind import LookUp, LookUpKind
 from mxconv.drafts.kinds import KINDS
-from mxconv.drafts.look_up import LookUp
+from mxconv.engine.tree import TreeLimits
 from mxconv.package.level_record import LevelBase
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.loaded_level import LoadedLevel, Proposer
-from mxconv.speculation.proposal import Proposal, TreeDraft
+from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import grow_best_first
 
@@ -33,15 +33,12 @@ class Node:
     children: dict[int, "Node"] = field(default_factory=dict)
 
 
-def merge(proposals: Sequence[Proposal], floors: Sequence[float]) -> Proposal:
-    """Return the likeliest nodes of some trees, each path once, as probable as the surest of them says.
-
-    `floors` are those of `TreeDraft.grow`.
-    """
+def merge(proposals: Sequence[Proposal], limits: TreeLimits) -> Proposal:
+    """Return the likeliest nodes of some trees, each path once, as probable as the surest of them says."""
     root = Node()
     for proposal in proposals:
         nodes = [root]
-        for token, parent, chance in zip(proposal.tokens, proposal.links, proposal.probabilities, strict=True):
+        for token, parent, chance in zip(proposal.tokens, proposal.parents, proposal.probabilities, strict=True):
             above = nodes[parent + 1]
             above.chances[token] = max(above.chances.get(token, 0.0), chance)
             nodes.append(above.children.setdefault(token, Node()))
@@ -49,27 +46,22 @@ def merge(proposals: Sequence[Proposal], floors: Sequence[float]) -> Proposal:
     def continuations(node: Node) -> list[tuple[int, float, Node]]:
         return [(token, chance, node.children[token]) for token, chance in node.chances.items()]
 
-    return grow_best_first(root, continuations, sum(len(each.tokens) for each in proposals), floors)
+    return grow_best_first(root, continuations, limits)
 
 
-class Merged:
+class Merged(Draft):
     """One tree of all drafts, or the chain of the first that has one; the members' time counts as its own."""
 
-    def __init__(self, statistics: LevelStatistics, drafts: Sequence[TreeDraft]) -> None:
+    def __init__(self, statistics: LevelStatistics, drafts: Sequence[Draft]) -> None:
         self.statistics, self._drafts = statistics, drafts
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """The chain of the first draft that has one."""
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        """The likeliest nodes of all trees, or the chain of the first draft that has one."""
         with self.statistics.forward():
-            chains = (draft.propose(context, num_tokens, floor) for draft in self._drafts)
-            return next((chain for chain in chains if chain.tokens), Proposal([]))
-
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        """The likeliest nodes of all trees."""
-        with self.statistics.forward():
-            return merge([draft.grow(context, most_depth, floors, floor) for draft in self._drafts], floors)
+            proposals = [draft.propose(context, limits) for draft in self._drafts]
+            if limits.is_chain:
+                return next((chain for chain in proposals if chain.tokens), Proposal([]))
+            return merge(proposals, limits)
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """Show every draft what was verified."""

@@ -15,8 +15,7 @@ from typing import Literal, Self
 import numpy as np
 
 from mxconv.arrays import F32, F64
-from mxconv.drafts.kind import NUM_CANDIDATES, LookUpKind, Parameter
-from mxconv.drafts.look_up import LookUp
+from mxconv.drafts.kind import NUM_CANDIDATES, LookUp, LookUpKind, Parameter
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelBase, UpTo64
 from mxconv.speculation.acceptance import Acceptance, GreedyAcceptance
@@ -98,7 +97,7 @@ class Stand(LookUp[State]):
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """Remember every row after the n-grams at the end of its own path."""
         ends = [self.state(context)[0]]
-        for token, parent in zip(proposal.tokens, proposal.links, strict=True):
+        for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
             ends.append(self._moved_on(ends[parent + 1], token))
         tokens, probabilities = likeliest(logits, self.num_candidates)
         for end, best, shares in zip(ends, tokens.tolist(), probabilities.tolist(), strict=True):

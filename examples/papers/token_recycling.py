@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 
 from mxconv.arrays import F32, I32
-from mxconv.drafts.kind import NUM_CANDIDATES, LookUpKind
-from mxconv.drafts.look_up import LookUp
+from mxconv.drafts.kind import NUM_CANDIDATES, LookUp, LookUpKind
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelBase, UpTo64
 from mxconv.speculation.guesses import likeliest

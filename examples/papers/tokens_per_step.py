@@ -15,9 +15,9 @@ import numpy as np
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import MxconvError
-from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
+from mxconv.speculation.statistics import Generation
 from mxconv.text.distribution import Sampling
 
 NUM_RESAMPLES, COVERED = 10_000, 0.95

@@ -24,8 +24,8 @@ from mxconv.bench.rates import ReadBandwidth
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
-from mxconv.speculation.generation import Generation
+from mxconv.speculation.selection import Request
+from mxconv.speculation.statistics import Generation
 from mxconv.text.messages import Prompt
 
 if TYPE_CHECKING:

@@ -26,11 +26,9 @@ from mxconv.bench.rates import ReadBandwidth, spread
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError, MxconvError
 from mxconv.progress import Progress, silent
-from mxconv.speculation.chain import growers
-from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.statistics import Generation, LevelStatistics
 from mxconv.text.chat import encode_prompts
 from mxconv.text.messages import Prompt
 from mxconv.text.tokenizer import Tokenizer
@@ -236,7 +234,7 @@ def strategies_of(
     found = {GREEDY: Hierarchy([target])}
     for draft in drafts:
         found[draft.name] = Hierarchy([target, draft])
-        if tree != "chain" and growers([target, draft], 0):
+        if tree != "chain" and draft.shares_tokens(target):
             found[f"{draft.name} (trees)"] = Hierarchy([target, draft], tree_lengths, tree=tree)
         if fp32 and draft.record.kind == "self-draft":
             found[f"{draft.name} (fp32)"] = Hierarchy([fp32[0], four_bit_level(fp32)])

@@ -39,10 +39,10 @@ def native_kernels(incomplete: str) -> list[str]:
 
 def drafts(incomplete: str) -> list[str]:
     """Kinds of drafts, up to the colon where a path or another subject follows."""
-    from mxconv.drafts.kinds import ALL
+    from mxconv.drafts.kinds import all_kinds
     from mxconv.drafts.plug_in import plug_in_names
 
-    own = (kind.name + ":" * bool(kind.subject) for kind in ALL)
+    own = (kind.name + ":" * bool(kind.subject) for kind in all_kinds())
     return _beginning((*own, *plug_in_names()), incomplete)
 
 

@@ -30,7 +30,6 @@ from mxconv.cli.output import Output, progress_bars
 if TYPE_CHECKING:
     from mxconv.decode import Answer, Options, TextModel
     from mxconv.progress import Progress
-    from mxconv.serving.batch import BatchAnswer
     from mxconv.text.messages import Prompt
 
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
@@ -40,8 +39,8 @@ INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 class DecodedPrompts:
     """Answers in the order of the prompts, as far as they came, and those without drafts to compare them with."""
 
-    answers: "list[Answer | BatchAnswer]"
-    plain: "list[Answer | BatchAnswer]"
+    answers: "list[Answer]"
+    plain: "list[Answer]"
     interrupted: bool = False
     seconds: float | None = None  # by the clock, of prompts that are decoded side by side; likewise the next one
     plain_seconds: float | None = None
@@ -226,7 +225,7 @@ def _side_by_side(
     """Decode prompts side by side, as far as they come before an interrupt."""
     from mxconv.serving.batch import Batch
 
-    def run(options: "Options", records_trees: bool) -> "tuple[list[BatchAnswer], float, bool]":
+    def run(options: "Options", records_trees: bool) -> "tuple[list[Answer], float, bool]":
         begin = time.perf_counter()
         decoding = Batch(model, prompts, options, batch, kv_bytes, records_trees)
         with suppress(KeyboardInterrupt):
@@ -251,7 +250,7 @@ def _standard_input() -> str:
     return text
 
 
-def _tell_empty(answers: "Sequence[Answer | BatchAnswer]", in_chat: bool) -> None:
+def _tell_empty(answers: "Sequence[Answer]", in_chat: bool) -> None:
     """Say why an answer has no text, on stderr."""
     empty = [answer for answer in answers if not answer.text and answer.generation.token_ids]
     if not empty:

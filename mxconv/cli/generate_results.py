@@ -6,7 +6,6 @@ from mxconv.cli.output import Output
 
 if TYPE_CHECKING:
     from mxconv.decode import Answer
-    from mxconv.serving.batch import BatchAnswer
     from mxconv.text.messages import Prompt
 
 MIN_TOKENS_OF_A_SPEED = 24  # with fewer tokens the costs of levels are not yet known, and the clock is too coarse
@@ -28,7 +27,7 @@ TABLE = {
 }
 
 
-def result_of(prompt: "Prompt", answer: "Answer | BatchAnswer") -> dict[str, Any]:
+def result_of(prompt: "Prompt", answer: "Answer") -> dict[str, Any]:
     """The members of one text."""
     from mxconv.speculation.prompts import text_of
 
@@ -44,7 +43,7 @@ def result_of(prompt: "Prompt", answer: "Answer | BatchAnswer") -> dict[str, Any
         "decoding_tokens_per_second": generation.decoding_tokens_per_second,
         "rounds": generation.trace.num_rounds,
         "levels": [{key: getattr(level, key) for key in LEVEL_KEYS} for level in generation.trace.statistics],
-    } | ({"error": str(error)} if (error := getattr(answer, "error", None)) is not None else {})
+    } | ({"error": str(error)} if (error := answer.error) is not None else {})
 
 
 def geomean(numbers: list[float]) -> float:

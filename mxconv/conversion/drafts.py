@@ -7,9 +7,8 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
-from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget
-from mxconv.drafts.kinds import ALL, KINDS
-from mxconv.drafts.reader_kind import ReaderKind
+from mxconv.drafts.kind import DraftSpec, OpenedDraft, OpenTarget
+from mxconv.drafts.kinds import KINDS, WORDS
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.staging import PlacedFile
@@ -45,7 +44,7 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[OpenedDr
     above = OpenTarget(target, vocabulary, tokenizer_sha256)
     drafts = []
     for number, spec in enumerate(specs, 1):
-        if KINDS[spec.kind] not in ALL:
+        if spec.kind not in WORDS:
             raise MxconvError(
                 f"--draft {spec.kind}: a plug-in; packages hold kinds of mxconv alone, so that anybody can read them. "
                 "Name it where the package is used: mxconv generate PACKAGE --draft ..."
@@ -58,12 +57,12 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[OpenedDr
 
 def _check_order(spec: DraftSpec, below: DraftSpec) -> None:
     kind, next_kind = KINDS[spec.kind], KINDS[below.kind]
-    if isinstance(kind, LookUpKind) and not isinstance(next_kind, LookUpKind):
+    if kind.is_look_up and not next_kind.is_look_up:
         raise MxconvError(
             f"--draft {spec.kind}: a look-up, with {below.kind} below it; only a model can use a draft. "
             "Give look-ups last."
         )
-    if isinstance(kind, ReaderKind) and not isinstance(next_kind, LookUpKind | ReaderKind):
+    if kind.is_reader and not (next_kind.is_look_up or next_kind.is_reader):
         raise MxconvError(
             f"--draft {spec.kind}: reads the target's states, with {below.kind} below it; only a model can "
             "use a draft. Give it after the models."

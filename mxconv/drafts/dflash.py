@@ -23,7 +23,6 @@ from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.dflash_config import DflashConfig
 from mxconv.drafts.readers.feature_draft import num_shared
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
@@ -40,7 +39,8 @@ from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.kernels.rowwise import rms_norm
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.reader import Reader
 
 
@@ -119,13 +119,14 @@ def _attention(layer: Layer) -> WeightedAttention:
     return layer.mixer
 
 
-class DflashDraft(ReadingDraft):
+class DflashDraft(PassDraft):
     """Proposes a block by one pass; all nodes of a depth of a tree have the same guesses after them."""
 
-    def __init__(self, head: Dflash, listener: Listener) -> None:
-        super().__init__(head.reads, listener)
+    def __init__(self, head: Dflash, inputs: DraftInputs) -> None:
+        super().__init__(inputs)
+        inputs.session.states.want(head.reads)
         self._head = head
-        self._knows_any = bool((head.tokens < listener.vocab_size).any())
+        self._knows_any = bool((head.tokens < inputs.vocab_size).any())
         self._cache = head.new_cache()
         self._numbers: I64 = np.empty(0, np.int64)  # of the states that the cache was made of
         self._logits: F32 = np.empty((0, 0), np.float32)  # of the block's rows that are wanted, of the head's tokens
@@ -135,13 +136,13 @@ class DflashDraft(ReadingDraft):
             self._knows_any
             and len(context) > 1
             and max(context) < self._head.sizes.vocab_size
-            and self.listener.session.holds(context)
+            and self.inputs.session.holds(context)
         )
         return self._head.config.most_tokens if can_read else 0
 
     def begin(self, context: Sequence[int]) -> F32:
         """Read the states that are new, and evaluate the block."""
-        head, states, length = self._head, self.listener.session.states, len(context) - 1
+        head, states, length = self._head, self.inputs.session.states, len(context) - 1
         with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
             numbers = states.numbers(length)
             start = num_shared(self._numbers, numbers)
@@ -161,7 +162,7 @@ class DflashDraft(ReadingDraft):
         """The logits (num_rows, vocab_size), all alike, that choose the tokens after nodes of a depth."""
         head = self._head
         row = among_all(self._logits[depth][None], head.tokens, head.config.vocab_size)
-        return np.repeat(row[:, : self.listener.vocab_size], num_rows, axis=0)
+        return np.repeat(row[:, : self.inputs.vocab_size], num_rows, axis=0)
 
 
 class DflashKind(ReaderKind):
@@ -191,8 +192,8 @@ class DflashKind(ReaderKind):
             return cost
         return replace(cost, num_bytes=cost.num_bytes + head_bytes(package, is_draft=False))
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> DflashDraft:
-        return DflashDraft(reader, listener)
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> DflashDraft:
+        return DflashDraft(reader, inputs)
 
 
 DFLASH = DflashKind()

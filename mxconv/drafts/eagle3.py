@@ -31,7 +31,7 @@ from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.rowwise import rms_norm
 from mxconv.package.level_record import LevelRecord
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.reader import ReaderSizes
 
 
@@ -154,8 +154,8 @@ class Eagle3Kind(ReaderKind):
         head.grower = make.pair_grower(head.paired)
         return head
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> FeatureDraft:
-        return FeatureDraft(reader, listener)
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> FeatureDraft:
+        return FeatureDraft(reader, inputs)
 
 
 EAGLE3 = Eagle3Kind()

@@ -25,7 +25,6 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.reader_config import ReaderConfig
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.layer import Layer
@@ -39,7 +38,8 @@ from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.reader import Reader, ReaderSizes
 
 ORDERING = "masked_embedding.token_ordering"
@@ -172,21 +172,22 @@ class Assistant(Reader):
         return logits
 
 
-class AssistantDraft(ReadingDraft):
+class AssistantDraft(PassDraft):
     """Proposes by a pass a token, or a depth of a tree, over the target's own cache."""
 
-    def __init__(self, assistant: Assistant, listener: Listener) -> None:
-        super().__init__(assistant.reads, listener)
+    def __init__(self, assistant: Assistant, inputs: DraftInputs) -> None:
+        super().__init__(inputs)
+        inputs.session.states.want(assistant.reads)
         self._assistant = assistant
         self._states: F32 = np.empty((0, 0), np.float32)  # after the context; then, a row each
 
     def most_tokens(self, context: Sequence[int]) -> int:
         is_there = len(context) > 1 and max(context) < self._assistant.sizes.vocab_size
-        return MOST_ROWS if is_there and self.listener.session.holds(context) else 0
+        return MOST_ROWS if is_there and self.inputs.session.holds(context) else 0
 
     def begin(self, context: Sequence[int]) -> F32:
         length = len(context) - 1
-        (last,) = self.listener.session.states.read(self._assistant.reads, length - 1, length)
+        (last,) = self.inputs.session.states.read(self._assistant.reads, length - 1, length)
         self._states, logits = self._evaluated(last, context[-1:])
         return logits
 
@@ -198,8 +199,8 @@ class AssistantDraft(ReadingDraft):
 
     def _evaluated(self, states: F32, tokens: Sequence[int]) -> tuple[F32, F32]:
         with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
-            made, logits = self._assistant.step(states, tokens, self.listener.session.cache)
-        return made, logits[:, : self.listener.vocab_size]
+            made, logits = self._assistant.step(states, tokens, self.inputs.session.cache)
+        return made, logits[:, : self.inputs.vocab_size]
 
 
 class AssistantKind(ReaderKind):
@@ -224,8 +225,8 @@ class AssistantKind(ReaderKind):
         sizes = ModelSizes.of(AssistantConfig.from_file(place / "config.json").layer)
         return PassCost.of_folder(place, record, sizes, None)
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> AssistantDraft:
-        return AssistantDraft(reader, listener)
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> AssistantDraft:
+        return AssistantDraft(reader, inputs)
 
 
 def _ordering(tensor: SourceTensor | None, config: AssistantConfig, name: str) -> I64:

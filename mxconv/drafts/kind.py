@@ -6,11 +6,13 @@ Every kind is an object in a file of this room, and a line of `mxconv/drafts/kin
 which can use drafts itself), a `ReaderKind` (it reads hidden states of the level above) or a `LookUpKind` (no model).
 """
 
-from collections.abc import Mapping
+import copy
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Generic, Literal, Protocol, Self
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_values
@@ -20,10 +22,15 @@ from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import OwnWeights
+from mxconv.engine.tree import TreeLimits
 from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord, PlainRecord, Shared
 from mxconv.package.package import Package
+from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LevelKind, LoadedLevel
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.trees import State, grow_best_first
 from mxconv.text.tokenizer import Tokenizer
 
 DEFAULT_BSFP_CONFIDENCE = 0.6
@@ -140,7 +147,7 @@ class DraftKind(LevelKind):
     subject: str = ""  # what must follow the colon, in capitals as messages name it
     parameters: tuple[Parameter, ...] = ()  # beside the common ones
     record_type: type[LevelRecord] = PlainRecord
-    speaks_as_target = True  # its tokens are the target's, whatever model is above it
+    has_target_tokens = True  # its tokens are the target's, whatever model is above it
 
     def check(self, spec: DraftSpec) -> None:
         """Raises ValueError where parts of a SPEC contradict each other."""
@@ -231,13 +238,46 @@ class LookUpKind(DraftKind):
     """A kind without a model."""
 
     is_look_up = True
-    speaks_as_target = False
+    has_target_tokens = False
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         return LoadedLevel(record, None, speaker(run), kind=self)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         return PassCost("bf16" if target is None else target.codec)
+
+
+class LookUp(Draft, Generic[State]):
+    """A draft that proposes what followed before, as a chain or as a tree.
+
+    Args:
+        statistics: what it did.
+        confidence: a chain stops before the first token whose probability is below.
+    """
+
+    def __init__(self, statistics: LevelStatistics, confidence: float = 0.0) -> None:
+        self.statistics = statistics
+        self.confidence = confidence
+
+    def of_text(self, statistics: LevelStatistics, acceptance: Acceptance) -> Self:
+        """A draft for one text with the same tables, which all texts fill."""
+        made = copy.copy(self)
+        made.statistics = statistics
+        return made
+
+    @abstractmethod
+    def state(self, context: Sequence[int]) -> State:
+        """The state after a context."""
+
+    @abstractmethod
+    def continuations(self, state: State) -> Iterable[tuple[int, float, State]]:
+        """The different tokens that may follow, with their probabilities and states; a chain takes the first."""
+
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        """The likeliest tree of continuations; a chain of those that it is confident of."""
+        least = self.confidence if limits.is_chain else 0.0
+        with self.statistics.forward():
+            return grow_best_first(self.state(context), self.continuations, limits, least)
 
 
 def speaker(run: Run) -> Tokenizer | None:

@@ -18,83 +18,116 @@ mtp                     the checkpoint's own MTP layer, which reads the target's
 FILE.py:CLASS           a kind of somebody else's, see `plug_in.py`
 """
 
+# ruff: noqa: N811 - every kind is a constant of its file
+
 import re
 
-from mxconv.drafts.dflash import DFLASH
-from mxconv.drafts.eagle3 import EAGLE3
-from mxconv.drafts.gemma4_assistant import GEMMA4_ASSISTANT
-from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LookUpKind, Value
-from mxconv.drafts.medusa import MEDUSA
-from mxconv.drafts.model import CHECKPOINT, PACKAGE
-from mxconv.drafts.mtp import MTP
-from mxconv.drafts.ngram import NGRAM
+from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, Value
 from mxconv.drafts.plug_in import load_plug_in, plug_in_names
-from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
-from mxconv.drafts.sparse_views import RETRIEVAL, STREAMING
-from mxconv.drafts.speculator import SPECULATOR
-from mxconv.drafts.spire import SPIRE
-from mxconv.drafts.target_views import EARLY_EXIT, FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, SWIFT, TARGET
-from mxconv.drafts.two_bit_draft import MX2
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.removed import REMOVED_KINDS
 
-ALL: tuple[DraftKind, ...] = (
-    CHECKPOINT,
-    PACKAGE,
-    MX2,
-    LAYER_SKIP,
-    SWIFT,
-    EARLY_EXIT,
-    STREAMING,
-    RETRIEVAL,
-    FEWER_EXPERTS,
-    PROMPT_LOOKUP,
-    NGRAM,
-    SPECULATOR,
-    MEDUSA,
-    SPIRE,
-    EAGLE3,
-    DFLASH,
-    GEMMA4_ASSISTANT,
-    MTP,
-)
+WORDS = (
+    "checkpoint", "package", "mx2", "layer-skip", "swift", "early-exit", "streaming", "retrieval", "fewer-experts",
+    "prompt-lookup", "ngram", "speculator", "medusa", "spire", "eagle3", "dflash", "gemma4-assistant", "mtp",
+)  # fmt: skip
+
+
+def kind_named(word: str) -> DraftKind:
+    """A kind of this room by its word, or by that of a manifest; its file is imported when it is first named."""
+    kind: DraftKind
+    match word:
+        case "target":
+            from mxconv.drafts.target_views import TARGET as kind
+        case "self-draft":
+            from mxconv.drafts.target_views import SELF_DRAFT as kind
+        case "checkpoint":
+            from mxconv.drafts.model import CHECKPOINT as kind
+        case "package" | "model":
+            from mxconv.drafts.model import PACKAGE as kind
+        case "mx2":
+            from mxconv.drafts.two_bit_draft import MX2 as kind
+        case "layer-skip":
+            from mxconv.drafts.target_views import LAYER_SKIP as kind
+        case "swift":
+            from mxconv.drafts.target_views import SWIFT as kind
+        case "early-exit":
+            from mxconv.drafts.target_views import EARLY_EXIT as kind
+        case "fewer-experts":
+            from mxconv.drafts.target_views import FEWER_EXPERTS as kind
+        case "streaming":
+            from mxconv.drafts.sparse_views import STREAMING as kind
+        case "retrieval":
+            from mxconv.drafts.sparse_views import RETRIEVAL as kind
+        case "prompt-lookup":
+            from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP as kind
+        case "ngram":
+            from mxconv.drafts.ngram import NGRAM as kind
+        case "speculator":
+            from mxconv.drafts.speculator import SPECULATOR as kind
+        case "medusa":
+            from mxconv.drafts.medusa import MEDUSA as kind
+        case "spire":
+            from mxconv.drafts.spire import SPIRE as kind
+        case "eagle3":
+            from mxconv.drafts.eagle3 import EAGLE3 as kind
+        case "dflash":
+            from mxconv.drafts.dflash import DFLASH as kind
+        case "gemma4-assistant":
+            from mxconv.drafts.gemma4_assistant import GEMMA4_ASSISTANT as kind
+        case "mtp":
+            from mxconv.drafts.mtp import MTP as kind
+        case _:
+            raise KeyError(word)
+    return kind
 
 
 class KindTable(dict[str, DraftKind]):
-    """Kinds by the word of a SPEC; plug-ins are loaded when they are named."""
+    """Kinds by the word of a SPEC; each is imported when it is named, plug-ins too."""
 
     def __missing__(self, word: str) -> DraftKind:
-        """Load a plug-in.
+        """Load a kind.
 
         Raises:
             KeyError: the word names none.
-            MxconvError: it cannot be loaded, or its level has the name of another kind's.
+            MxconvError: a plug-in cannot be loaded, or its level has the name of another kind's.
         """
-        kind = load_plug_in(word)
-        if kind is None:
-            raise KeyError(word)
-        name = kind.level_kind or kind.name
-        known = LEVEL_KINDS.setdefault(name, kind)
-        if type(known) is not type(kind):
-            raise MxconvError(f"--draft {word}: its name is {name!r}, which another kind has. Give it another name.")
-        self[word] = known
-        return known
+        self[word] = kind_named(word) if word in WORDS else _plugged_in(word)
+        return self[word]
 
 
-KINDS = KindTable({kind.name: kind for kind in ALL})
+KINDS = KindTable()
+PLUGGED: dict[str, DraftKind] = {}  # plug-ins by the kind of their level
+
+
+def _plugged_in(word: str) -> DraftKind:
+    kind = load_plug_in(word)
+    if kind is None:
+        raise KeyError(word)
+    name = kind.level_kind or kind.name
+    known = PLUGGED.setdefault(name, kind)
+    if name in (*WORDS, "target", "self-draft", "model") or type(known) is not type(kind):
+        raise MxconvError(f"--draft {word}: its name is {name!r}, which another kind has. Give it another name.")
+    return known
+
+
+def all_kinds() -> list[DraftKind]:
+    """All kinds of this room that a SPEC names."""
+    return [KINDS[word] for word in WORDS]
+
+
 SPEC = re.compile(r"(?P<kind>[^:,]*\.py:[^,:]*|[^:,]*)(?P<rest>.*)", re.DOTALL)
-LEVEL_KINDS: dict[str, DraftKind] = {kind.level_kind or kind.name: kind for kind in (TARGET, SELF_DRAFT, *ALL)}
 
 
 def kind_of(record: LevelRecord) -> DraftKind:
     """The kind of a level of a manifest."""
-    return LEVEL_KINDS[record.kind]
+    return PLUGGED.get(record.kind) or kind_named(record.kind)
 
 
 def is_look_up(record: LevelRecord) -> bool:
     """Whether a level has no model."""
-    return isinstance(kind_of(record), LookUpKind)
+    return kind_of(record).is_look_up
 
 
 def parse_draft(text: str) -> DraftSpec:
@@ -113,7 +146,7 @@ def parse_draft(text: str) -> DraftSpec:
             raise MxconvError(
                 f"--draft {text}: kind {name!r}, which was removed; another kind is required. {REMOVED_KINDS[name]}."
             ) from None
-        known = [each.name + (f":{each.subject}" if each.subject else "") for each in ALL]
+        known = [each.name + (f":{each.subject}" if each.subject else "") for each in all_kinds()]
         listed = ", ".join([*known, *plug_in_names(), "FILE.py:CLASS"])
         raise MxconvError(f"--draft {text}: kind {name!r}; one of {listed} is required.") from None
     parts = rest[1:].split(",") if rest[1:] else []

@@ -10,7 +10,6 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import KvDtype
 from mxconv.engine.matrices import Matrices
@@ -145,7 +144,7 @@ class LoadedPackage:
     def _load(self, record: LevelRecord, place: Path | None) -> None:
         """Load one level below the others; `place` is its folder or file."""
         kind = kind_of(record)
-        if kind.speaks_as_target:
+        if kind.has_target_tokens:
             self.vocabulary = self.target_vocabulary
         self.levels.append(kind.load(record, place, self))
 
@@ -185,7 +184,7 @@ def choose_levels(root: Path, manifest: Manifest, names: Sequence[str] | None) -
     what = None
     if is_look_up(first):
         what = "a look-up, which drafts and decodes nothing by itself"
-    elif isinstance(kind_of(first), ReaderKind):
+    elif kind_of(first).is_reader:
         what = "which reads another level's hidden states and decodes nothing by itself"
     if what is not None:
         raise ModelError(

@@ -13,14 +13,14 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.medusa_heads import HeadsConfig, MedusaHeads, Shapes
-from mxconv.drafts.readers.staged_draft import StagedDraft
 from mxconv.drafts.speculator import stage_cost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
+from mxconv.speculation.model_draft import StagedDraft
 from mxconv.speculation.reader import ReaderSizes
 
 
@@ -60,8 +60,8 @@ class MedusaKind(ReaderKind):
         head = 2 * shape[0] * shape[1] if target.head_bytes is None else target.head_bytes
         return replace(cost, num_bytes=cost.num_bytes + config.num_heads * head)
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> StagedDraft:
-        return StagedDraft(reader, listener)
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> StagedDraft:
+        return StagedDraft(reader, inputs)
 
     def _config(self, folder: Path, is_package: bool, vocab_size: int) -> HeadsConfig:
         """The sizes that config.json and the weights tell."""

@@ -52,7 +52,7 @@ class CheckpointDraft(ModelKind):
     level_kind = "model"
     record_type = ModelRecord
     subject = "PATH_OR_ID"
-    speaks_as_target = False
+    has_target_tokens = False
 
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         draft, ours = self.opened(spec), target.vocabulary

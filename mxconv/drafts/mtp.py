@@ -31,7 +31,7 @@ from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError, MxconvError
 from mxconv.package.level_record import LevelRecord, Shared
 from mxconv.package.package import Package
-from mxconv.speculation.loaded_level import Listener, LoadedLevel
+from mxconv.speculation.loaded_level import DraftInputs, LoadedLevel
 from mxconv.speculation.reader import ReaderSizes
 
 
@@ -138,8 +138,8 @@ class MtpKind(ReaderKind):
         num_bytes = mtp_bytes(package, in_four_bits=record.codec is not None)
         return PassCost(codec, num_bytes, ModelSizes.of(layer_config(config, config.mtp)), "mtp")
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> FeatureDraft:
-        return FeatureDraft(reader, listener)
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> FeatureDraft:
+        return FeatureDraft(reader, inputs)
 
 
 MTP = MtpKind()

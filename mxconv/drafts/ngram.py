@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget, Run, placed, speaker
-from mxconv.drafts.look_up import LookUp
+from mxconv.drafts.kind import DraftSpec, LookUp, LookUpKind, OpenedDraft, OpenTarget, Run, placed, speaker
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.ngram_table import NgramTable, read_ngram_table
 from mxconv.speculation.loaded_level import LoadedLevel, Proposer
@@ -58,8 +57,7 @@ class Ngram(LookUpKind):
         return LoadedLevel(record, None, above, table, kind=self)
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
-        table = loaded.table
-        assert table is not None, "of a level that was loaded"
+        table: NgramTable = loaded.table
         return lambda statistics, _: NgramDraft(statistics, table, confidence)
 
 

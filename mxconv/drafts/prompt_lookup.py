@@ -5,8 +5,7 @@ It costs microseconds and is right where text repeats itself: code being edited,
 
 from collections.abc import Iterator, Sequence
 
-from mxconv.drafts.kind import DraftSpec, LookUpKind, Parameter
-from mxconv.drafts.look_up import LookUp
+from mxconv.drafts.kind import DraftSpec, LookUp, LookUpKind, Parameter
 from mxconv.errors import ModelError
 from mxconv.package.level_record import PromptLookupRecord
 from mxconv.speculation.loaded_level import LoadedLevel, Proposer

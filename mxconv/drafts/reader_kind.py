@@ -33,6 +33,7 @@ from mxconv.speculation.reader import Reader, ReaderSizes
 class ReaderKind(DraftKind):
     """A kind with a network of its own whose input is what the level above computed."""
 
+    is_reader = True
     subject = "PATH_OR_ID"
     config: type[ReaderConfig]
     other_dtypes: tuple[str, ...] = ()  # of tensors that are no weights

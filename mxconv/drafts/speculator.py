@@ -11,17 +11,17 @@ from mxconv.drafts.kind import Parameter
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
-from mxconv.drafts.readers.staged_draft import StagedDraft
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.tree import MOST_ROWS
+from mxconv.engine.tree import MOST_ROWS, TreeLimits
 from mxconv.package.level_record import LevelRecord, SpeculatorRecord
 from mxconv.package.package import Package
-from mxconv.speculation.acceptance import Acceptance, RejectionAcceptance
+from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.guesses import SHARPNESS
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
+from mxconv.speculation.model_draft import StagedDraft
 from mxconv.speculation.proposal import Proposal
-from mxconv.speculation.trees import Evaluate, GoesOn, GrowingTree
+from mxconv.speculation.trees import Evaluate, GrowingTree
 
 
 def grow_candidates(
@@ -42,12 +42,12 @@ def grow_candidates(
         top_k: children of each node, by depth; at least one depth.
         num_candidates: paths to keep, at least one.
     """
-    tree = GrowingTree([0.0])
+    tree = GrowingTree(TreeLimits(len(top_k), [0.0], sharpness=SHARPNESS))
     frontier, logits = [-1], first[None]
     for depth, most in enumerate(top_k):
         added: list[int] = []
         for node, row in zip(frontier, logits, strict=True):
-            added += tree.add(node, acceptance.guesses(row, position + depth, 0.0, most, SHARPNESS))
+            added += tree.guess(node, row, position + depth, acceptance, most)
         ranked = sorted(added, key=lambda node: -tree.chances[node])
         leaves, num_left = ranked[:num_candidates], len(top_k) - 1 - depth
         if not ranked or not num_left:
@@ -73,18 +73,18 @@ class SpeculatorDraft(StagedDraft):
     `num_candidates` are paths of the candidate tree that the paper describes; None grows what is worth its rows.
     """
 
-    def __init__(self, speculator: MlpSpeculator, listener: Listener, num_candidates: int | None = None) -> None:
-        super().__init__(speculator, listener)
+    def __init__(self, speculator: MlpSpeculator, inputs: DraftInputs, num_candidates: int | None = None) -> None:
+        super().__init__(speculator, inputs)
         self._top_k = speculator.config.top_k_tokens_per_head
         self._num_candidates = num_candidates
 
-    def grown(
-        self, first: F32, evaluate: Evaluate, position: int, depth: int, floors: Sequence[float], goes_on: GoesOn
-    ) -> Proposal:
-        acceptance = self.listener.acceptance
-        if not self._num_candidates or isinstance(acceptance, RejectionAcceptance):
-            return super().grown(first, evaluate, position, depth, floors, goes_on)
-        return grow_candidates(first, position, evaluate, acceptance, self._top_k[:depth], self._num_candidates)
+    def by_passes(self, context: Sequence[int], limits: TreeLimits) -> tuple[Proposal, list[int]]:
+        rule = self.inputs.acceptance
+        if limits.is_chain or not self._num_candidates or rule.draws_what_is_left:
+            return super().by_passes(context, limits)
+        first, evaluate = self.passes(context)
+        top_k = self._top_k[: limits.most_depth]
+        return grow_candidates(first, len(context), evaluate, rule, top_k, self._num_candidates), []
 
 
 def stage_cost(
@@ -121,8 +121,8 @@ class SpeculatorKind(ReaderKind):
         num_passes = 1 if config.tie_weights else config.n_predict
         return stage_cost(place, record, target, (config.inner_dim, config.vocab_size), num_passes, "speculator")
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> SpeculatorDraft:
-        return SpeculatorDraft(reader, listener, record.num_candidates)
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> SpeculatorDraft:
+        return SpeculatorDraft(reader, inputs, record.num_candidates)
 
 
 SPECULATOR = SpeculatorKind()

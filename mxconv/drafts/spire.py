@@ -11,7 +11,6 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
@@ -22,8 +21,9 @@ from mxconv.engine.stored_weights import tied
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
-from mxconv.speculation.loaded_level import Listener
-from mxconv.speculation.passes import AT_ONCE, Passes
+from mxconv.speculation.loaded_level import DraftInputs
+from mxconv.speculation.model_draft import PassDraft
+from mxconv.speculation.passes import OWN_PASSES, Passes
 
 
 class PastKeys:
@@ -62,7 +62,7 @@ class PastKeys:
 class SpireCache:
     """The keys and values of a SPIRe draft, after one context after another."""
 
-    def __init__(self, spire: Spire, passes: Passes = AT_ONCE) -> None:
+    def __init__(self, spire: Spire, passes: Passes = OWN_PASSES) -> None:
         self._spire = spire
         self._passes = passes
         self._past = PastKeys(spire)
@@ -116,16 +116,17 @@ class SpireCache:
         self._unmixed = None
 
 
-class SpireDraft(ReadingDraft):
+class SpireDraft(PassDraft):
     """Proposes a token, or a depth of a tree, a pass."""
 
-    def __init__(self, spire: Spire, listener: Listener) -> None:
-        super().__init__(spire.reads, listener)
+    def __init__(self, spire: Spire, inputs: DraftInputs) -> None:
+        super().__init__(inputs)
+        inputs.session.states.want(spire.reads)
         self._spire = spire
-        self._cache = SpireCache(spire, listener.session.passes)
+        self._cache = SpireCache(spire, inputs.session.passes)
 
     def most_tokens(self, context: Sequence[int]) -> int:
-        if max(context) >= self._spire.config.vocab_size or not self.listener.session.holds(context):
+        if max(context) >= self._spire.config.vocab_size or not self.inputs.session.holds(context):
             return 0
         return max(self._spire.config.decoder.max_position_embeddings - len(context) + 1, 0)
 
@@ -135,14 +136,14 @@ class SpireDraft(ReadingDraft):
         def memory_of(run: range) -> F32:
             if not self._spire.reads.num_states:
                 return self._spire.embedded_memory(context[run.start : run.stop])
-            return self._spire.past_memory(self.listener.session.states.read(self._spire.reads, run.start, run.stop))
+            return self._spire.past_memory(self.inputs.session.states.read(self._spire.reads, run.start, run.stop))
 
         self._cache.begin(len(context) - 1, memory_of)
         return self.evaluate(context[-1:])
 
     def evaluate(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
         with self.statistics.forward():
-            return self._cache.evaluate(tokens, tree)[:, : self.listener.vocab_size]
+            return self._cache.evaluate(tokens, tree)[:, : self.inputs.vocab_size]
 
 
 class SpireKind(ReaderKind):
@@ -166,8 +167,8 @@ class SpireKind(ReaderKind):
         sizes = sizes.with_windows((config.sink + config.window,) * sizes.num_layers)
         return PassCost.of_folder(place, record, sizes, "spire")
 
-    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> SpireDraft:
-        return SpireDraft(reader, listener)
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> SpireDraft:
+        return SpireDraft(reader, inputs)
 
 
 SPIRE = SpireKind()

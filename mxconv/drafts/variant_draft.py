@@ -11,11 +11,10 @@ Source:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from math import sqrt
-from typing import Protocol
 
 import numpy as np
 
@@ -24,11 +23,12 @@ from mxconv.drafts.pass_cost import PartBytes
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.skipped import Skipped
+from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance
-from mxconv.speculation.guesses import Sharpness
-from mxconv.speculation.proposal import Proposal, TreeDraft
+from mxconv.speculation.model_draft import ModelDraft
+from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.session import Session, borrowed
 from mxconv.speculation.statistics import Chance
 from mxconv.text.distribution import greedy
@@ -197,24 +197,6 @@ class Rehearsal:
         return agreed
 
 
-class ModelDraft(TreeDraft, Protocol):
-    """A draft that is a model with a cache, whose decoder can be exchanged for a variant of it."""
-
-    @property
-    def session(self) -> Session: ...
-
-    @property
-    def acceptance(self) -> Acceptance: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def sharpness(self) -> Sharpness: ...
-
-    def with_decoder(self, decoder: Decoder) -> "ModelDraft": ...
-
-
 class Variants:
     """The choice of parts and the budget of studies of a level, which outlive a text.
 
@@ -235,35 +217,32 @@ class Variants:
         self.budget = StudyBudget()
         self.decoder = lru_cache(MOST_VARIANTS)(lambda skipped: target.variant(skipped, name=record.name))
 
-    def of_text(self, level: ModelDraft) -> "VariantDraft":
+    def of_text(self, draft: ModelDraft) -> "VariantDraft":
         """The draft of one text."""
-        return VariantDraft(level, self)
+        return VariantDraft(draft, self)
 
 
-class VariantDraft:
+class VariantDraft(Draft):
     """A level whose decoder is another variant of the target from round to round, with studies in between.
 
     Studies use the shared cache and leave it as it was. They count and are timed as the level's own forward passes.
     """
 
-    def __init__(self, level: ModelDraft, variants: Variants) -> None:
-        self.statistics = level.statistics
-        self.sharpness = level.sharpness
-        self._level = level
+    def __init__(self, draft: ModelDraft, variants: Variants) -> None:
+        self.statistics = draft.statistics
+        self._draft = draft
+        self._level = draft.level
         self._variants = variants
         self._first_written: int | None = None
         self._last_end: float | None = None  # of a round of this text
         self._studied_since = 0.0
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         """The level's proposal by the variant of this round, perhaps after a study."""
-        return self._level_of_this_round(context).propose(context, num_tokens, floor)
+        return self._level_of_this_round(context).propose(context, limits)
 
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        """The level's tree, likewise."""
-        return self._level_of_this_round(context).grow(context, most_depth, floors, floor)
+    def learn(self, limits: TreeLimits, proposal: Proposal, tokens: Sequence[int]) -> None:
+        self._draft.learn(limits, proposal, tokens)
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """Pay for a round of the level above, perhaps with another draft."""
@@ -277,7 +256,8 @@ class VariantDraft:
             self._first_written = len(context) - 1  # the level above has chosen one token after the prompt
         if self._variants.budget.allows and (text := Rehearsal.of(self._level.session, context, self._first_written)):
             self._study(text)
-        return self._level.with_decoder(self._variants.decoder(self._variants.choice.best))
+        level = replace(self._level, decoder=self._variants.decoder(self._variants.choice.best))
+        return ModelDraft(level, self._draft.inputs.confidence, self._draft.inputs.sharpness)
 
     def _now(self) -> float:
         """Seconds of the text's own clock."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -117,18 +118,61 @@ class TreePenalties:
 
 @dataclass(frozen=True)
 class TreeLimits:
-    """What a decoder that grows a tree of its likeliest tokens stops at; `mxconv/speculation/trees.py` says why."""
+    """The limits of a tree of a draft's likeliest tokens; a chain is a tree without siblings.
 
-    most_depth: int  # tokens of a path
-    floors: Sequence[float]  # the chance that a node must have, the likeliest one's first; at least one
-    least_own: float  # a pass pays below nodes one of which has this chance after its parent,
-    least_sum: float  # and whose paths have this one together
-    sharpness: float  # factor of the logits
+    Args:
+        most_depth: tokens of a path.
+        floors: ascending: the least chance of the likeliest node's path, of the second's, and so on. There are at most
+            as many nodes.
+        least_own: a further pass pays below nodes one of which has this chance after its parent,
+        least_sum: and whose paths have this one together; None for both leaves it at the draft's own confidence.
+        sharpness: factor of the logits.
+        most_siblings: children of a node.
+        most_in_frontier: rows of a pass.
+        most_rows: of all passes.
+        draws: tokens that are drawn in place of the likeliest.
+        penalties: held against tokens.
+    """
+
+    most_depth: int
+    floors: Sequence[float]
+    least_own: float | None = None
+    least_sum: float | None = None
+    sharpness: float = 1.0
     most_siblings: int = MOST_SIBLINGS
     most_in_frontier: int = MOST_IN_FRONTIER
     most_rows: int = MOST_ROWS
-    draws: TreeDraws | None = None  # tokens that are drawn in place of the likeliest
+    draws: TreeDraws | None = None
     penalties: TreePenalties | None = None
+
+    @classmethod
+    def chain(cls, num_tokens: int, floor: float | None = None) -> "TreeLimits":
+        """A chain, which ends after the token with which the product of its probabilities falls below a floor."""
+        return cls(num_tokens, [0.0] * num_tokens, least_sum=floor, most_siblings=1)
+
+    @property
+    def is_chain(self) -> bool:
+        return self.most_siblings == 1
+
+    def of_draft(self, most_depth: int, confidence: float, sharpness: float) -> "TreeLimits":
+        """The same for a draft that can propose so many tokens, with its own confidence where no floor is given.
+
+        Chances of chains are compared with probabilities, and so are not sharpened.
+        """
+        depth, is_chain = min(self.most_depth, most_depth), self.is_chain
+        return replace(
+            self,
+            most_depth=depth,
+            floors=self.floors[: max(depth, 0)] if is_chain else self.floors,
+            least_own=confidence if self.least_sum is None else -inf,
+            least_sum=-inf if self.least_sum is None else self.least_sum,
+            sharpness=1.0 if is_chain else sharpness,
+        )
+
+    def go_on(self, chance: float, own_chance: float) -> bool:
+        """Whether a pass pays below nodes whose paths have a chance together, and one its own chance."""
+        assert self.least_own is not None and self.least_sum is not None, "limits of a draft"
+        return own_chance >= self.least_own and chance >= self.least_sum
 
 
 @dataclass(frozen=True)

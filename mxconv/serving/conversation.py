@@ -4,13 +4,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from mxconv.decode import Options, TextModel, selection_of
+from mxconv.decode import Answer, Options, TextModel
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request, Sequence
+from mxconv.serving.sequence import Sequence
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS
 from mxconv.text.chat import ChatPrompt, ChatTemplate
-from mxconv.text.text_stream import TextStream
 from mxconv.text.thought_reader import ThoughtReader
 
 
@@ -85,9 +84,8 @@ class Conversation:
         try:
             template, tokenizer = ChatTemplate.from_folder(self.model.loaded.folder), self.model.loaded.tokenizer
             prompt = template.encode(tokenizer, self.messages, variables=self.model.template_variables)
-            selection = selection_of(self.model, self.options, self.sampling)
-            most, eos = self.options.get("max_new_tokens", 64), tokenizer.eos_token_ids
-            sequence = self._engine.submit(Request(prompt.token_ids, most, eos, selection))
+            request = self.model.request(prompt.token_ids, self.options, CHAT_DEFAULTS)
+            sequence = self._engine.submit(request)
         except ModelError:
             self.turns.pop()
             raise
@@ -107,11 +105,11 @@ class Conversation:
             raise sequence.error
 
     def _pieces(self, sequence: Sequence, prompt: ChatPrompt, guessers: list[str | None]) -> Iterator[ReplyPiece]:
-        stops = [*self.model.recommended.stop_strings, *self.options.get("stop_strings", ())]
         tokenizer, form = self.model.loaded.tokenizer, prompt.thought
         names = () if form is None else (form.begin, form.end)
         shown = [token for name in names if (token := tokenizer.special_token_id(name)) is not None]
-        stream = TextStream(tokenizer, stops, prompt.token_ids, shown)
+        stream = self.model.text_stream(sequence.request, self.options, shown)
+        answer = Answer(self.messages, sequence.generation, stream)
         may_lack = self.options.get("constraint") is not None
         reader = None if form is None else ThoughtReader(replace(form, may_lack=may_lack), None)
         num_thought = 0
@@ -126,9 +124,9 @@ class Conversation:
                     num_thought += len(thought)
             yield ReplyPiece(text, guesser)
 
-        while not (sequence.is_done or stream.stopped):
+        while not (sequence.is_done or answer.stopped):
             for decided in self._engine.step():
-                if not stream.stopped:
+                if not answer.stopped:
                     guessers.append(decided.guessed_by)
-                    yield from pieces(stream.feed(decided.token))
-        yield from pieces(stream.finish(), is_last=True)
+                    yield from pieces(answer.take(decided.token))
+        yield from pieces(answer.finish(), is_last=True)

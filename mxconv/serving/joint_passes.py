@@ -14,7 +14,7 @@ from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import States
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.speculation.passes import ALONE, JointPass, Load, Meter, Passes
-from mxconv.speculation.stages import StageRows
+from mxconv.speculation.reader import StageRows
 
 PROMPT_ROWS = 128  # of a sequence in a pass that others wait for, or may come to
 
@@ -157,6 +157,9 @@ class JointPasses(Passes):
         own = 0.0 if self._running_since is None else time.perf_counter() - self._running_since
         taken = self._taken
         return Meter(taken.seconds + own, taken.shared, taken.joint_seconds, taken.joint_rows, taken.last_pass)
+
+    def clock(self) -> float:
+        return self.meter().seconds
 
     def share(self, num_rows: int, joint: JointPass) -> None:
         """Count a pass in which so many rows were this text's."""

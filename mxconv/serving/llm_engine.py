@@ -13,8 +13,9 @@ from mxconv.arrays import F32
 from mxconv.errors import ModelError
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.scheduler import Scheduler
-from mxconv.serving.sequence import Request, Sequence
+from mxconv.serving.sequence import Sequence
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import Request
 
 GROWTH = 64  # tokens for which there must be room where a sequence joins others, or it would soon be set back
 
@@ -83,8 +84,7 @@ class Engine:
             ModelError: no prompt, one longer than the target's positions or than the budget allows, a token that the
                 target does not have, in the prompt or with a bias, or no new tokens.
         """
-        self._hierarchy.check(len(request.prompt), request.max_new_tokens)
-        request.selection.penalties.check(self._hierarchy.vocab_size)
+        self._hierarchy.check(request)
         vocab_size = self._hierarchy.vocab_size
         if outside := [token for token in request.prompt if not 0 <= token < vocab_size]:
             raise ModelError(

@@ -10,8 +10,8 @@ from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError, MxconvError, PoolFull
 from mxconv.serving.joint_passes import PROMPT_ROWS, Answer, Piece
 from mxconv.serving.sequence import Sequence
-from mxconv.speculation.generation import Step
 from mxconv.speculation.passes import JointPass, Load
+from mxconv.speculation.statistics import Step
 
 MOST_ROWS = 512  # of long chains in a pass
 

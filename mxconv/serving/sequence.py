@@ -1,36 +1,16 @@
-"""A request, and the sequence that answers it: waiting, running round by round, or done."""
+"""The sequence that answers a request: waiting, running round by round, or done."""
 
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from mxconv.errors import MxconvError
 from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.speculation.generation import Step
-from mxconv.speculation.hierarchy import Decoding, Hierarchy
-from mxconv.speculation.selection import GREEDY, Selection
-
-
-@dataclass(frozen=True)
-class Request:
-    """A prompt, and how it is to go on.
-
-    Args:
-        prompt: token ids, at least one.
-        max_new_tokens: at least one.
-        stop_tokens: ids that end the text; the one that does is part of it.
-        selection: how tokens are chosen.
-        uses_drafts: whether drafts propose tokens; without them the same text takes a pass of the target a token.
-    """
-
-    prompt: list[int]
-    max_new_tokens: int
-    stop_tokens: Collection[int] = ()
-    selection: Selection = GREEDY
-    uses_drafts: bool = True
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.round import Decoding
+from mxconv.speculation.selection import Request
+from mxconv.speculation.statistics import Step
 
 
 class Sequence:
@@ -47,7 +27,7 @@ class Sequence:
         self.wanted: Wanted | None = None  # what its round waits for
         self.passes = JointPasses(budget)
         self._hierarchy = hierarchy
-        self._acceptance = request.selection.acceptance(len(request.prompt))
+        self._acceptance = request.acceptance()
         self._budget = budget
         self._decoding: Decoding | None = None
         self._round: greenlet | None = None
@@ -86,9 +66,8 @@ class Sequence:
             if self._begun_at is None:
                 self._begun_at = time.perf_counter()
             if self._decoding is None:
-                request, max_length = self.request, len(self.request.prompt) + self.request.max_new_tokens
-                fixed = request.stop_tokens, self._acceptance, self.generation, self.passes, request.uses_drafts
-                self._decoding = self._hierarchy.decoding(self.context, max_length, *fixed)
+                fixed = self.request, self.generation, self._acceptance, self.passes
+                self._decoding = self._hierarchy.decoding(*fixed)
             self._round = greenlet(self._decoding.round)
         found = self.passes.run(self._round, answer)
         if isinstance(found, Wanted):

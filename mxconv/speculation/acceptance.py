@@ -58,6 +58,7 @@ class Acceptance(ABC):
     """
 
     rules: PathRules | None = None
+    draws_what_is_left = False  # where a sibling was rejected: then each is drawn, and must not be chosen otherwise
 
     @abstractmethod
     def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
@@ -90,6 +91,18 @@ class Acceptance(ABC):
     def chance(self, logits: F32, position: int) -> float:
         """The chance that the level above chooses what a draft with these logits, (vocab_size,) float32, chooses."""
         return top_probability(logits)
+
+    def at_once(self, limits: TreeLimits, context: Sequence[int]) -> TreeLimits | None:
+        """The limits of a tree below a context that is grown in one call by this rule; None where it cannot be.
+
+        A constraint has to be queried for every path.
+        """
+        if self.rules is None:
+            return limits
+        if self.rules.mask is not None:
+            return None
+        penalties = self.rules.penalties
+        return replace(limits, penalties=None if penalties is None else penalties.after(context))
 
     @abstractmethod
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
@@ -162,6 +175,10 @@ class CoupledAcceptance(Acceptance):
     def chance(self, logits: F32, position: int) -> float:
         return self.guesses(logits, position, 0.0, 1, 1.0).chances[0]
 
+    def at_once(self, limits: TreeLimits, context: Sequence[int]) -> TreeLimits | None:
+        found = super().at_once(limits, context)
+        return None if found is None else replace(found, draws=TreeDraws(self.sampling, self.seed, len(context)))
+
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
         return self._perturbed(distribution(logits, self.sampling), position, tokens)
 
@@ -212,20 +229,10 @@ class CoupledAcceptance(Acceptance):
         return known
 
 
-def limits_at_once(rule: Acceptance, limits: TreeLimits, context: Sequence[int]) -> TreeLimits | None:
-    """The limits of a tree below a context that is grown in one call by a rule; None where that draws from what is left
-    over, or a constraint has to be asked for every path."""
-    if (rules := rule.rules) is not None:
-        if rules.mask is not None:
-            return None
-        limits = replace(limits, penalties=None if rules.penalties is None else rules.penalties.after(context))
-    if isinstance(rule, CoupledAcceptance):
-        return replace(limits, draws=TreeDraws(rule.sampling, rule.seed, len(context)))
-    return limits if isinstance(rule, GreedyAcceptance) else None
-
-
 class RejectionAcceptance(Acceptance):
     """Speculative sampling: the target's distribution, by accepting and drawing from what is left."""
+
+    draws_what_is_left = True
 
     def __init__(self, sampling: Sampling, seed: int) -> None:
         self.sampling = sampling
@@ -264,6 +271,10 @@ class RejectionAcceptance(Acceptance):
             tokens.append(self._draw(left))
             left = _without(shares, tokens)
         return Guesses(tokens, chances[: len(tokens)].tolist(), shares)
+
+    def at_once(self, limits: TreeLimits, context: Sequence[int]) -> TreeLimits | None:
+        """None: what siblings are drawn from depends on those before them."""
+        return None
 
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
         with np.errstate(divide="ignore"):  # what the sampling leaves out

@@ -9,23 +9,24 @@ takes the best. Three rules bound what learning costs:
 - A draft that is not the best is tried again when `SHARE` of the time since covers its loss, later after each defeat.
 - The first round of a draft says nothing about prices, since weights and code may come from disk.
 
-A tree ends where a further node is not worth its price at the best rate: a draft is told how improbable the path of a
-node (`floors`), and the nodes of a depth together (`floor`), may become. Texts that are decoded side by side share what
+A tree ends where a further node is not worth its price at the best rate: its limits are how improbable the path of a
+node, and the nodes of a depth together, may become. Texts that are decoded side by side share what
 they learn, and each is charged its part of the passes of all: under load rows are dear, and fewer of them pay.
 """
 
 import copy
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import accumulate, pairwise
 from math import inf
 from typing import Self
 
-from mxconv.speculation.pace import PLAIN, Choice, Outcome
+from mxconv.engine.tree import TreeLimits
+from mxconv.speculation.loaded_level import USUAL_SHARE
+from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome
 from mxconv.speculation.passes import ALONE, Load
-from mxconv.speculation.prices import ROW_SHARE, RowPrices
+from mxconv.speculation.prices import Prices, RowPrices
 from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
 MOST_TOKENS, MOST_NODES = 16, 48  # of a proposal
@@ -33,43 +34,20 @@ SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain ro
 SHARE_OF_REST = 0.02  # what reading a prompt for a draft may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
-RESTING = Choice(0, 0)  # plain decoding, of which nothing is learned
-USUAL_SHARE = 0.35  # of a plain pass: the price of a draft token until it was measured, that of a 4-bit copy
 FIRST_NODES, FEW_MISSED = 7, 8  # nodes of a first tree; tokens that a draft can miss and be as fast as ever
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Prices of a level's passes for one text under a load, all texts having as many rows as it."""
-
-    of_all: RowPrices
-    load: Load
-
-    def rows(self, number: float) -> float:
-        """Seconds of so many rows. Prompts have to be read in any case: beside them, the first row costs what it costs
-        without them, for that is what its token saves later, and a further one as much as the pass's rows on average.
-        """
-        count, others = self.load.num_texts, self.load.other_rows
-        if not others:
-            return self.of_all.seconds(count * number, ROW_SHARE / count) / count
-        all_rows = count * number + others
-        return Prices(self.of_all, Load(count)).plain + (number - 1) * self.of_all.seconds(all_rows) / all_rows
-
-    @cached_property
-    def plain(self) -> float:
-        """Seconds of one row."""
-        return self.rows(1)
 
 
 @dataclass
 class DraftEstimate:
     """What is known of a draft."""
 
-    share: float  # the expected price of a token (of a model's tree a depth, of a look-up's a node), in plain passes
-    reads: float  # the expected price of reading a token that it has missed, in those of the level; 0 if it need not
-    grows: bool  # it is asked for trees
-    by_depth: bool  # it is a model, which evaluates a depth of its tree in a pass
-    at_once: bool  # one pass makes the whole proposal, which is its unit
+    share: float = (
+        USUAL_SHARE  # expected of a token (of a model's tree a depth, of a look-up's a node), in plain passes
+    )
+    reads: float = 0.0  # the expected price of reading a token that it has missed, in those of the level
+    grows: bool = False  # it makes trees
+    by_depth: bool = True  # it is a model, which evaluates a depth of its tree in a pass
+    at_once: bool = False  # one pass makes the whole proposal, which is its unit
     unit: RowPrices = field(default_factory=RowPrices)  # seconds of all texts that share it, by their number
     starts: Chance = field(default_factory=lambda: Chance(1.0, weight=2.0))  # it proposes something
     goes_on: Chance = field(default_factory=lambda: Chance(0.8, weight=2.0))  # it proposes a further token
@@ -78,8 +56,8 @@ class DraftEstimate:
     depth: RunningMean = field(default_factory=lambda: RunningMean(4.0, 1.0))
     accepted: RunningMean = field(default_factory=lambda: RunningMean(1.0, 1.0))
     promised: RunningMean = field(default_factory=lambda: RunningMean(1.25, 1.0))  # accepted, by its probabilities
-    num_rounds: int = 0  # in which it was asked
-    num_idle: int = 0  # rounds of all texts since it was asked, or chosen for a trial
+    num_rounds: int = 0  # in which it was queried
+    num_idle: int = 0  # rounds of all texts since it was queried, or chosen for a trial
     patience: float = 1.0
 
     @property
@@ -107,8 +85,8 @@ class DraftEstimate:
             mean.fade(self.num_idle)
         self.num_idle = 0
 
-    def learn(self, asked: int, outcome: Outcome, drafting: float) -> None:
-        """Learn from a round in which it was asked; `drafting` are its seconds without reading."""
+    def learn(self, requested: int, outcome: Outcome, drafting: float) -> None:
+        """Learn from a round in which it was queried; `drafting` are its seconds without reading."""
         self.num_idle += 1
         self.fade()
         proposed, accepted = outcome.num_proposed, outcome.num_accepted
@@ -119,7 +97,7 @@ class DraftEstimate:
             self.promised.add(sum(outcome.probabilities))
         elif proposed:
             self.right.add(accepted, min(accepted + 1, proposed))
-            self.goes_on.add(proposed - 1, min(proposed, asked - 1))
+            self.goes_on.add(proposed - 1, min(proposed, requested - 1))
         self.starts.add(float(proposed > 0))
         if self.num_rounds:
             self.unit.add(round(outcome.draft_sharers, 3), drafting / self.units(outcome) * outcome.draft_sharers)
@@ -145,34 +123,18 @@ class AdaptivePace:
     """Chooses by what has paid.
 
     Args:
-        num_drafts: the number of drafts to choose from.
-        sets_floors: whether to tell drafts when to stop, instead of their own confidence thresholds.
-        growers: the drafts that grow trees, and whether each is a model.
-        reads: the expected price of a pass of models among the drafts, in passes of the level; 0 with a shared cache.
-        most_nodes: the most nodes of a tree; 0 means chains alone.
-        at_once: the drafts that make a whole proposal in one pass.
+        drafts: to choose from.
+        sets_floors: whether to give drafts a floor, instead of their own confidence thresholds.
+        most_nodes: the most nodes of a tree.
     """
 
-    def __init__(
-        self,
-        num_drafts: int,
-        sets_floors: bool = True,
-        growers: Mapping[int, bool] | None = None,
-        reads: Mapping[int, float] | None = None,
-        most_nodes: int = MOST_NODES,
-        at_once: Collection[int] = (),
-    ) -> None:
-        grown = growers if growers and most_nodes else {}
-        self.drafts: list[DraftEstimate] = []
-        for draft in range(num_drafts):
-            share, by_depth = (reads or {}).get(draft), (growers or {}).get(draft, True)
-            expected = (share or USUAL_SHARE) if by_depth else 0.0
-            self.drafts.append(DraftEstimate(expected, share or 0.0, draft in grown, by_depth, draft in at_once))
+    def __init__(self, drafts: Sequence[DraftEstimate], sets_floors: bool = True, most_nodes: int = MOST_NODES) -> None:
+        self.drafts = list(drafts)
         self._sets_floors, self._most_nodes = sets_floors, most_nodes
         self._prices, self._credit, self._last_pass = RowPrices(), FIRST_CREDIT, 0  # the last two are the root's
         self._root = self  # the pace that this one was copied from, for a text
         self._prompt_token = RunningMean()  # seconds of the level's own
-        self._rest, self._rests_at, self._missed = 0, ALONE, [0] * num_drafts  # tokens that each draft has not read
+        self._rest, self._rests_at, self._missed = 0, ALONE, [0] * len(drafts)  # tokens that each draft has not read
 
     def of_text(self) -> Self:
         """A pace for one of several texts that share what they learn."""
@@ -218,7 +180,7 @@ class AdaptivePace:
         return True
 
     def _wait(self, draft: DraftEstimate, option: Option, best: Option, limit: int, now: Prices) -> float:
-        """The rounds until a draft is tried that is not the best, or was never asked; at most 0 if it is now."""
+        """The rounds until a draft is tried that is not the best, or was never queried; at most 0 if it is now."""
         count = now.load.num_texts
         if not draft.num_rounds and option.reading <= (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * count:
             return float(draft.num_idle == 0) if not option.reading or option.rate > best.rate else inf
@@ -226,7 +188,7 @@ class AdaptivePace:
         return loss / (now.plain * SHARE) - draft.num_idle
 
     def _option(self, draft: int, limit: int, now: Prices) -> Option | None:
-        """The best that can be asked of a draft within the account; None where there is nothing."""
+        """The best that can be requested of a draft within the account; None where there is nothing."""
         make, reading = self._tree if self.drafts[draft].grows else self._chain, self._reading(draft)
         option = make(draft, min(limit, MOST_TOKENS), now)
         if option is None or not reading:
@@ -239,17 +201,17 @@ class AdaptivePace:
         return missed * self.drafts[draft].reads * self._prompt_token.value if missed > FEW_MISSED else 0.0
 
     def _chain(self, draft: int, most: int, now: Prices) -> Option | None:
-        """The length with the best rate; one token of a draft that was never asked."""
+        """The length with the best rate; one token of a draft that was never queried."""
         known, best = self.drafts[draft], None
         proposed, accepted = 0.0, 0.0
         reached = right = known.starts.value
-        for asked in range(1, most + 1 if known.num_rounds else 2):
+        for requested in range(1, most + 1 if known.num_rounds else 2):
             right *= known.right.value
             proposed, accepted = proposed + reached, accepted + right
             reached, right = reached * known.goes_on.value, right * known.goes_on.value
-            risk = known.drafting(asked, now) + now.rows(1 + asked) - now.plain
+            risk = known.drafting(requested, now) + now.rows(1 + requested) - now.plain
             seconds = known.drafting(max(proposed, 1.0), now) + now.rows(1 + proposed)
-            option = Option(Choice(draft, asked), 1 + accepted, seconds, risk)
+            option = Option(Choice(draft, TreeLimits.chain(requested)), 1 + accepted, seconds, risk)
             if risk > self._root._credit * now.plain or (best and option.rate < CLEARLY * best.rate):
                 break
             best = option if best is None or option.rate > best.rate else best
@@ -271,24 +233,24 @@ class AdaptivePace:
         if num_nodes < 1 or depth < 1:
             return None
         risk = loss(max(min(round(known.nodes.value), num_nodes), 1))
-        choice = Choice(draft, depth, floors=[0.0] * num_nodes)
+        choice = Choice(draft, TreeLimits(depth, [0.0] * num_nodes))
         return Option(choice, 1 + min(known.accepted.value, depth), now.plain + risk, risk)
 
     def _with_floors(self, choice: Choice, rate: float, now: Prices) -> Choice:
         """The choice, to end where a further token is not worth its price at the best rate."""
-        if not choice.floors:
+        if choice.limits.is_chain:
             return choice
         known = self.drafts[choice.draft]
-        each, of_rows = known.each(now), [now.rows(1 + nodes) for nodes in range(len(choice.floors) + 1)]
+        each, of_rows = known.each(now), now.up_to(1 + len(choice.limits.floors))
         prices = [
             (wider - narrower + (0.0 if known.by_depth else each)) * rate for narrower, wider in pairwise(of_rows)
         ]
         floors = [price / known.trust for price in accumulate(prices, max)]
         if not known.by_depth or not self._sets_floors:
-            return replace(choice, floors=floors)
+            return Choice(choice.draft, TreeLimits(choice.num_tokens, floors))
         of_depth = sum(prices[: max(round(known.nodes.value), 1)]) / max(known.depth.value, 1.0)
         further = 0.0 if known.at_once else each * rate
-        return replace(choice, floors=floors, floor=(further + of_depth) / known.trust)
+        return Choice(choice.draft, TreeLimits(choice.num_tokens, floors, least_sum=(further + of_depth) / known.trust))
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         if choice is RESTING:
@@ -309,7 +271,7 @@ class AdaptivePace:
             if choice.num_tokens and draft == choice.draft:
                 usual, level = known.units(outcome) * known.each(now), now.rows(1 + outcome.num_proposed)
                 drafting = min(outcome.draft_seconds, usual) if self._reading(draft) else outcome.draft_seconds
-                # where the level was slower than expected, so was its draft; what took far too long was interrupted
+                # where the level was slower than expected, so was its draft; what needed far too long was interrupted
                 slower = outcome.level_seconds / level if joint is None and not is_prompt else 1.0
                 seconds = level + min(drafting / slower, usual if is_first else MOST_UNUSUAL * usual + now.plain / 2)
                 rounds += 1 + outcome.num_accepted - seconds / now.plain

@@ -89,10 +89,10 @@ class Sharpness:
         """Compare the likeliest token of every place on the chosen path with what was chosen there.
 
         Args:
-            proposal: the draft's tree; nothing is learned from one that was drawn at random.
+            proposal: the draft's tree, no chain; nothing is learned from one that was drawn at random.
             tokens: that the level above chose: of the accepted path, and one more.
         """
-        if proposal.parents is None or proposal.distributions:
+        if proposal.distributions or not proposal.probabilities:
             return
         surprise, node = 0.0, -1
         for token in tokens:

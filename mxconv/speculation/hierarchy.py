@@ -5,67 +5,58 @@
 
 Each level drafts for the one above. The target verifies every token it emits, so the output is what it would have
 written alone: the same tokens from the same logits, bit for bit, because its rows do not depend on their batch.
+`round.py` has the round; here levels are linked for a text.
 """
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from typing import Literal, TypeVar
 
+from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace
-from mxconv.speculation.chain import Chain, at_once, growers, num_models, reads
-from mxconv.speculation.generation import Ending, Generation, Step
-from mxconv.speculation.level import Level
-from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LoadedLevel
+from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace, DraftEstimate
+from mxconv.speculation.guesses import Sharpness
+from mxconv.speculation.loaded_level import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_NUM_DRAFT_TOKENS,
+    USUAL_SHARE,
+    DraftInputs,
+    LoadedLevel,
+    check_order,
+)
+from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace, Pace
-from mxconv.speculation.passes import AT_ONCE, Passes
-from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.statistics import LevelStatistics, Trace
+from mxconv.speculation.passes import OWN_PASSES, Passes
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.round import Decoding, Level
+from mxconv.speculation.selection import GREEDY, Request, Selection
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import Generation, LevelStatistics, Trace
+from mxconv.speculation.through_text import ThroughText
 
 Number = TypeVar("Number", int, float)
 
 
-class Decoding:
-    """Rounds of a target, with its drafts, after a context, until a text has `max_length` tokens or a stop token."""
+class NullDraft(Draft):
+    """A draft that proposes nothing, with the statistics of the level that it represents."""
 
-    def __init__(
-        self, target: Level, context: Sequence[int], max_length: int, stop_tokens: Collection[int], trace: Trace
-    ) -> None:
-        self.target = target
-        self.context = list(context)
-        self.ending: Ending | None = None
-        self._max_length = min(max_length, target.decoder.config.max_position_embeddings + 1)
-        self._stop_tokens = stop_tokens
-        self._trace = trace
+    def __init__(self, statistics: LevelStatistics) -> None:
+        self.statistics = statistics
 
-    @property
-    def is_prompt(self) -> bool:
-        """Whether the target has not evaluated the context but for the last token."""
-        return len(self.target.session.tokens) < len(self.context) - 1
-
-    def round(self) -> Step:
-        """One more: its tokens, up to and with the first that ends the text."""
-        self._trace.begin_round()
-        # the context goes through the target alone: a shared cache must hold its own keys and values
-        step = self.target.step(self.context, 1 if self.is_prompt else self._max_length - len(self.context))
-        self._trace.end_round()
-        step = step.until(self._stop_tokens)
-        self.context += step.tokens
-        if self.context[-1] in self._stop_tokens:
-            self.ending = "stop"
-        elif len(self.context) >= self._max_length:
-            self.ending = "length"
-        return step
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        return Proposal([])
 
 
 class Hierarchy:
-    """Levels chained by recursion: each is the draft of the one before it.
+    """Levels linked by recursion: each is the draft of the one before it.
 
-    Look-ups, which nothing can draft for, come last; of several, those that pay are asked.
+    Look-ups, which nothing can draft for, come last; of several, those that pay are queried.
 
     What adaptive levels learn, and tables that drafts fill while decoding, stay from one prompt to the next.
 
@@ -78,7 +69,9 @@ class Hierarchy:
             "auto" and is "chain" with lengths that are given.
 
     Raises:
-        ModelError: no levels, or not one number a draft.
+        ModelError: no levels, or not one number a draft; the target is no model, a level that is none has a model below
+            it, a draft that reads hidden states is below a model that it cannot read and that has no other draft, or a
+            draft whose parts change has a cache of its own.
     """
 
     def __init__(
@@ -98,22 +91,26 @@ class Hierarchy:
         given = None if num_draft_tokens == "auto" else num_draft_tokens
         self.num_draft_tokens = _one_each("--num-draft-tokens", given, lengths)
         self.confidence = _one_each("--confidence", confidence, thresholds)
-        num_nodes = {"auto": None, "chain": 0}[tree] if isinstance(tree, str) else tree
-        num_consumers = min(num_models(self.levels), len(records))
+        check_order(self.levels, self.adaptive)
+        num_nodes = {"auto": MOST_NODES if self.adaptive else 0, "chain": 0}[tree] if isinstance(tree, str) else tree
+        num_models = sum(not level.kind.is_look_up for level in self.levels)
         self.paces: list[Pace] = [
-            AdaptivePace(
-                len(records) - index,
-                sets_floors=confidence is None,
-                growers=growers(self.levels, index),
-                reads=reads(self.levels, index),
-                most_nodes=MOST_NODES if num_nodes is None else num_nodes,
-                at_once=at_once(self.levels, index),
-            )
+            AdaptivePace(self._estimates(index, num_nodes > 0), confidence is None, num_nodes)
             if self.adaptive
-            else FixedPace(self.num_draft_tokens[index], num_nodes or 0)
-            for index in range(num_consumers)
+            else FixedPace(self.num_draft_tokens[index], num_nodes)
+            for index in range(min(num_models, len(records)))
         ]
-        self._chain = Chain(self.levels, self.paces, self.confidence)
+        self._proposers = {
+            index: each.kind.proposer(each, self._model_above(index).vocab_size, self.confidence[index - 1])
+            for index, each in enumerate(self.levels)
+            if each.kind.is_look_up
+        }
+        self._variants = {
+            index: variants
+            for index, each in enumerate(self.levels)
+            if each.decoder is not None and (variants := each.kind.varied(each, self.target))
+        }
+        self._sharpness = [Sharpness() for _ in self.levels]
 
     def generate(
         self,
@@ -135,8 +132,8 @@ class Hierarchy:
         Raises:
             ModelError: no prompt, or one longer than the target's positions.
         """
-        generation = self.begin()
-        for index, (_, logits) in enumerate(self.stream(prompt, max_new_tokens, stop_tokens, selection, generation)):
+        generation, request = self.begin(), Request(list(prompt), max_new_tokens, stop_tokens, selection)
+        for index, (_, logits) in enumerate(self.stream(request, generation)):
             if on_logits is not None:
                 on_logits(index, logits)
         return generation
@@ -145,14 +142,7 @@ class Hierarchy:
         """An empty generation, for `stream` to fill."""
         return Generation(Trace([LevelStatistics(level.name) for level in self.levels]))
 
-    def stream(
-        self,
-        prompt: Sequence[int],
-        max_new_tokens: int,
-        stop_tokens: Collection[int],
-        selection: Selection,
-        generation: Generation,
-    ) -> Iterator[tuple[int, F32]]:
+    def stream(self, request: Request, generation: Generation) -> Iterator[tuple[int, F32]]:
         """Tokens as they are decided, each with the target's logits that chose it; `generation` grows alongside.
 
         A consumer may stop asking at any token, and an interrupt may come at any moment: what `generation` holds then
@@ -162,29 +152,18 @@ class Hierarchy:
             ModelError: no prompt, one longer than the target's positions, or a bias on a token that the target does
                 not have; at once, not when iterated.
         """
-        self.check(len(prompt), max_new_tokens)
-        selection.penalties.check(self.vocab_size)
-        rule = selection.acceptance(len(prompt))
-        decoding = self.decoding(prompt, len(prompt) + max_new_tokens, stop_tokens, rule, generation)
-        return _tokens(decoding, generation)
+        self.check(request)
+        return _tokens(self.decoding(request, generation, request.acceptance()), generation)
 
     def decoding(
-        self,
-        context: Sequence[int],
-        max_length: int,
-        stop_tokens: Collection[int],
-        acceptance: Acceptance,
-        generation: Generation,
-        passes: Passes = AT_ONCE,
-        uses_drafts: bool = True,
+        self, request: Request, generation: Generation, acceptance: Acceptance, passes: Passes = OWN_PASSES
     ) -> Decoding:
-        """A text for a caller who asks for its rounds and keeps its tokens; any number may be under way.
+        """A text for a caller who runs its rounds and keeps their tokens; any number may be under way.
 
-        It continues `context`, all tokens so far, and fills the trace of `generation`; `passes` evaluate its rows.
-        Without drafts the target decodes alone.
+        It goes on after the tokens of `generation` and fills its trace; `passes` evaluate its rows.
         """
-        target = self._chain.link(generation.trace.statistics, acceptance, passes, uses_drafts)
-        return Decoding(target, context, max_length, stop_tokens, generation.trace)
+        target = self.link(generation.trace.statistics, acceptance, passes, request.uses_drafts)
+        return Decoding(target, request, generation)
 
     @property
     def target(self) -> Decoder:
@@ -204,23 +183,106 @@ class Hierarchy:
 
     def reader_caches(self) -> list[KVCache]:
         """Empty caches as every text has them of drafts that read hidden states, but for those of a constant size."""
-        return [
-            cache
-            for level in self.levels
-            if level.reader is not None and (cache := level.reader.text_cache()) is not None
-        ]
+        readers = [level.reader for level in self.levels if level.reader is not None]
+        return [cache for reader in readers if (cache := reader.text_cache()) is not None]
 
-    def check(self, num_tokens: int, max_new_tokens: int) -> None:
-        """Raises ModelError for a prompt of no tokens, or of more than the target's positions, or for no new ones."""
-        if num_tokens == 0:
+    def check(self, request: Request) -> None:
+        """Raises ModelError for a prompt of no tokens, or of more than the target's positions, for no new ones, or for
+        a bias on a token that the target does not have."""
+        if not request.prompt:
             raise ModelError("prompt: 0 tokens; at least one is required. Give a text.")
         limit = self.target.config.max_position_embeddings
-        if num_tokens > limit:
+        if len(request.prompt) > limit:
             raise ModelError(
-                f"prompt: {num_tokens} tokens; the target has {limit} positions (max_position_embeddings). Shorten it."
+                f"prompt: {len(request.prompt)} tokens; the target has {limit} positions (max_position_embeddings). "
+                "Shorten it."
             )
-        if max_new_tokens < 1:
-            raise ModelError(f"max_new_tokens: {max_new_tokens}; at least 1 is required.")
+        if request.max_new_tokens < 1:
+            raise ModelError(f"max_new_tokens: {request.max_new_tokens}; at least 1 is required.")
+        request.selection.penalties.check(self.vocab_size)
+
+    def link(
+        self,
+        statistics: Sequence[LevelStatistics],
+        acceptance: Acceptance,
+        passes: Passes = OWN_PASSES,
+        uses_drafts: bool = True,
+    ) -> Level:
+        """The target, linked with all levels below or with none, with fresh caches for one text."""
+        for each in statistics:
+            each.clock = passes.clock
+        session = _session(passes, self.target)
+        drafts: list[Draft] = []  # below the level at hand, the next one first
+        for index in reversed(range(1, len(self.levels) if uses_drafts else 1)):
+            made: Draft = NullDraft(statistics[index])  # reads hidden states, of which level is not known yet
+            if proposer := self._proposers.get(index):
+                made = proposer(statistics[index], acceptance)
+            elif self.levels[index].decoder is not None:
+                level = self._level(index, session, statistics[index], acceptance, drafts)
+                made = ModelDraft(level, self.confidence[index - 1], self._sharpness[index])
+                if variants := self._variants.get(index):
+                    made = variants.of_text(made)
+            drafts.insert(0, made)
+        return self._level(0, session, statistics[0], acceptance, drafts)
+
+    def _level(
+        self, index: int, session: Session, statistics: LevelStatistics, acceptance: Acceptance, below: list[Draft]
+    ) -> Level:
+        """A model, linked with the levels below it; an adaptive one with all of them."""
+        loaded = self.levels[index]
+        assert loaded.decoder is not None
+        shares = index > 0 and loaded.shares_cache
+        own = session if shares or index == 0 else _session(session.passes, loaded.decoder)
+        if acceptance.rules is not None and not loaded.shares_tokens(self.levels[0]):
+            acceptance = copy(acceptance)
+            acceptance.rules = None  # they are of other tokens
+        usable = enumerate(below if self.adaptive else below[:1], index + 1)
+        return Level(
+            decoder=loaded.decoder,
+            session=own,
+            shares_session=shares,
+            vocab_size=self._common_vocab_size(index),
+            acceptance=acceptance,
+            statistics=statistics,
+            drafts=[self._usable(index, number, draft, own, acceptance) for number, draft in usable],
+            pace=self.paces[index].of_text() if index < len(self.paces) else FixedPace(1),
+        )
+
+    def _usable(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
+        """A draft as a level with perhaps another tokenizer queries it, or as it reads that level."""
+        level, loaded = self.levels[consumer], self.levels[index]
+        if loaded.reader is not None and loaded.can_read(level):
+            vocab_size = min(self._common_vocab_size(consumer), loaded.reader.sizes.vocab_size)
+            confidence, sharpness = self.confidence[index - 1], self._sharpness[index]
+            inputs = DraftInputs(session, acceptance, draft.statistics, vocab_size, confidence, sharpness)
+            return loaded.kind.draft(loaded.reader, loaded.record, inputs)
+        if level.tokenizer is None or loaded.tokenizer is None or loaded.shares_tokens(level):
+            return draft
+        return ThroughText(draft, level.tokenizer, loaded.tokenizer, self._model_above(index).max_position_embeddings)
+
+    def _estimates(self, consumer: int, grows: bool) -> list[DraftEstimate]:
+        """What is expected of the drafts of a level before they were measured; trees of those that share its tokens."""
+        level, found = self.levels[consumer], []
+        for draft in self.levels[consumer + 1 :]:
+            price, is_branched = draft.price_in(level), draft.shares_tokens(level)
+            by_depth = not (draft.kind.is_look_up and is_branched)
+            share = (price or USUAL_SHARE) if by_depth else 0.0
+            at_once = draft.kind.drafts_at_once
+            found.append(DraftEstimate(share, price or 0.0, grows and is_branched, by_depth, at_once))
+        return found
+
+    def _model_above(self, index: int) -> ModelConfig:
+        """The model whose tokens a level's are: itself, or for a look-up the nearest model above."""
+        return next(level.decoder.config for level in self.levels[index::-1] if level.decoder is not None)
+
+    def _common_vocab_size(self, index: int) -> int:
+        """Rows that this model and all above it with the same tokenizer have."""
+        same = [level for level in self.levels[: index + 1] if level.tokenizer is self.levels[index].tokenizer]
+        return min(level.decoder.config.vocab_size for level in same if level.decoder is not None)
+
+
+def _session(passes: Passes, decoder: Decoder) -> Session:
+    return Session(passes.new_cache(decoder), passes)
 
 
 def _tokens(decoding: Decoding, generation: Generation) -> Iterator[tuple[int, F32]]:

@@ -1,23 +1,29 @@
-"""How many tokens a level asks of which draft, round by round, and what it learns from every round."""
+"""How many tokens a level requests of which draft, round by round, and what it learns from every round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from mxconv.speculation.passes import ALONE, JointPass, Load
+from mxconv.engine.tree import TreeLimits
+from mxconv.speculation.passes import ALONE, JointPass, Load, Meter
+from mxconv.speculation.proposal import Proposal
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Ask a draft for a number of tokens; 0 tokens mean plain decoding."""
+    """A draft, its number with the next level being 0, and the limits of its proposal; 0 tokens are plain decoding."""
 
-    draft: int  # its number, the next level being 0
-    num_tokens: int  # the most tokens of a path
-    floor: float | None = None  # as `Draft.propose` takes it: it stops when its proposal becomes less probable
-    floors: Sequence[float] = ()  # as `TreeDraft.grow` takes them; with any, the draft is asked for a tree
+    draft: int
+    limits: TreeLimits
+
+    @property
+    def num_tokens(self) -> int:
+        """The most tokens of a path."""
+        return self.limits.most_depth
 
 
-PLAIN = Choice(0, 0)
+PLAIN = Choice(0, TreeLimits.chain(0))
+RESTING = Choice(0, TreeLimits.chain(0))  # plain decoding, of which nothing is learned
 
 
 class Outcome(NamedTuple):
@@ -34,6 +40,24 @@ class Outcome(NamedTuple):
     joint: JointPass | None = None  # the level's pass, if shared with other texts; the seconds are then shares of it
     draft_sharers: float = 1.0  # how many texts shared the draft's passes, on average
 
+    @classmethod
+    def of(
+        cls, proposal: Proposal, num_accepted: int, num_evaluated: int, drafting: Meter, verifying: Meter, load: Load
+    ) -> "Outcome":
+        """The result of a round, with the time until the draft had proposed and the time after it."""
+        return cls(
+            len(proposal.tokens),
+            num_accepted,
+            num_evaluated,
+            drafting.seconds,
+            verifying.seconds,
+            proposal.chances,
+            proposal.depth,
+            load,
+            verifying.joint(load),
+            drafting.sharers(load),
+        )
+
 
 class Pace(Protocol):
     """Chooses a draft and at most `limit` tokens, at least one, in every round, and learns from it.
@@ -44,7 +68,7 @@ class Pace(Protocol):
     def of_text(self) -> "Pace": ...
     def choose(self, limit: int, load: Load = ALONE) -> Choice: ...
     def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
-        """Whether it would choose plain decoding in so many rounds, which then need not ask it."""
+        """Whether it would choose plain decoding in so many rounds, in which it need not be queried."""
         ...
 
     def learn(self, choice: Choice, outcome: Outcome) -> None: ...
@@ -52,7 +76,7 @@ class Pace(Protocol):
 
 @dataclass(frozen=True)
 class FixedPace:
-    """Always ask the next level for the same number; with `num_nodes`, for a tree of so many if it grows trees."""
+    """Always request the same number of the next level; with `num_nodes`, a tree of so many."""
 
     num_tokens: int
     num_nodes: int = 0
@@ -61,7 +85,8 @@ class FixedPace:
         return self
 
     def choose(self, limit: int, load: Load = ALONE) -> Choice:
-        return Choice(0, min(self.num_tokens, limit), floors=(0.0,) * self.num_nodes)
+        count = min(self.num_tokens, limit)
+        return Choice(0, TreeLimits(count, [0.0] * self.num_nodes) if self.num_nodes else TreeLimits.chain(count))
 
     def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
         return False

@@ -9,7 +9,7 @@ from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.speculation.stages import StageRows
+from mxconv.speculation.reader import StageRows
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Meter(NamedTuple):
         return self.joint_seconds / self.shared if self.shared > 0 else load.num_texts
 
     def joint(self, load: Load) -> JointPass | None:
-        """The pass that a level took with other texts, and its own work for each of them; None where it was alone."""
+        """The pass that a level shared with other texts, and its own work for each of them; None where it was alone."""
         if not self.joint_rows:
             return None
         own = max(self.seconds - self.shared, 0.0)
@@ -64,6 +64,8 @@ class Meter(NamedTuple):
 
 class Passes:
     """Evaluates the rows of a text that is decoded alone, as they come; a server has passes that texts share."""
+
+    clock = staticmethod(time.perf_counter)  # seconds of the text by now, as its levels' statistics count them
 
     def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
         """Evaluate rows as `Decoder.forward` does.
@@ -82,7 +84,7 @@ class Passes:
         return rows.evaluate()
 
     def are_at_once(self, decoder: Decoder, num_tokens: int) -> bool:
-        """Whether several passes may be one call, as nobody else waits for them; the first is over so many tokens."""
+        """Whether several passes may be one call, as no other text waits for them; the first is over so many tokens."""
         return True
 
     def new_cache(self, decoder: Decoder) -> KVCache:
@@ -105,4 +107,4 @@ class Passes:
         return ALONE
 
 
-AT_ONCE = Passes()
+OWN_PASSES = Passes()

@@ -1,6 +1,7 @@
 """What is held against tokens along the paths of one text: penalties, then a mask of what a constraint allows.
 
-Every level applies it to its logits, by the tokens before each place, so that drafts propose what their target may say.
+Every level applies it to its logits, by the tokens before each place, so that drafts propose what their target may
+choose.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +27,7 @@ class PathWalk(ABC):
     """Knows the tokens of a path and moves to others: a step costs what two paths differ by.
 
     Args:
-        num_prompt_tokens: how many tokens of each path nobody chose.
+        num_prompt_tokens: how many tokens of each path are the prompt.
     """
 
     def __init__(self, num_prompt_tokens: int) -> None:
@@ -231,9 +232,9 @@ class PathRules:
             return proposal
         kept = []
         for node in range(len(proposal.tokens)):
-            self.mask.go_to(context, path_of(proposal, node))
+            self.mask.go_to(context, proposal.path(node))
             kept.append(self.mask.is_inside)
-        return proposal if all(kept) else proposal.where(kept)
+        return proposal.where(kept)
 
 
 @dataclass(frozen=True)
@@ -246,13 +247,4 @@ class _ProposalRows:
     proposal: Proposal
 
     def __getitem__(self, row: int, /) -> F32:
-        return self.rules.row(self.logits[row], self.context, path_of(self.proposal, row - 1))
-
-
-def path_of(proposal: Proposal, node: int) -> list[int]:
-    """The tokens from the context down to a node, its own included; none where it is -1."""
-    tail: list[int] = []
-    while node >= 0:
-        tail.append(proposal.tokens[node])
-        node = proposal.links[node]
-    return tail[::-1]
+        return self.rules.row(self.logits[row], self.context, self.proposal.path(row - 1))

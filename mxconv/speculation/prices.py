@@ -1,8 +1,13 @@
-"""The measured price of a pass by its number of rows: nearly constant while memory is the limit, then linear."""
+"""The measured price of a pass by its number of rows: nearly constant while memory is the limit, then linear.
+
+Of texts that are decoded side by side each pays its part.
+"""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from mxconv.speculation.passes import Load
 from mxconv.speculation.statistics import RunningMean
 
 ROW_SHARE = 0.04  # the price of a further row in passes of the narrowest width, until wider passes were measured
@@ -14,8 +19,8 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 class RowPrices:
     """Running means of a pass's seconds by width, with lines between them.
 
-    More rows never cost less: means that say so are replaced by their common mean (isotonic regression), in which a
-    width that was measured seldom counts little.
+    More rows never cost less: means that contradict this are replaced by their common mean (isotonic regression), in
+    which a width that was measured seldom counts little.
     """
 
     means: dict[int, tuple[RunningMean, RunningMean]] = field(default_factory=dict)  # of rows and of seconds
@@ -63,6 +68,33 @@ class RowPrices:
     def knows(self, num_rows: int) -> bool:
         """Whether passes of about so many rows were measured."""
         return num_rows > WIDTHS[-1] or _width(num_rows) in self.means
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices of a level's passes for one text under a load, all texts having as many rows as it."""
+
+    of_all: RowPrices
+    load: Load
+
+    def rows(self, number: float) -> float:
+        """Seconds of so many rows. Prompts have to be read in any case: beside them, the first row costs what it costs
+        without them, for that is what its token saves later, and a further one as much as the pass's rows on average.
+        """
+        count, others = self.load.num_texts, self.load.other_rows
+        if not others:
+            return self.of_all.seconds(count * number, ROW_SHARE / count) / count
+        all_rows = count * number + others
+        return Prices(self.of_all, Load(count)).plain + (number - 1) * self.of_all.seconds(all_rows) / all_rows
+
+    @cached_property
+    def plain(self) -> float:
+        """Seconds of one row."""
+        return self.rows(1)
+
+    def up_to(self, most: int) -> list[float]:
+        """Seconds of 1, 2, ... rows."""
+        return [self.rows(number) for number in range(1, most + 1)]
 
 
 def _width(num_rows: float) -> int:

@@ -1,74 +1,85 @@
 """What a draft is: anything that can guess how a context goes on."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from functools import cached_property
 
 from mxconv.arrays import F32, F64
-from mxconv.engine.tree import Tree
+from mxconv.engine.tree import Tree, TreeLimits
 from mxconv.speculation.statistics import LevelStatistics
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Tokens that may follow a context: one after another, or a tree.
+    """A tree of tokens that may follow a context; tokens without parents are a chain, one after another.
 
     Args:
-        tokens: in order; of a tree, its nodes, parents before children.
+        tokens: of the nodes, parents before children.
         distributions: (vocab_size,) float64 each, what token i was drawn from. Empty where tokens were not drawn at
             random; a verifier then takes each for certain.
-        probabilities: of a chain, the highest of the distribution that chose each token; of a tree, each node's own.
-            Empty where the draft is no model of the same tokens.
-        parents: of a tree, each node's parent among the nodes, or -1 after the context; None for a chain. Siblings
-            carry different tokens, the likelier first.
+        probabilities: each node's own, after its parent. Empty where the draft is no model of the same tokens.
+        parents: each node's parent among the nodes, or -1 after the context. Siblings carry different tokens, the
+            likelier first.
     """
 
     tokens: list[int]
     distributions: list[F64] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
-    parents: Sequence[int] | None = None
+    parents: list[int] = field(default_factory=list)
 
-    @property
-    def links(self) -> Sequence[int]:
-        """The parent of each node, or -1 after the context; a chain has parents too."""
-        return range(-1, len(self.tokens) - 1) if self.parents is None else self.parents
+    def __post_init__(self) -> None:
+        if not self.parents:
+            object.__setattr__(self, "parents", list(range(-1, len(self.tokens) - 1)))
+
+    @cached_property
+    def is_branched(self) -> bool:
+        """Whether it is more than a chain."""
+        return any(parent != node - 1 for node, parent in enumerate(self.parents))
+
+    @cached_property
+    def depths(self) -> list[int]:
+        """The number of nodes above each node."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    @cached_property
+    def widths(self) -> list[int]:
+        """The number of nodes at each depth."""
+        counts = Counter(self.depths)
+        return [counts[depth] for depth in range(len(counts))]
 
     @property
     def depth(self) -> int:
         """Tokens of the longest path."""
         return len(self.widths)
 
-    @property
-    def widths(self) -> list[int]:
-        """The number of nodes at each depth."""
-        if self.parents is None:
-            return [1] * len(self.tokens)
-        counts = Counter(self.rows(1).depths[1:])
-        return [counts[depth] for depth in range(1, len(counts) + 1)]
-
     def rows(self, num_before: int) -> Tree:
         """The rows of a pass over `num_before` tokens of the context, at least one, and the proposal after them."""
-        return Tree([*range(-1, num_before - 1), *(num_before + parent for parent in self.links)])
+        return Tree([*range(-1, num_before - 1), *(num_before + parent for parent in self.parents)])
 
     @property
     def chances(self) -> list[float]:
-        """Each token's probability; of a tree, that of each node's path."""
-        if self.parents is None:
-            return self.probabilities
+        """The chance of each node's path; empty where the draft has no probabilities."""
         chances: list[float] = []
-        for probability, parent in zip(self.probabilities, self.parents, strict=True):
+        for probability, parent in zip(self.probabilities, self.parents, strict=False):
             chances.append(probability * (1.0 if parent < 0 else chances[parent]))
         return chances
 
-    def with_tokens_below(self, vocab_size: int) -> "Proposal":
-        """A tree without the nodes whose token or ancestor a vocabulary lacks."""
-        return self.where([0 <= token < vocab_size for token in self.tokens])
+    def within(self, vocab_size: int, most_depth: int) -> "Proposal":
+        """The tree without the nodes that are too deep, or whose token or ancestor a vocabulary lacks."""
+        pairs = zip(self.tokens, self.depths, strict=True)
+        return self.where([0 <= token < vocab_size and depth < most_depth for token, depth in pairs])
 
     def where(self, kept: Sequence[bool]) -> "Proposal":
-        """The same without nodes that are not kept, and those below them; a chain stays one."""
+        """The same without nodes that are not kept, and those below them."""
+        if all(kept):
+            return self
         places: dict[int, int] = {-1: -1}
-        for node, parent in enumerate(self.links):
+        for node, parent in enumerate(self.parents):
             if kept[node] and parent in places:
                 places[node] = len(places) - 1
         nodes = list(places)[1:]
@@ -76,7 +87,7 @@ class Proposal:
             [self.tokens[node] for node in nodes],
             [self.distributions[node] for node in nodes] if self.distributions else [],
             [self.probabilities[node] for node in nodes] if self.probabilities else [],
-            None if self.parents is None else [places[self.links[node]] for node in nodes],
+            [places[self.parents[node]] for node in nodes],
         )
 
     def after(self, tokens: list[int]) -> "Proposal":
@@ -85,34 +96,40 @@ class Proposal:
         return Proposal(
             [*tokens, *self.tokens],
             probabilities=[*[1.0] * count, *self.probabilities] if self.probabilities or not self.tokens else [],
-            parents=None if self.parents is None else [*range(-1, count - 1), *(count + link for link in self.links)],
+            parents=[*range(-1, count - 1), *(count + parent for parent in self.parents)],
         )
 
     def children(self, node: int) -> list[int]:
         """The nodes after a node, or after the context where it is -1."""
-        if self.parents is None:
-            return [node + 1] if node + 1 < len(self.tokens) else []
         return [child for child, parent in enumerate(self.parents) if parent == node]
 
+    def path(self, node: int) -> list[int]:
+        """The tokens from the context down to a node, its own included; none where it is -1."""
+        tokens: list[int] = []
+        while node >= 0:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
 
-class Draft(Protocol):
+
+NOTHING = Proposal([])
+
+
+class Draft(ABC):
     """A level that can propose: a look-up, a reader of hidden states, or a model, perhaps with drafts of its own."""
 
-    @property
-    def statistics(self) -> LevelStatistics: ...
+    statistics: LevelStatistics
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """A chain of at most `num_tokens` tokens; fewer, or none, where confidence is low.
+    @abstractmethod
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        """The likeliest tree below a context, of a chain's limits a chain; none where confidence is low.
 
         Args:
             context: all tokens so far, at least one. The next context may differ from its continuation.
-            num_tokens: the most to propose.
-            floor: a model stops after the token with which the product of its probabilities falls below this; None
-                leaves it at the draft's own confidence threshold, token by token. Look-ups ignore it.
+            limits: of the proposal. A draft that knows no branches may make a chain of any.
         """
-        ...
 
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:  # noqa: B027 - most drafts learn nothing
         """See what the level above evaluated, after every verification.
 
         Args:
@@ -120,24 +137,6 @@ class Draft(Protocol):
             proposal: what was judged, rejected tokens included; another draft may have made it.
             logits: (len(proposal.tokens) + 1, vocab_size): the first row follows the context, row i + 1 node i.
         """
-        ...
 
-
-@runtime_checkable
-class TreeDraft(Draft, Protocol):
-    """A draft that can propose several continuations at once."""
-
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        """The likeliest tree below a context, with parents and each node's own probability.
-
-        Args:
-            context: all tokens so far, at least one.
-            most_depth: the most tokens of a path.
-            floors: ascending: the least probability of the first node's path, of the second's, and so on. There are at
-                most as many nodes.
-            floor: a model makes no further pass for nodes whose chances sum up to less than this; None leaves it at
-                the draft's own confidence threshold. Look-ups ignore it.
-        """
-        ...
+    def learn(self, limits: TreeLimits, proposal: Proposal, tokens: Sequence[int]) -> None:  # noqa: B027
+        """See what became of a proposal of its own, made within limits: the tokens that the level above chose."""

@@ -1,6 +1,6 @@
-"""How a run chooses its tokens: greedily, or at random with a seed."""
+"""How a run chooses its tokens, greedily or at random with a seed; and the request of a text."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,3 +50,26 @@ class Selection:
 
 
 GREEDY = Selection()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt, and how it is to go on.
+
+    Args:
+        prompt: token ids, at least one.
+        max_new_tokens: at least one.
+        stop_tokens: ids that end the text; the one that does is part of it.
+        selection: how tokens are chosen.
+        uses_drafts: whether drafts propose tokens; without them the same text takes a pass of the target a token.
+    """
+
+    prompt: list[int]
+    max_new_tokens: int
+    stop_tokens: Collection[int] = ()
+    selection: Selection = GREEDY
+    uses_drafts: bool = True
+
+    def acceptance(self) -> Acceptance:
+        """The rule, fresh for the text."""
+        return self.selection.acceptance(len(self.prompt))

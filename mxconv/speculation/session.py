@@ -12,7 +12,7 @@ from mxconv.engine.kv_pool import PAGE
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads, States
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
-from mxconv.speculation.passes import AT_ONCE, Passes
+from mxconv.speculation.passes import OWN_PASSES, Passes
 
 
 def common_length(ours: list[int], theirs: Sequence[int]) -> int:
@@ -50,11 +50,12 @@ def borrowed(cache: KVCache, start: int, count: int) -> Iterator[KVCache]:
 FIRST_ROOM = 256  # tokens
 
 
-class KeptStates:
-    """The states that some drafts read, a row a token; empty while nobody reads."""
+class HiddenStates:
+    """The states that some drafts read, a row a token; empty while no draft reads any."""
 
     def __init__(self) -> None:
         self.reads = Reads()
+        self.num_states = 0
         self._values: F32 = np.empty((0, 0, 0), np.float32)  # (num_states, room, hidden_size)
         self._numbers: I64 = np.empty(0, np.int64)  # (room,)
         self._num_written = 0
@@ -62,10 +63,11 @@ class KeptStates:
     def want(self, reads: Reads) -> None:
         """Keep these too, of every token from the first on: before any is evaluated."""
         self.reads |= reads
+        self.num_states = self.reads.num_states
 
     def request(self) -> States | None:
         """What a pass should fill in."""
-        return States(self.reads.layers, self.reads.normed_last) if self.reads.num_states else None
+        return States(self.reads.layers, self.reads.normed_last) if self.num_states else None
 
     def write(self, start: int, states: States) -> None:
         """Keep the states of a pass, of tokens from `start` on."""
@@ -96,7 +98,7 @@ class KeptStates:
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
         """Keep some of the tokens after the first `start`, in the order given."""
-        if self.reads.num_states:
+        if self.num_states:
             places = [start + row for row in rows]
             self._values[:, start : start + len(rows)] = self._values[:, places]
             self._numbers[start : start + len(rows)] = self._numbers[places]
@@ -118,11 +120,11 @@ class Session:
     The target and the drafts that share its cache have one session; a model with a cache of its own has its own.
     """
 
-    def __init__(self, cache: KVCache, passes: Passes = AT_ONCE) -> None:
+    def __init__(self, cache: KVCache, passes: Passes = OWN_PASSES) -> None:
         self.cache = cache
         self.passes = passes
         self.tokens: list[int] = []
-        self.states = KeptStates()
+        self.states = HiddenStates()
         self._num_published = 0  # pages of its text that other texts can begin with
 
     def align(self, context: Sequence[int], is_sole: bool = False) -> list[int]:
@@ -137,7 +139,7 @@ class Session:
             The tokens of `context` that are not in the cache: at least the last, since its logits are wanted, and all
             where recurrent states that far back are gone.
         """
-        if is_sole and not self.tokens and not self.states.reads.num_states:
+        if is_sole and not self.tokens and not self.states.num_states:
             self.tokens = list(context[: self.passes.adopt(self.cache, context)])
             self._num_published = len(self.tokens) // PAGE
         length = self.rewind(min(common_length(self.tokens, context), len(context) - 1))
@@ -151,6 +153,13 @@ class Session:
         """For a draft that writes its own keys and values after a context; afterwards all is as it was, bit for bit."""
         tokens = list(self.tokens)
         start = self.cache.reachable(min(common_length(tokens, context), len(context) - 1))
+        if start == len(tokens) and self.cache.states is None:  # nothing is overwritten
+            try:
+                yield
+            finally:
+                self.tokens = tokens
+                self.cache.truncate(start)
+            return
         states = self.states.saved(start, len(tokens))
         try:
             with borrowed(self.cache, start, len(tokens) - start):
@@ -187,7 +196,7 @@ class Session:
         None, and nothing has changed, where other texts share or wait for the passes, or hidden states are read that
         will stay: not those of a cache that is borrowed.
         """
-        is_read = self.states.reads.num_states > 0 and not is_borrowed
+        is_read = self.states.num_states > 0 and not is_borrowed
         if is_read or not self.passes.are_at_once(decoder, len(tokens)):
             return None
         grown = decoder.grow(tokens, self.cache, vocab_size, limits)

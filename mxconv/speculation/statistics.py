@@ -1,11 +1,13 @@
-"""What a run did, per level: the counts of every acceptance rate and speed-up; and running means of what it took."""
+"""What a run did, per level: the counts of every acceptance rate and speed-up; and running means of its times."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from mxconv.arrays import F32
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class RoundTree:
         draft: the name of the level that proposed; None where none was queried.
         tokens: of the proposal's nodes, parents before children.
         parents: each node's parent among them, or -1.
-        probabilities: each node's own; empty where the draft tells none.
+        probabilities: each node's own; empty where the draft has none.
         emitted: the level's own tokens: the accepted ones, and one more.
     """
 
@@ -28,7 +30,7 @@ class RoundTree:
 
     @cached_property
     def path(self) -> list[int]:
-        """The accepted nodes: siblings carry different tokens, so the emitted ones say which."""
+        """The accepted nodes: siblings carry different tokens, so the emitted ones name them."""
         nodes = {pair: node for node, pair in enumerate(zip(self.parents, self.tokens, strict=True))}
         path: list[int] = []
         for token in self.emitted[:-1]:
@@ -55,7 +57,7 @@ class LevelStatistics:
 
     @property
     def totals(self) -> tuple[int, int, int, int, float, int]:
-        """The counts of a trace's entry, in its order: tokens asked, proposed, accepted; forwards, seconds, nodes."""
+        """Counts of a trace's entry, in its order: tokens requested, proposed, accepted; forwards, seconds, nodes."""
         tokens = self.num_asked, self.num_proposed, self.num_accepted
         return *tokens, self.num_forwards, self.seconds, self.num_nodes
 
@@ -155,8 +157,48 @@ class Trace:
         self.num_rounds += 1
 
 
+class Step(NamedTuple):
+    """The outcome of one round: tokens that this level itself would have chosen, with the logits that chose them."""
+
+    tokens: list[int]
+    logits: F32  # (len(tokens), vocab_size): the model's own, before penalties
+    guessed_by: Sequence[str | None] = ()  # of each token whose guess it was; None: the level chose it without one
+
+    def until(self, stop_tokens: Collection[int]) -> "Step":
+        """The tokens up to and with the first of some; without logits of others."""
+        place = next((place for place, token in enumerate(self.tokens) if token in stop_tokens), None)
+        if place is None:
+            return self
+        stop = place + 1
+        return Step(self.tokens[:stop], self.logits[:stop], self.guessed_by[:stop])
+
+
+Ending = Literal["length", "stop", "interrupted", "error"]
+
+
+@dataclass
+class Generation:
+    """What one prompt became; it grows while it is decoded."""
+
+    trace: Trace
+    token_ids: list[int] = field(default_factory=list)  # new ones, a final stop token included
+    seconds: float = 0.0
+    prompt_seconds: float = 0.0  # of these, until the first token
+    ending: Ending = "interrupted"
+
+    @property
+    def tokens_per_second(self) -> float:
+        return len(self.token_ids) / self.seconds if self.seconds else 0.0
+
+    @property
+    def decoding_tokens_per_second(self) -> float | None:
+        """The rate after the first token, which comes with the prompt; None where there is no second one."""
+        seconds, num_tokens = self.seconds - self.prompt_seconds, len(self.token_ids) - 1
+        return num_tokens / seconds if num_tokens > 0 and seconds > 0 else None
+
+
 MEMORY = 0.98  # what is left in a round of the weight of all that was known before
-MOST_UNUSUAL = 3.0  # times as long as usual; what takes longer was interrupted by somebody else
+MOST_UNUSUAL = 3.0  # times as long as usual; what takes longer was interrupted from outside
 FEWEST_CHANCES, MOST_CHANCES = 4.0, 16.0  # samples that stay of a chance near 0 or 1, and of an even one
 
 

@@ -10,13 +10,12 @@ import time
 from collections.abc import Sequence
 from itertools import takewhile
 
-from mxconv.arrays import F32
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.proposal import Draft, Proposal
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.text_stream import REPLACEMENT, Transcript
 from mxconv.text.tokenizer import Tokenizer
 
-MAX_DRAFT_TOKENS = 64  # asked of the inner draft at once
+MAX_DRAFT_TOKENS = 64  # requested of the inner draft at a time
 LONGEST_PENDING = 3  # bytes, and so tokens, of a character that is not complete
 LAST_WORD = re.compile(r"\s*\w+\Z")
 WINDOW = 48  # characters of the context that are encoded with what follows
@@ -29,7 +28,7 @@ class Reencoding:
     """Texts as a draft reads them: its own first token in front, no last one, no more than it has positions for.
 
     Only the end of a long text is encoded each time, cut in front of a space. Where a tokenizer would join words over
-    that cut, the tokens differ from those of the whole text; a draft can live with that, and nobody else sees them.
+    that cut, the tokens differ from those of the whole text; no other level sees them.
     Where a text has more than `max_tokens`, its first half is left out.
     """
 
@@ -77,7 +76,7 @@ def _word_begin(text: str, end: int) -> int:
     return max(place, 0)
 
 
-class ThroughText:
+class ThroughText(Draft):
     """Proposals of a draft with another tokenizer, `inner`, in the tokens of the level above.
 
     The draft can have `max_positions` tokens in a context; the first half of longer ones is left out.
@@ -87,6 +86,7 @@ class ThroughText:
         self, inner: Draft, target_tokenizer: Tokenizer, draft_tokenizer: Tokenizer, max_positions: int | None = None
     ) -> None:
         self.inner = inner
+        self.statistics = inner.statistics  # with the seconds spent on text here; tokens are those of the level above
         self._target_tokenizer = target_tokenizer
         self._draft_tokenizer = draft_tokenizer
         self._context = Transcript(target_tokenizer)
@@ -94,16 +94,9 @@ class ThroughText:
         longest = None if max_positions is None else max(max_positions - MAX_DRAFT_TOKENS, max_positions // 2)
         self._reencoding = Reencoding(draft_tokenizer, longest)
 
-    @property
-    def statistics(self) -> LevelStatistics:
-        """The statistics of the draft, with the time spent on text here.
-
-        What the level above counts in them is tokens of its own, never tokens of the draft.
-        """
-        return self.inner.statistics
-
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """At most `num_tokens` tokens; none where the draft has nothing to say or no tokens can say it."""
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        """A chain; none where the draft proposes nothing or no tokens have its text."""
+        num_tokens = limits.most_depth
         begin = time.perf_counter()
         self._context.align(context)
         pending = self._take_back_pending()
@@ -113,15 +106,12 @@ class ThroughText:
         if draft_context and num_tokens > 0:
             self._draft_context.align(draft_context)
             wanted = self._num_draft_tokens(num_tokens, len(context))
-            asked = time.perf_counter()
-            proposed = self.inner.propose(draft_context, wanted).tokens
-            inner_seconds = time.perf_counter() - asked
+            inner_begin = time.perf_counter()
+            proposed = self.inner.propose(draft_context, TreeLimits.chain(wanted)).tokens
+            inner_seconds = time.perf_counter() - inner_begin
             tokens = self._in_target_tokens(self._written(proposed), pending, num_tokens)
         self.statistics.seconds += time.perf_counter() - begin - inner_seconds
         return Proposal(tokens)
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """Nothing: logits over one vocabulary mean nothing in another."""
 
     def _take_back_pending(self) -> list[int]:
         """Remove the tokens of a character that the context ends inside of; the draft reads what is before it."""
@@ -145,14 +135,14 @@ class ThroughText:
         is left out unless it is all there is.
         """
         text, stops = self._draft_context.text, self._draft_tokenizer.eos_token_ids
-        told = list(
+        shown = list(
             takewhile(lambda token: token not in stops and not self._draft_tokenizer.is_silent(token), proposed)
         )
-        self._draft_context.extend(told)
+        self._draft_context.extend(shown)
         if not self._draft_context.text.startswith(text):
             return ""
         written = self._draft_context.text[len(text) :].split(REPLACEMENT)[0]
-        whole_words = LAST_WORD.sub("", written) if len(told) == len(proposed) else ""
+        whole_words = LAST_WORD.sub("", written) if len(shown) == len(proposed) else ""
         return whole_words or written
 
     def _in_target_tokens(self, written: str, pending: list[int], num_tokens: int) -> list[int]:

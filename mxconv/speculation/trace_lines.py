@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
-from mxconv.speculation.generation import Generation
-from mxconv.speculation.statistics import RoundTree
+from mxconv.speculation.statistics import Generation, RoundTree
 from mxconv.system.processor import cpu_name
 from mxconv.text.text_stream import TextStream, token_label
 from mxconv.text.tokenizer import Tokenizer

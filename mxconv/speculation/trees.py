@@ -6,23 +6,19 @@ Source:
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
-from itertools import count, takewhile
-from math import inf
+from itertools import count, islice, takewhile
 from typing import TypeVar
 
 from mxconv.arrays import F32, F64
-from mxconv.engine.tree import MOST_IN_FRONTIER, MOST_ROWS, MOST_SIBLINGS, GrownTree, Tree
+from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.guesses import Guesses
 from mxconv.speculation.proposal import Proposal
 
 Evaluate = Callable[[Sequence[int], Tree], F32]
 """The logits (num_rows, vocab_size) of a tree's new rows, whose tokens are given."""
-
-GoesOn = Callable[[float, float], bool]
-"""Whether a pass pays below some nodes, by the sum of the chances of their paths and the largest chance of one of them
-after its parent."""
 
 
 class GrowingTree:
@@ -31,12 +27,11 @@ class GrowingTree:
     Whether a node that was drawn at random is kept must not depend on what was drawn: such nodes stay as they come,
     as many as the floors allow. All others are candidates, of which the likeliest stay at the end.
 
-    Args:
-        floors: as `TreeDraft.grow` takes them.
     """
 
-    def __init__(self, floors: Sequence[float]) -> None:
-        self.floors = floors
+    def __init__(self, limits: TreeLimits) -> None:
+        self.limits = limits
+        self.floors = limits.floors
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.own_chances: list[float] = []
@@ -63,7 +58,26 @@ class GrowingTree:
         left = len(self.floors)
         if self.is_drawn:
             left = max(left - len(self.tokens) - num_depths_left, min(left - len(self.tokens), 1))
-        return min(left, MOST_SIBLINGS)
+        return min(left, self.limits.most_siblings)
+
+    def guess(
+        self, node: int, logits: F32, position: int, rule: Acceptance, most: int, first: int | None = None
+    ) -> list[int]:
+        """Add children of a node by the logits (vocab_size,) after it; returns them.
+
+        Args:
+            node: evaluated; -1 is the context.
+            logits: as rules changed them.
+            position: of the children in the sequence.
+            rule: of the run.
+            most: children.
+            first: as `Acceptance.guesses` takes it.
+        """
+        limits = self.limits
+        guesses = rule.guesses(logits, position, self.least_chance(node), most, limits.sharpness, first)
+        if limits.is_chain and guesses.tokens:
+            guesses = replace(guesses, chances=[rule.chance(logits, position)])
+        return self.add(node, guesses)
 
     def add(self, parent: int, guesses: Guesses) -> list[int]:
         """Add children of a node; returns them."""
@@ -125,20 +139,21 @@ State = TypeVar("State")  # what a draft continues from: the last token, the las
 def grow_best_first(
     root: State,
     continuations: Callable[[State], Iterable[tuple[int, float, State]]],
-    most_depth: int,
-    floors: Sequence[float],
+    limits: TreeLimits,
+    least: float = 0.0,
 ) -> Proposal:
     """The likeliest nodes: with true probabilities no other tree of as many expects more accepted tokens.
 
     Args:
         root: the state of the context.
         continuations: the different tokens that may follow a state, with their probabilities and states.
-        most_depth: the most tokens of a path.
-        floors: as `TreeDraft.grow` takes them.
+        limits: of the tree.
+        least: the least probability of a token.
 
     Source:
         DySpec (Daily Papers, October 2024): greedy expansion of the tree by the draft's own probabilities.
     """
+    floors = limits.floors
     tokens: list[int] = []
     parents: list[int] = []
     probabilities: list[float] = []
@@ -146,32 +161,25 @@ def grow_best_first(
     heap: list[tuple[float, int, float, int, int, int, State]] = []
 
     def offer(state: State, chance: float, node: int, depth: int) -> None:
-        for token, probability, then in continuations(state):
-            along = chance * probability
-            if along > 0 and along >= floors[min(len(tokens), len(floors) - 1)]:  # of a NaN neither holds
+        for token, probability, then in islice(continuations(state), limits.most_siblings if limits.is_chain else None):
+            along, floor = chance * probability, floors[min(len(tokens), len(floors) - 1)]
+            if along > 0 and along >= floor and probability >= least:  # of a NaN nothing holds
                 heappush(heap, (-along, next(number), probability, token, node, depth, then))
 
-    if floors and most_depth > 0:
+    if floors and limits.most_depth > 0:
         offer(root, 1.0, -1, 1)
     while heap and len(tokens) < len(floors) and -heap[0][0] >= floors[len(tokens)]:
         negative, _, probability, token, parent, depth, state = heappop(heap)
         tokens.append(token)
         parents.append(parent)
         probabilities.append(probability)
-        if depth < most_depth:
+        if depth < limits.most_depth:
             offer(state, -negative, len(tokens) - 1, depth + 1)
     return Proposal(tokens, probabilities=probabilities, parents=parents)
 
 
 def grow_by_passes(
-    first: F32,
-    position: int,
-    evaluate: Evaluate,
-    acceptance: Acceptance,
-    sharpness: float,
-    most_depth: int,
-    floors: Sequence[float],
-    goes_on: GoesOn,
+    first: F32, position: int, evaluate: Evaluate, rule: Acceptance, limits: TreeLimits
 ) -> tuple[Proposal, list[int]]:
     """Evaluate all nodes of a depth that may have children worth a row, and go on after them.
 
@@ -179,73 +187,59 @@ def grow_by_passes(
         first: (vocab_size,) the logits after the context.
         position: of the first proposed token in the sequence.
         evaluate: a pass of the model.
-        acceptance: the rule of the run.
-        sharpness: as `Acceptance.guesses` takes it.
-        most_depth: the most tokens of a path, at least one.
-        floors: as `TreeDraft.grow` takes them, at least one.
-        goes_on: whether a further pass pays.
+        rule: of the run.
+        limits: of the draft, of at least one token.
 
     Returns:
         The proposal, and the rows that were evaluated on the path of the likeliest node of the last frontier.
     """
-    tree = GrowingTree(floors)
+    tree = GrowingTree(limits)
     frontier, logits = [-1], first[None]
-    for depth in range(most_depth):
+    for depth in range(limits.most_depth):
         added: list[int] = []
         for node, row in zip(frontier, logits, strict=True):
-            if most := tree.most_children(most_depth - depth - 1):
-                guesses = acceptance.guesses(row, position + depth, tree.least_chance(node), most, sharpness)
-                added += tree.add(node, guesses)
-        able = tree.may_have_children(added)[: min(MOST_IN_FRONTIER, MOST_ROWS - len(tree.row_parents))]
-        if not able or depth == most_depth - 1:
+            if most := tree.most_children(limits.most_depth - depth - 1):
+                added += tree.guess(node, row, position + depth, rule, most)
+        able = tree.may_have_children(added)[: min(limits.most_in_frontier, limits.most_rows - len(tree.row_parents))]
+        if not able or depth == limits.most_depth - 1:
             break
-        if not goes_on(sum(tree.chances[node] for node in able), max(tree.own_chances[node] for node in able)):
+        if not limits.go_on(sum(tree.chances[node] for node in able), max(tree.own_chances[node] for node in able)):
             break
         frontier, logits = able, tree.evaluate(able, evaluate)
     rows = tree.row_parents
     return tree.proposal(), Tree(rows).path(tree.row_of[frontier[0]]) if rows else []
 
 
-def least_chances(confidence: float, floor: float | None) -> tuple[float, float]:
-    """The two chances below which no pass pays, as `TreeLimits` has them, by a draft's own threshold or a floor."""
-    return (confidence, -inf) if floor is None else (-inf, floor)
-
-
-def of_grown(grown: GrownTree, floors: Sequence[float]) -> tuple[Proposal, list[int]]:
+def of_grown(grown: GrownTree, limits: TreeLimits) -> tuple[Proposal, list[int]]:
     """What `grow_by_passes` returns, of a tree that a decoder grew at once."""
-    tree = GrowingTree(floors)
+    tree = GrowingTree(limits)
     tree.tokens, tree.parents, tree.own_chances, tree.chances = (
         grown.tokens,
         grown.parents,
         grown.own_chances,
         grown.chances,
     )
-    row_of = {-1: -1} | {node: row for row, node in enumerate(grown.rows)}
-    parents = [row_of[tree.parents[node]] for node in grown.rows]
-    return tree.proposal(), Tree(parents).path(grown.first_of_last) if parents else []
+    row_of, path = {node: row for row, node in enumerate(grown.rows)}, list[int]()
+    node = grown.rows[grown.first_of_last] if grown.rows else -1
+    while node >= 0:
+        path.append(row_of[node])
+        node = tree.parents[node]
+    return tree.proposal(), path[::-1]
 
 
-def with_runners_up(
-    said: Iterable[tuple[int, F32]],
-    position: int,
-    acceptance: Acceptance,
-    sharpness: float,
-    floors: Sequence[float],
-    goes_on: GoesOn,
-) -> Proposal:
+def with_runners_up(chosen: Iterable[tuple[int, F32]], position: int, rule: Acceptance, limits: TreeLimits) -> Proposal:
     """The tokens that a model has chosen one after another, each with those that it nearly chose.
 
-    Arguments are those of `grow_by_passes`; `said` are the tokens with the logits (vocab_size,) that chose them.
+    Arguments are those of `grow_by_passes`; `chosen` are the tokens with the logits (vocab_size,) that chose them.
     """
-    tree = GrowingTree(floors)
+    tree = GrowingTree(limits)
     node = -1
-    for depth, (token, logits) in enumerate(said):
-        least, most = tree.least_chance(node), tree.most_children()
-        children = tree.add(node, acceptance.guesses(logits, position + depth, least, most, sharpness, token))
+    for depth, (token, logits) in enumerate(chosen):
+        children = tree.guess(node, logits, position + depth, rule, tree.most_children(), token)
         spine = [child for child in children if tree.tokens[child] == token]
         if not spine or not tree.may_have_children(spine):
             break
         (node,) = spine
-        if not goes_on(tree.chances[node], tree.own_chances[node]):
+        if not limits.go_on(tree.chances[node], tree.own_chances[node]):
             break
     return tree.proposal()

@@ -17,6 +17,7 @@ class Mark:
     num_tokens: int
     num_characters: int
     window: int  # decoding from this token on shows how the text goes on after the mark
+    before: str  # the text from there to the mark
 
 
 class Transcript:
@@ -31,7 +32,7 @@ class Transcript:
     def __init__(self, tokenizer: Tokenizer, shown: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._shown = frozenset(shown)
-        self._marks = [Mark(0, 0, 0)]
+        self._marks = [Mark(0, 0, 0, "")]
         self.tokens: list[int] = []
         self.text = ""
 
@@ -43,16 +44,16 @@ class Transcript:
         """Append tokens."""
         self.tokens += tokens
         mark = self._marks[-1]
-        before = self._decode(mark.window, mark.num_tokens)
         after = self._decode(mark.window, len(self.tokens))
-        if after.startswith(before):
-            self.text = self.text[: mark.num_characters] + after[len(before) :]
+        if after.startswith(mark.before):
+            self.text = self.text[: mark.num_characters] + after[len(mark.before) :]
         else:
             self.text = self._decode(0, len(self.tokens))
         if self._ends_certainly():
             # a window must show something, or what the decoder does to the first word would happen after it
-            window = mark.num_tokens if self._decode(mark.num_tokens, len(self.tokens)) else mark.window
-            self._marks.append(Mark(len(self.tokens), len(self.text), window))
+            new = self._decode(mark.num_tokens, len(self.tokens))
+            window, before = (mark.num_tokens, new) if new else (mark.window, after)
+            self._marks.append(Mark(len(self.tokens), len(self.text), window, before))
 
     def rewind(self, num_tokens: int) -> None:
         """Keep the first tokens only."""

@@ -17,10 +17,9 @@ from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.manifest import DecodeRecord, read_manifest
 from mxconv.progress import Progress, silent
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.system.processor import cpu_name
 from mxconv.text.chat import encode_prompts
 from mxconv.text.messages import Prompt, num_chat_prompts

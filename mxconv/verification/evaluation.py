@@ -17,10 +17,8 @@ from typing import Any
 
 from mxconv import __version__
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.drafts.kind import LookUpKind
 from mxconv.drafts.kinds import kind_of
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.kernels.draft_matrix import Activations
@@ -121,17 +119,17 @@ def comparable(root: Path, manifest: Manifest, names: Sequence[str] | None) -> t
             f"{root}: levels {', '.join(unknown)}; names out of {', '.join(known) or 'none'} are required. "
             "Choose some of them."
         )
-    found, left_out, speaks_as_target = list[str](), list[str](), True
+    found, left_out, has_target_tokens = list[str](), list[str](), True
     for record in manifest.levels[1:]:
         kind = kind_of(record)
-        speaks_as_target = kind.speaks_as_target or (speaks_as_target and "tokenizer" in record.shares)
+        has_target_tokens = kind.has_target_tokens or (has_target_tokens and "tokenizer" in record.shares)
         if names is not None and record.name not in names:
             continue
-        if isinstance(kind, LookUpKind):
+        if kind.is_look_up:
             left_out.append(f"{record.name}: a look-up, which has no probability for every token; left out.")
-        elif isinstance(kind, ReaderKind):
+        elif kind.is_reader:
             left_out.append(f"{record.name}: it reads another level's hidden states; left out.")
-        elif not speaks_as_target:
+        elif not has_target_tokens:
             left_out.append(f"{record.name}: it has another tokenizer; left out.")
         else:
             found.append(record.name)

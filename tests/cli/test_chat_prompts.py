@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 
 from mxconv.package.manifest import read_manifest
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import Request
 
 SYSTEM = {"role": "system", "content": "Be kind"}
 TURNS = [{"role": "user", "content": "os"}, {"role": "assistant", "content": "Yes"}, {"role": "user", "content": "sys"}]

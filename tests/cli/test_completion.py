@@ -7,7 +7,7 @@ import pytest
 from mxconv.codecs.mxfp4 import SCALE_RULES
 from mxconv.conversion.options import Codec
 from mxconv.cost.hardware import hardware_names
-from mxconv.drafts.kinds import ALL
+from mxconv.drafts.kinds import all_kinds
 from mxconv.kernels.engine import kernel_names, native_names
 
 
@@ -17,7 +17,7 @@ def test_names_are_offered(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ("mxconv quantize s --codec ", list(get_args(Codec))),
         ("mxconv quantize s --scale-rule ", list(SCALE_RULES)),
         ("mxconv quantize s --scale-rule e", ["even"]),
-        ("mxconv quantize s --draft ", [kind.name + ":" * bool(kind.subject) for kind in ALL]),
+        ("mxconv quantize s --draft ", [kind.name + ":" * bool(kind.subject) for kind in all_kinds()]),
         ("mxconv generate p --kernel ", list(kernel_names())),
         ("mxconv generate p --accept ", ["coupled", "rejection", "block"]),
         ("mxconv bench kernels --kernel ", [*native_names(), "all"]),

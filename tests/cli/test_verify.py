@@ -11,8 +11,8 @@ from checkpoints import llama_tensors, write_safetensors, write_tiny_llama
 from packages import forge
 
 from mxconv.package.manifest import read_manifest
-from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.statistics import Generation
 
 KEYS = {
     "ok", "lossless", "num_tensors", "num_bit_exact", "num_rebuilt", "num_derived", "num_kept", "tensors", "decode",

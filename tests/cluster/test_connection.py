@@ -42,9 +42,9 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address at which nobody listens, and little patience with it."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     monkeypatch.setattr("mxconv.cluster.connection.PATIENCE_SECONDS", 2.0)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    with socket.socket() as inputs:
+        inputs.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{inputs.getsockname()[1]}"
 
 
 def test_a_head_that_does_not_answer_is_asked_again_and_then_named(
@@ -83,16 +83,16 @@ class Connected:
 
 
 def test_a_head_that_comes_late_is_waited_for(closed: str) -> None:
-    ray, listener = Connected(), socket.socket()
+    ray, inputs = Connected(), socket.socket()
     host, _, port = closed.rpartition(":")
 
     def listen() -> None:
-        listener.bind((host, int(port)))
-        listener.listen()
+        inputs.bind((host, int(port)))
+        inputs.listen()
 
     timer = threading.Timer(0.3, listen)
     timer.start()
-    with listener:
+    with inputs:
         _connect(ray, closed, {"namespace": "mxconv"})
     timer.join()
     assert ray.options == {"namespace": "mxconv", "address": closed}
@@ -112,10 +112,10 @@ class Refused(Connected):
 
 def test_a_cluster_that_asks_for_a_token_is_not_asked_again() -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_server(("127.0.0.1", 0)) as inputs,
         pytest.raises(MxconvError, match=r"answers only whoever knows its token; .* Copy ~/.ray/auth_token"),
     ):
-        _connect(Refused(), f"127.0.0.1:{listener.getsockname()[1]}", {})
+        _connect(Refused(), f"127.0.0.1:{inputs.getsockname()[1]}", {})
 
 
 def test_nobody_imports_ray_who_did_not_ask() -> None:

@@ -70,9 +70,9 @@ def started_node(host: str, *options: str) -> Iterator[None]:
 
 
 def free_port(host: str) -> int:
-    with socket.socket() as listener:
-        listener.bind((host, 0))
-        return int(listener.getsockname()[1])
+    with socket.socket() as inputs:
+        inputs.bind((host, 0))
+        return int(inputs.getsockname()[1])
 
 
 def answers(host: str, port: int) -> bool:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,12 +17,11 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.speculation.chain import Chain
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.round import Level
 from mxconv.speculation.statistics import LevelStatistics
 
 PROMPT = [3, 1, 4, 1, 5, 9]
@@ -31,22 +29,19 @@ TOKENS = st.integers(0, VOCAB_SIZE - 1)
 
 
 @dataclass
-class Fake:
+class Fake(Draft):
     """Proposes what it was told to, and remembers what it was asked."""
 
     proposals: list[list[int]]
     statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("fake"))
     asked: list[tuple[list[int], int]] = field(default_factory=list)
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        self.asked.append((list(context), num_tokens))
-        return Proposal(self.tokens_behind(list(context), num_tokens))
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        self.asked.append((list(context), limits.most_depth))
+        return Proposal(self.tokens_behind(list(context), limits.most_depth))
 
     def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
         return list(self.proposals[len(self.asked) % len(self.proposals)]) if self.proposals else []
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
-        """It knows everything already."""
 
 
 class WithDraft(Hierarchy):
@@ -54,14 +49,6 @@ class WithDraft(Hierarchy):
 
     def __init__(self, target: LoadedLevel, draft: Fake, num_draft_tokens: int) -> None:
         super().__init__([target, look_up("prompt-lookup")], [num_draft_tokens])
-        self._chain = ChainTo(draft, self.levels, [FixedPace(num_draft_tokens)], [0.0])
-
-
-class ChainTo(Chain):
-    """A chain whose last level is one that was made elsewhere."""
-
-    def __init__(self, draft: Fake, *arguments: Any) -> None:
-        super().__init__(*arguments)
         self.draft = draft
 
     def link(self, statistics: Sequence[LevelStatistics], *arguments: Any) -> Level:

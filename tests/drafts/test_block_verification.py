@@ -124,7 +124,7 @@ def chains(draft: Model, length: int) -> Iterator[tuple[Any, Proposal]]:
 def paths(proposal: Proposal) -> list[Tokens]:
     """The texts after the context and after each node."""
     found: list[Tokens] = [()]
-    for token, parent in zip(proposal.tokens, proposal.links, strict=True):
+    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
         found.append((*found[parent + 1], token))
     return found
 
@@ -223,7 +223,10 @@ def with_children(draft: Model, chance: Any, tree: Proposal, node: int, count: i
             along, left = along * drawn_from[token] / left, left - drawn_from[token]
         if along:
             distributions = [*tree.distributions, *[drawn_from] * len(tokens)]
-            yield along, Proposal([*tree.tokens, *tokens], distributions, parents=[*tree.links, *[node] * len(tokens)])
+            yield (
+                along,
+                Proposal([*tree.tokens, *tokens], distributions, parents=[*tree.parents, *[node] * len(tokens)]),
+            )
 
 
 WIDTHS: dict[str, tuple[int, Callable[[Proposal, int], int]]] = {
@@ -244,25 +247,25 @@ def test_trees_have_the_targets_distribution(name: str) -> None:
         target, draft = model(random, num_depths), model(random, num_depths - 1)
         grown = trees(draft, num_depths, width)
         assert sum(chance for chance, _ in grown) == 1
-        has_siblings.append(any(len(set(tree.links)) < len(tree.links) for _, tree in grown))
+        has_siblings.append(any(len(set(tree.parents)) < len(tree.parents) for _, tree in grown))
         texts, mean = written(BlockAcceptance, target, iter(grown), num_depths + 1)
         assert texts == law(target, num_depths + 1)
         gains.append(mean - written(RejectionAcceptance, target, iter(grown), num_depths + 1)[1])
     assert sum(has_siblings) >= 6 and min(gains) >= 0 and max(gains) > 0
 
 
-@pytest.mark.parametrize("parents", [None, [-1, -1, 0, 1]], ids=["chain", "tree"])
+@pytest.mark.parametrize("parents", [[], [-1, -1, 0, 1]], ids=["chain", "tree"])
 @pytest.mark.usefixtures("exact")
-def test_what_is_proposed_as_certain_is_judged_as_drawn_from_itself(parents: list[int] | None) -> None:
+def test_what_is_proposed_as_certain_is_judged_as_drawn_from_itself(parents: list[int]) -> None:
     target = {text: row.astype(float) for text, row in model(Random(5), 4).items()}
     proposal = Proposal([2, 1, 2, 0], parents=parents)
-    expected = law(target, 5 if parents is None else 3)
+    expected = law(target, 3 if parents else 5)
     length, means = len(next(iter(expected))), []
     for kind in RULES:
         texts, mean = written(kind, target, iter([(Fraction(1), proposal)]), length)
         assert {text: texts[text] for text in expected} == pytest.approx(expected, abs=1e-12)
         means.append(mean)
-    assert means[0] > 0 and (parents is not None or means[1] == pytest.approx(means[0]))  # a chain gains nothing
+    assert means[0] > 0 and (parents or means[1] == pytest.approx(means[0]))  # a chain gains nothing
 
 
 @pytest.mark.usefixtures("exact")

@@ -22,11 +22,10 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.level import CONSTRAINT
 from mxconv.speculation.proposal import Proposal
-from mxconv.speculation.selection import Accept, Selection
+from mxconv.speculation.round import CONSTRAINT
+from mxconv.speculation.selection import Accept, Request, Selection
 from mxconv.text.constraint import JSON_STYLE, MOST_BYTES, Constraint, ConstraintVocabulary
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties
@@ -197,9 +196,8 @@ def test_what_was_certain_is_named(loaded: LoadedPackage) -> None:
     selection = with_constraint(Selection(), loaded, CONSTRAINTS["one text"])
     ids = loaded.tokenizer.encode(PROMPTS[0])
     target = Hierarchy(loaded.levels[:1])
-    decoding = target.decoding(
-        ids, len(ids) + 20, loaded.tokenizer.eos_token_ids, selection.acceptance(len(ids)), target.begin()
-    )
+    request = Request(ids, 20, loaded.tokenizer.eos_token_ids, selection)
+    decoding = target.decoding(request, target.begin(), request.acceptance())
     named = []
     while decoding.ending is None:
         named += decoding.round().guessed_by

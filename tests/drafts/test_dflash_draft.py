@@ -51,7 +51,7 @@ def test_a_block_is_that_of_a_head_without_a_past(
         nonlocal num_seen, num_proposals
         logits = begin(self, context)
         head, cache = self._head, self._head.new_cache()
-        read(head, self.listener.session.states.read(head.reads, 0, len(context) - 1), cache)
+        read(head, self.inputs.session.states.read(head.reads, 0, len(context) - 1), cache)
         block = head.block(context[-1], cache)[head.config.first_row :]
         expected = head.head.multiply(block[: self.num_wanted])
         np.testing.assert_allclose(self._logits, expected, rtol=1e-4, atol=1e-4)

@@ -143,7 +143,7 @@ def test_it_has_read_what_stands_in_the_end(
     def compared(self: FeatureDraft, context: Sequence[int]) -> F32:
         nonlocal num_seen, num_proposals
         first = begin(self, context)
-        head, session = self._head, self.listener.session
+        head, session = self._head, self.inputs.session
         features = head.fuse(session.states.read(head.reads, 0, len(context) - 1))
         expected = head.logits(advance(head, features, context[1:], head.new_cache())[-1:])
         np.testing.assert_array_equal(first, expected)

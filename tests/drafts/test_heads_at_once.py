@@ -18,7 +18,7 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.guesses import Sharpness
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import Selection
 from mxconv.speculation.session import Session
@@ -42,8 +42,8 @@ def draft_of(folder: Path, context: list[int], at_once: bool) -> tuple[FeatureDr
     head, make = open_eagle3(folder, native_names()[-1]), Matrices(choose_engine(native_names()[-1], num_threads=2))
     head.grower = make.pair_grower(head.paired) if at_once else None
     session = Session(head.new_cache())
-    listener = Listener(session, GreedyAcceptance(), LevelStatistics("head"), 50, 0.0, Sharpness())
-    draft = FeatureDraft(head, listener)
+    inputs = DraftInputs(session, GreedyAcceptance(), LevelStatistics("head"), 50, 0.0, Sharpness())
+    draft = FeatureDraft(head, inputs)
     read(session, context, 0)
     return draft, session
 
@@ -72,8 +72,10 @@ def test_chains_and_trees_are_the_same_either_way(tmp_path: Path, case: str) -> 
             if end > 9:
                 read(session, context[:end], len(session.tokens))
             for floor in (None, 0.0, 0.05):
-                proposals.append(draft.propose(context[:end], 5, floor))
-                proposals.append(draft.grow(context[:end], 4, [0.0, 0.0, *[0.002] * 14], floor))
+                proposals.append(draft.propose(context[:end], TreeLimits.chain(5, floor)))
+                proposals.append(
+                    draft.propose(context[:end], TreeLimits(4, [0.0, 0.0, *[0.002] * 14], least_sum=floor))
+                )
         made.append(proposals)
         assert draft.statistics.num_forwards > 40
         assert draft._cache.length >= 23
@@ -101,11 +103,12 @@ def test_draws_and_penalties_are_the_same_either_way_and_rejection_goes_pass_by_
     limits, context, made = TreeLimits(4, [0.0] * 9, -1.0, 0.0, 1.0), [1, 2, 3, 41, 44, 44, 45, 47, 50], []
     for at_once in (True, False):
         draft, _ = draft_of(tmp_path, context, at_once)
-        draft.listener = replace(draft.listener, acceptance=selection.acceptance(4))
+        draft.inputs = replace(draft.inputs, acceptance=selection.acceptance(4))
         draft.num_wanted = 4
         grows_at_once = at_once and selection.accept == "coupled"
-        assert (draft._grown_at_once(context, limits) is not None) == grows_at_once
-        made.append(draft.grow(context, 4, [0.0] * 9, 0.0))
+        by_rule = draft.inputs.acceptance.at_once(limits, context)
+        assert (by_rule is not None and draft.grow_at_once(context, by_rule) is not None) == grows_at_once
+        made.append(draft.propose(context, TreeLimits(4, [0.0] * 9, least_sum=0.0)))
     if selection.accept == "coupled":
         assert (made[0].tokens, made[0].parents) == (made[1].tokens, made[1].parents)
         np.testing.assert_allclose(made[0].probabilities, made[1].probabilities, rtol=1e-3)

@@ -11,8 +11,7 @@ from plug_ins import RECYCLING
 from tiny_levels import decoder_of
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.drafts.kind import LookUpKind
-from mxconv.drafts.kinds import LEVEL_KINDS, parse_draft
+from mxconv.drafts.kinds import kind_named, parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.errors import CheckpointError, ModelError, MxconvError, PackageError
@@ -62,7 +61,7 @@ def test_a_draft_of_every_kind_is_loaded(tmp_path: Path, is_in_package: bool) ->
             kind_name = spec.partition(":")[0]
             assert (level.name, level.record.kind) == (kind_name, kind_name)
             assert level.tokenizer is target.tokenizer
-            assert (level.decoder is None) == isinstance(LEVEL_KINDS[kind_name], LookUpKind)
+            assert (level.decoder is None) == kind_named(kind_name).is_look_up
             assert level.shares_cache == (level.decoder is not None)
             assert (level.record.num_draft_tokens, level.record.confidence) == (8, 0.4)
 
@@ -195,7 +194,7 @@ def test_a_level_without_the_path_it_needs_is_refused(tmp_path: Path) -> None:
     *rest, model = read_manifest(package).levels
     for kind_name, thing in (("ngram", "a table"), ("model", "a model")):
         members = {**model.model_dump(), "path": None, "kind": kind_name}
-        rewrite(package, levels=[*rest, LEVEL_KINDS[kind_name].record_type.model_validate(members)])
+        rewrite(package, levels=[*rest, kind_named(kind_name).record_type.model_validate(members)])
         with pytest.raises(PackageError, match=rf"level small without a path; {thing} needs one\. Convert again\.$"):
             LoadedPackage(package)
 

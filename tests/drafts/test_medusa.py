@@ -21,11 +21,11 @@ from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.medusa import MEDUSA
 from mxconv.drafts.readers.medusa_heads import MedusaHeads
-from mxconv.drafts.readers.staged_draft import StagedDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import States
 from mxconv.errors import CheckpointError, ModelError, MxconvError
 from mxconv.kernels.engine import native_names
+from mxconv.speculation.model_draft import StagedDraft
 from mxconv.speculation.selection import GREEDY
 
 TARGET = json.loads((TRAINED / "config.json").read_text())

@@ -25,15 +25,16 @@ from tiny_levels import (
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.chain import Chain
-from mxconv.speculation.guesses import SHARPNESS, Guesses
+from mxconv.speculation.guesses import SHARPNESS, Guesses, Sharpness
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.round import Level
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
@@ -47,18 +48,23 @@ SELECTIONS = (GREEDY, Selection(SAMPLING, "coupled", 7))
 Path = tuple[int, ...]
 
 
-def level(acceptance: Acceptance, decoder: Decoder, draft: Level | None = None, confidence: float = 0.0) -> Level:
+def level(acceptance: Acceptance, decoder: Decoder, draft: ModelDraft | None = None) -> Level:
     return Level(
         decoder=decoder,
         session=Session(KVCache(decoder.config)),
         shares_session=False,
         vocab_size=VOCAB_SIZE,
-        confidence=confidence,
         acceptance=acceptance,
         statistics=LevelStatistics("level"),
         drafts=[draft] if draft else [],
         pace=FixedPace(3),
     )
+
+
+def drafting_level(
+    acceptance: Acceptance, decoder: Decoder, draft: ModelDraft | None = None, confidence: float = 0.0
+) -> ModelDraft:
+    return ModelDraft(level(acceptance, decoder, draft), confidence, Sharpness())
 
 
 def chances_of(proposal: Proposal) -> dict[Path, float]:
@@ -80,7 +86,7 @@ def likeliest(rule: Acceptance, decoder: Decoder, most_depth: int, floors: Seque
         for token, chance in zip(said.tokens, said.chances, strict=True):
             yield token, chance, (*path, token)
 
-    return chances_of(grow_best_first((), continuations, most_depth, floors))
+    return chances_of(grow_best_first((), continuations, TreeLimits(most_depth, floors)))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
@@ -92,8 +98,8 @@ def test_a_frontier_a_pass_finds_the_likeliest_tree_there_is(
     rule: Acceptance, most_depth: int, floors: list[float]
 ) -> None:
     decoder = decoder_of(target_level())
-    drafting = level(rule, decoder)
-    found = chances_of(drafting.grow(CONTEXT, most_depth, floors, 0.0))
+    drafting = drafting_level(rule, decoder)
+    found = chances_of(drafting.propose(CONTEXT, TreeLimits(most_depth, floors, least_sum=0.0)))
     assert found == pytest.approx(likeliest(rule, decoder, most_depth, floors))
     depth = max(map(len, found), default=0)
     assert drafting.statistics.num_forwards <= max(min(depth + 1, most_depth), 1)  # none for what cannot be kept
@@ -102,27 +108,28 @@ def test_a_frontier_a_pass_finds_the_likeliest_tree_there_is(
 @pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
 def test_a_draft_goes_on_behind_any_context_after_a_tree(rule: Acceptance) -> None:
     decoder = decoder_of(target_level())
-    drafting, fresh = level(rule, decoder), level(rule, decoder)
-    said = fresh.propose(CONTEXT, 3).tokens
-    tree = drafting.grow(CONTEXT, 4, [0.0] * 20, 0.0)
-    assert drafting.session.tokens[: len(CONTEXT)] == CONTEXT
-    num_kept = len(drafting.session.tokens) - len(CONTEXT)
-    assert tuple(drafting.session.tokens[len(CONTEXT) :]) in {path[:num_kept] for path in chances_of(tree)}
+    drafting, fresh = drafting_level(rule, decoder), drafting_level(rule, decoder)
+    said = fresh.propose(CONTEXT, TreeLimits.chain(3)).tokens
+    tree = drafting.propose(CONTEXT, TreeLimits(4, [0.0] * 20, least_sum=0.0))
+    assert drafting.level.session.tokens[: len(CONTEXT)] == CONTEXT
+    num_kept = len(drafting.level.session.tokens) - len(CONTEXT)
+    assert tuple(drafting.level.session.tokens[len(CONTEXT) :]) in {path[:num_kept] for path in chances_of(tree)}
     for context in ([*CONTEXT, *said], [*CONTEXT, 0, 7], CONTEXT[:4]):
-        again = level(rule, decoder)
-        assert drafting.propose(context, 4) == again.propose(context, 4)
-        assert chances_of(drafting.grow(context, 3, [0.0] * 9, 0.0)) == chances_of(
-            again.grow(context, 3, [0.0] * 9, 0.0)
+        again = drafting_level(rule, decoder)
+        assert drafting.propose(context, TreeLimits.chain(4)) == again.propose(context, TreeLimits.chain(4))
+        assert chances_of(drafting.propose(context, TreeLimits(3, [0.0] * 9, least_sum=0.0))) == chances_of(
+            again.propose(context, TreeLimits(3, [0.0] * 9, least_sum=0.0))
         )
 
 
 def test_a_tree_leaves_a_shared_cache_as_it_was_found() -> None:
     decoder = decoder_of(target_level())
     owner = level(GreedyAcceptance(), decoder)
-    owner.step(CONTEXT, 1)
+    owner.round(CONTEXT, 1)
     before = owner.session.tokens[:], [array[:, :, : len(CONTEXT)].copy() for array in owner.session.cache.arrays]
-    draft = replace(level(GreedyAcceptance(), decoder_of(self_draft())), session=owner.session, shares_session=True)
-    draft.grow([*CONTEXT, 2], 4, [0.0] * 20, 0.0)
+    borrower = replace(level(GreedyAcceptance(), decoder_of(self_draft())), session=owner.session, shares_session=True)
+    draft = ModelDraft(borrower, 0.0, Sharpness())
+    draft.propose([*CONTEXT, 2], TreeLimits(4, [0.0] * 20, least_sum=0.0))
     assert owner.session.tokens == before[0]
     assert owner.session.cache.length == len(CONTEXT)
     for array, kept in zip(owner.session.cache.arrays, before[1], strict=True):
@@ -131,9 +138,9 @@ def test_a_tree_leaves_a_shared_cache_as_it_was_found() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
 def test_a_level_with_a_draft_offers_what_it_nearly_chose(rule: Acceptance) -> None:
-    decoder, below = decoder_of(target_level()), level(rule, decoder_of(noisy_copy()))
-    found = level(rule, decoder, below).grow(CONTEXT, 4, [0.0] * 40, 0.0)
-    spine = level(rule, decoder).propose(CONTEXT, 4).tokens
+    decoder, below = decoder_of(target_level()), drafting_level(rule, decoder_of(noisy_copy()))
+    found = drafting_level(rule, decoder, below).propose(CONTEXT, TreeLimits(4, [0.0] * 40, least_sum=0.0))
+    spine = drafting_level(rule, decoder).propose(CONTEXT, TreeLimits.chain(4)).tokens
     expected: dict[Path, float] = {}
     for depth in range(4):
         path = tuple(spine[:depth])
@@ -148,21 +155,21 @@ def test_a_level_with_a_draft_offers_what_it_nearly_chose(rule: Acceptance) -> N
 def test_a_tree_ends_where_a_pass_does_not_pay_or_confidence_is_lost() -> None:
     decoder = decoder_of(target_level())
     for floor in (0.0, 0.3, 0.6, 1.1):
-        drafting = level(GreedyAcceptance(), decoder)
+        drafting = drafting_level(GreedyAcceptance(), decoder)
         by_depth: dict[int, float] = {}
-        for path, chance in chances_of(drafting.grow(CONTEXT, 9, [0.0] * 8, floor)).items():
+        for path, chance in chances_of(drafting.propose(CONTEXT, TreeLimits(9, [0.0] * 8, least_sum=floor))).items():
             by_depth[len(path)] = by_depth.get(len(path), 0.0) + chance
         assert all(by_depth[depth] >= floor for depth in range(1, max(by_depth)))
-    unsure = level(GreedyAcceptance(), decoder, confidence=1.0)
-    assert unsure.grow(CONTEXT, 9, [0.0] * 8).depth == 1
+    unsure = drafting_level(GreedyAcceptance(), decoder, confidence=1.0)
+    assert unsure.propose(CONTEXT, TreeLimits(9, [0.0] * 8)).depth == 1
 
 
 def test_a_draft_has_nothing_to_say_behind_tokens_or_positions_that_it_does_not_have() -> None:
-    drafting = level(GreedyAcceptance(), decoder_of(target_level()))
-    assert drafting.grow([1, VOCAB_SIZE, 2], 4, [0.0] * 4).tokens == []
-    assert drafting.grow(CONTEXT, 4, []).tokens == []
-    assert drafting.grow([2] * (MAX_POSITIONS - 1), 9, [0.0] * 20, 0.0).depth == 2
-    assert drafting.grow([2] * (MAX_POSITIONS + 1), 9, [0.0] * 20, 0.0).tokens == []
+    drafting = drafting_level(GreedyAcceptance(), decoder_of(target_level()))
+    assert drafting.propose([1, VOCAB_SIZE, 2], TreeLimits(4, [0.0] * 4)).tokens == []
+    assert drafting.propose(CONTEXT, TreeLimits(4, [])).tokens == []
+    assert drafting.propose([2] * (MAX_POSITIONS - 1), TreeLimits(9, [0.0] * 20, least_sum=0.0)).depth == 2
+    assert drafting.propose([2] * (MAX_POSITIONS + 1), TreeLimits(9, [0.0] * 20, least_sum=0.0)).tokens == []
 
 
 MIXED: list[list[LoadedLevel]] = [
@@ -195,19 +202,19 @@ def test_a_tree_fills_a_pass_and_no_more() -> None:
 NUM_TEXTS = 500
 
 
-def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[float], unknown: Sequence[int]) -> float:
+def tail_of_trees(rule: RejectionAcceptance, num_levels: int, num_nodes: int, unknown: Sequence[int]) -> float:
     """The chi-square tail of the first two tokens of many texts whose drafts are trees, of all tokens but `unknown`."""
     made = tables((5,) * num_levels)
     for table in made[1:]:
         table[:, list(unknown)] = -np.inf
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
-    chain = Chain(levels, [FixedPace(3, len(floors))] * (num_levels - 1), [0.0] * (num_levels - 1))
-    target = chain.link([LevelStatistics(level.name) for level in levels], rule)
+    hierarchy = Hierarchy(levels, [3], [0.0], num_nodes)
+    target = hierarchy.link(hierarchy.begin().trace.statistics, rule)
     pairs = np.zeros((5, 5))
     for _ in range(NUM_TEXTS):
         text = [0]
         while len(text) < 3:
-            text += target.step(text, 5).tokens
+            text += target.round(text, 5).tokens
         pairs[text[1], text[2]] += 1
     shares = np.array([distribution(row, rule.sampling) for row in made[0]])
     return tail_of_counts(pairs.ravel(), (shares[0][:, None] * shares).ravel())
@@ -227,7 +234,7 @@ def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[f
 def test_trees_that_models_draw_keep_the_targets_distribution(
     num_levels: int, num_nodes: int, sampling: Sampling, unknown: tuple[int, ...], rule: type[RejectionAcceptance]
 ) -> None:
-    tail = tail_of_trees(rule(sampling, 5), num_levels, [0.0] * num_nodes, unknown)
+    tail = tail_of_trees(rule(sampling, 5), num_levels, num_nodes, unknown)
     assert tail > FALSE_ALARM
 
 
@@ -247,4 +254,4 @@ class KeepsLikelyDraws(RejectionAcceptance):
 
 
 def test_a_tree_that_keeps_nodes_for_what_was_drawn_is_found_out() -> None:
-    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, [0.0] * 8, ()) < FALSE_ALARM
+    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, 8, ()) < FALSE_ALARM

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.drafts.ngram import NgramDraft
+from mxconv.engine.tree import TreeLimits
 from mxconv.package.ngram_table import NgramEntries, NgramTable
 from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.statistics import LevelStatistics
@@ -65,12 +66,12 @@ def test_the_chain_is_that_of_dictionaries(
         if found[1] < confidence:
             break
         text.append(found[0])
-    proposal = draft.propose(tuple(context), num_tokens)
+    proposal = draft.propose(tuple(context), TreeLimits.chain(num_tokens))
     assert proposal.tokens == text[len(context) :]
     assert proposal.distributions == []
     assert (draft.statistics.num_proposed, draft.statistics.num_forwards) == (0, 1)  # the level above counts proposals
     draft.observe([1], Proposal([]), np.zeros((1, VOCAB_SIZE), np.float32))
-    assert draft.propose(context, num_tokens).tokens == proposal.tokens
+    assert draft.propose(context, TreeLimits.chain(num_tokens)).tokens == proposal.tokens
 
 
 @pytest.mark.parametrize("context", [[], [VOCAB_SIZE], [-1, 2], [2, VOCAB_SIZE], [2**32, 1], [0, 2**32 + 1]])

@@ -11,14 +11,10 @@ from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, levels_of, look_up, noi
 
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
-from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.path_rules import PathPenalties, PathRules
-from mxconv.speculation.selection import Accept, Selection
-from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.selection import Accept, Request, Selection
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties
 
@@ -93,15 +89,15 @@ def test_rejection_keeps_the_distribution_of_penalized_logits(num_nodes: int, ac
     made, sampling = tables()[:2], Sampling()
     penalties = Penalties(1.5, 0.4, 0.3, ((1, 0.5),))
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
-    chain = Chain(levels, [FixedPace(3, num_nodes)], [0.0])
+    hierarchy = Hierarchy(levels, [3], [0.0], num_nodes)
     rule = Selection(sampling, accept, 99, penalties).acceptance(1)
-    target = chain.link([LevelStatistics(level.name) for level in levels], rule)
+    target = hierarchy.link(hierarchy.begin().trace.statistics, rule)
     size = len(made[0])
     pairs = np.zeros((size, size))
     for _ in range(1000):
         text = [0]
         while len(text) < 3:
-            text += target.step(text, 5).tokens
+            text += target.round(text, 5).tokens
         pairs[text[1], text[2]] += 1
     first = distribution(PathRules(PathPenalties(penalties, 1)).row(made[0][0], [0]), sampling)
     second = [

@@ -10,10 +10,9 @@ from loaded_packages import pack
 from packages import quantize
 from pydantic import Field
 
-from mxconv.drafts.kind import LookUpKind, Parameter
+from mxconv.drafts.kind import LookUp, LookUpKind, Parameter
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.look_up import LookUp
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelBase
 from mxconv.speculation.hierarchy import Hierarchy

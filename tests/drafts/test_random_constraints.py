@@ -17,9 +17,8 @@ from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import Selection
+from mxconv.speculation.selection import Request, Selection
 from mxconv.text.constraint import ConstraintVocabulary
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

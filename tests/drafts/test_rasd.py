@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from plug_ins import PAPERS, plug_in_module
 from tiny_levels import assert_lossless, look_up, paths_of, target_level
 
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
@@ -27,7 +28,7 @@ def trees(draw: st.DrawFn) -> Proposal:
     def continuations(last: int) -> list[tuple[int, float, int]]:
         return [(token, float(table[last, token]), token) for token in range(4)]
 
-    return grow_best_first(4, continuations, most_depth, [0.0] * count)
+    return grow_best_first(4, continuations, TreeLimits(most_depth, [0.0] * count))
 
 
 def surest(proposals: Sequence[Proposal]) -> dict[tuple[int, ...], float]:
@@ -42,7 +43,7 @@ def surest(proposals: Sequence[Proposal]) -> dict[tuple[int, ...], float]:
 @given(st.lists(trees(), max_size=3), st.lists(st.floats(0, 0.5), max_size=12).map(sorted))
 def test_floors_leave_the_likeliest_paths_of_the_union(proposals: list[Proposal], floors: list[float]) -> None:
     look_up(MERGED)
-    found = plug_in_module(MERGED).merge(proposals, floors)
+    found = plug_in_module(MERGED).merge(proposals, TreeLimits(99, floors))
     falling = sorted(surest(proposals).values(), reverse=True)
     enough = [chance >= floor for chance, floor in zip(falling, floors, strict=False)]
     count = next((place for place, is_enough in enumerate(enough) if not is_enough), len(enough))

@@ -21,15 +21,15 @@ from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
 
 from mxconv.arrays import F32
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
 from mxconv.errors import ModelError, MxconvError
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import Selection
-from mxconv.speculation.session import KeptStates
+from mxconv.speculation.session import HiddenStates
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
 
@@ -148,22 +148,21 @@ def test_it_reads_the_states_of_a_plain_pass(
     """Bit for bit, whatever was proposed in between."""
     contexts: list[list[int]] = []
     seen: list[tuple[list[int], Reads, int, F32]] = []
-    read = KeptStates.read
+    read = HiddenStates.read
 
     def noting(asked: Callable[..., Proposal]) -> Callable[..., Proposal]:
-        def note_context(self: ReadingDraft, context: Sequence[int], *others: Any) -> Proposal:
+        def note_context(self: PassDraft, context: Sequence[int], *others: Any) -> Proposal:
             contexts.append(list(context))
             return asked(self, context, *others)
 
         return note_context
 
-    def note_states(self: KeptStates, reads: Reads, start: int, stop: int) -> F32:
+    def note_states(self: HiddenStates, reads: Reads, start: int, stop: int) -> F32:
         seen.append((contexts[-1], reads, start, read(self, reads, start, stop).copy()))
         return seen[-1][-1]
 
-    for name in ("propose", "grow"):
-        monkeypatch.setattr(ReadingDraft, name, noting(getattr(ReadingDraft, name)))
-    monkeypatch.setattr(KeptStates, "read", note_states)
+    monkeypatch.setattr(PassDraft, "propose", noting(PassDraft.propose))
+    monkeypatch.setattr(HiddenStates, "read", note_states)
     with LoadedPackage(folder / "spire-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:
         check_all(loaded.levels, [3], tree, SELECTIONS["greedy"])
         decoder = decoder_of(loaded.levels[0])

@@ -6,7 +6,7 @@ wrong on purpose fail the same tests.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -14,15 +14,16 @@ from chi_square import FALSE_ALARM, tail_of_counts
 from markov_levels import markov, tables
 from tiny_levels import noisy_copy, target_level
 
+from mxconv.arrays import F32, F64
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import RejectionAcceptance, Verdict
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.chain import Chain
+from mxconv.speculation.guesses import Guesses
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.level import Level
-from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.round import Level
 from mxconv.speculation.selection import Accept, Selection
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling, distribution
 
 PROMPT = [3, 1, 4, 1, 5, 9]
@@ -30,7 +31,7 @@ RULES = pytest.mark.parametrize("rule", [RejectionAcceptance, BlockAcceptance])
 
 
 @dataclass
-class Overheard:
+class Overheard(Draft):
     """Passes proposals on and counts what followed which token."""
 
     inner: Draft
@@ -39,13 +40,10 @@ class Overheard:
 
     def __post_init__(self) -> None:
         self.counts = np.zeros((self.vocab_size, self.vocab_size))
+        self.statistics = self.inner.statistics
 
-    @property
-    def statistics(self) -> LevelStatistics:
-        return self.inner.statistics
-
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        proposal = self.inner.propose(context, num_tokens, floor)
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        proposal = self.inner.propose(context, limits)
         np.add.at(self.counts, ([context[-1], *proposal.tokens[:-1]], proposal.tokens), 1)
         return proposal
 
@@ -78,9 +76,9 @@ def tails(
     """Many short texts, all from token 0."""
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
     acceptance = rule(sampling, 99)
-    statistics = [LevelStatistics(level.name) for level in levels]
-    chain = Chain(levels, [FixedPace(3), FixedPace(2)][: len(levels) - 1], list(confidence)[: len(levels) - 1])
-    target = chain.link(statistics, acceptance)
+    hierarchy = Hierarchy(levels, [3, 2][: len(levels) - 1], list(confidence)[: len(levels) - 1])
+    statistics = hierarchy.begin().trace.statistics
+    target = hierarchy.link(statistics, acceptance)
     vocab_sizes = [min(len(table) for table in made[: number + 1]) for number in range(len(made))]
     overheard: list[Overheard] = []
     level: Level = target
@@ -88,13 +86,13 @@ def tails(
         (below,) = level.drafts
         overheard.append(Overheard(below, len(made[0])))
         object.__setattr__(level, "drafts", [overheard[-1]])
-        if isinstance(below, Level):
-            level = below
+        if isinstance(below, ModelDraft):
+            level = below.level
     pairs = np.zeros((len(made[0]), len(made[0])))
     for _ in range(NUM_TEXTS):
         text = [0]
         while len(text) < 3:
-            text += target.step(text, 5).tokens
+            text += target.round(text, 5).tokens
         pairs[text[1], text[2]] += 1
     shares = [_shares(table, sampling, size, len(made[0])) for table, size in zip(made, vocab_sizes, strict=True)]
     of_levels = [
@@ -185,12 +183,18 @@ class DrawsAnewAfterABlock(DrawsAnewWithoutSubtracting, BlockAcceptance):
 
 
 class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
-    """A level in the middle that passes on its draft's distributions for its own."""
+    """A draft that passes on another distribution than that of its draws."""
 
-    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
-        verdict = super().judge(logits, proposal, position)
-        passed_on = [*proposal.distributions, *verdict.distributions][: len(verdict.tokens)]
-        return Verdict(verdict.tokens, passed_on, verdict.path)
+    def guesses(
+        self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
+    ) -> Guesses:
+        return replace(
+            super().guesses(logits, position, least, most, sharpness, first), distribution=self._flat(logits)
+        )
+
+    @staticmethod
+    def _flat(logits: F32) -> F64:
+        return np.full(logits.size, 1 / logits.size)
 
 
 @pytest.mark.parametrize("rule", [DrawsAnewWithoutSubtracting, DrawsAnewAfterABlock, DoesNotSayWhatItDrewFrom])

@@ -7,12 +7,11 @@ import pytest
 from plug_ins import RECYCLING
 from tiny_levels import assert_consistent, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
-from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.proposal import Proposal
-from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.statistics import RoundTree, TraceEntry
+from mxconv.speculation.selection import GREEDY, Request, Selection
+from mxconv.speculation.statistics import Generation, RoundTree, TraceEntry
 from mxconv.text.distribution import Sampling
 
 SELECTIONS = (
@@ -31,7 +30,7 @@ HIERARCHIES: dict[str, list[LoadedLevel]] = {
 def recorded(hierarchy: Hierarchy, prompt: Sequence[int], selection: Selection) -> Generation:
     generation = hierarchy.begin()
     generation.trace.records_trees = True
-    for _ in hierarchy.stream(prompt, 30, (), selection, generation):
+    for _ in hierarchy.stream(Request(prompt, 30, (), selection), generation):
         pass
     if not hierarchy.adaptive:  # or the target may have asked the second draft
         assert_consistent(generation)
@@ -102,6 +101,6 @@ def test_no_tree_is_kept_where_nobody_asks() -> None:
 
 def test_a_chain_is_a_tree() -> None:
     chain = Proposal([5, 5, 7])
-    tree = RoundTree("a", chain.tokens, chain.links, chain.probabilities, [5, 5, 9])
+    tree = RoundTree("a", chain.tokens, chain.parents, chain.probabilities, [5, 5, 9])
     assert (list(tree.parents), tree.path) == ([-1, 0, 1], [0, 1])
-    assert RoundTree(None, [], Proposal([]).links, [], [3]).path == []
+    assert RoundTree(None, [], Proposal([]).parents, [], [3]).path == []

@@ -27,9 +27,9 @@ def test_only_the_likeliest_token_of_each_place_on_the_path_counts() -> None:
         assert sharpness.value == pytest.approx(SHARPNESS * np.exp(0.02 * surprise))
 
 
-def test_what_was_drawn_and_chains_teach_nothing() -> None:
+def test_what_was_drawn_and_nothing_teach_nothing() -> None:
     drawn = Proposal([5], [np.ones(9) / 9], [0.2], [-1])
-    for proposal in (drawn, Proposal([5], probabilities=[0.2]), Proposal([], parents=[])):
+    for proposal in (drawn, Proposal([5]), Proposal([])):
         sharpness = Sharpness()
         sharpness.learn(proposal, [5, 1])
         assert sharpness.value == SHARPNESS
@@ -73,6 +73,9 @@ def test_models_keep_theirs_from_text_to_text(drafts: list[LoadedLevel]) -> None
     values = []
     for first in range(3):
         hierarchy.generate([first, 1, 4, 1, 5, 9], 40)
-        values.append([sharpness.value for sharpness in hierarchy._chain._sharpness])
+        values.append([sharpness.value for sharpness in hierarchy._sharpness])
     assert values[0][1] != values[1][1] != values[2][1]
     assert all(value[0] == SHARPNESS for value in values)  # of the target, which drafts for nobody
+    chains = Hierarchy([target_level(), *drafts], [4], [0.0], "chain")
+    chains.generate([1, 4, 1, 5, 9], 40)
+    assert {each.value for each in chains._sharpness} == {SHARPNESS}

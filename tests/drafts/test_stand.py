@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plug_ins import STAND, plug_in_module
 
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import CoupledAcceptance
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.statistics import LevelStatistics
@@ -33,7 +34,7 @@ def passes(draw: st.DrawFn) -> list[tuple[list[int], Proposal, np.ndarray]]:
     for _ in range(draw(st.integers(1, 4))):
         context = draw(st.lists(TOKENS, min_size=1, max_size=6))
         tokens = draw(st.lists(TOKENS, max_size=6))
-        parents = [draw(st.integers(-1, node - 1)) for node in range(len(tokens))] if draw(st.booleans()) else None
+        parents = [draw(st.integers(-1, node - 1)) for node in range(len(tokens))] if draw(st.booleans()) else []
         rng = np.random.default_rng(draw(st.integers(0, 2**32)))
         logits = rng.standard_normal((len(tokens) + 1, 4)).astype(np.float32)
         found.append((context, Proposal(tokens, parents=parents), logits))
@@ -46,7 +47,7 @@ def means(seen: list[tuple[list[int], Proposal, np.ndarray]], max_ngram: int) ->
     for context, proposal, logits in seen:
         paths = [context]
         for node, token in enumerate(proposal.tokens):
-            parent = node - 1 if proposal.parents is None else proposal.parents[node]
+            parent = proposal.parents[node]
             paths.append([*paths[parent + 1], token])
         for path, row in zip(paths, logits, strict=True):
             powers = np.exp(row.astype(np.float64))
@@ -68,7 +69,7 @@ def test_the_longest_n_gram_says_the_mean_of_all_that_followed_it(
         ends = (tuple(text[-n:]) for n in range(min(max_ngram, len(text)), 0, -1))
         return next((table[end] for end in ends if end in table), None)
 
-    tree = draft.grow(context, 1, ALL)
+    tree = draft.propose(context, TreeLimits(1, ALL))
     expected = after(context)
     if expected is None:
         assert tree.tokens == []
@@ -76,7 +77,7 @@ def test_the_longest_n_gram_says_the_mean_of_all_that_followed_it(
         assert sorted(tree.tokens) == [0, 1, 2, 3]
         np.testing.assert_allclose(tree.probabilities, expected[tree.tokens], rtol=1e-5)
         assert tree.probabilities == sorted(tree.probabilities, reverse=True)
-    text, chain = list(context), draft.propose(context, 5).tokens
+    text, chain = list(context), draft.propose(context, TreeLimits.chain(5)).tokens
     for token in chain:
         shares = after(text)
         assert shares is not None
@@ -92,7 +93,12 @@ def test_rows_of_siblings_are_remembered_behind_their_own_paths() -> None:
     proposal = Proposal([1, 2, 3], parents=[-1, -1, 1])
     rows = logits_of([0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0])
     draft.observe([0], proposal, rows)
-    assert [draft.propose([0, *path], 1).tokens for path in ([], [1], [2], [2, 3])] == [[1], [0], [3], [2]]
+    assert [draft.propose([0, *path], TreeLimits.chain(1)).tokens for path in ([], [1], [2], [2, 3])] == [
+        [1],
+        [0],
+        [3],
+        [2],
+    ]
 
 
 # drawn tokens
@@ -110,8 +116,8 @@ def test_candidates_come_in_the_order_in_which_the_noise_draws_them(seed: int, l
     text = list(context)
     for _ in range(4):
         text.append(CoupledAcceptance(sampling, seed).draw(rows[text[-1]], len(text)))
-    assert draft.propose(context, 4).tokens == text[length:]
-    tree = draft.grow(context, 1, ALL)
+    assert draft.propose(context, TreeLimits.chain(4)).tokens == text[length:]
+    tree = draft.propose(context, TreeLimits(1, ALL))
     scores = CoupledAcceptance(sampling, seed).ranking(rows[context[-1]], length)
     np.testing.assert_array_equal(tree.tokens, np.argsort(-scores))
     np.testing.assert_allclose(tree.probabilities, np.sort(np.exp(scores) / np.exp(scores).sum())[::-1], rtol=1e-3)

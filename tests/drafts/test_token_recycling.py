@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from plug_ins import RECYCLING, plug_in_module
 
+from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.speculation.guesses import NEGLIGIBLE
 from mxconv.speculation.proposal import Proposal
@@ -77,7 +78,7 @@ def test_the_chain_is_that_of_a_dictionary(data: st.DataObject) -> None:
         while len(expected) < num_tokens and token in best and best[token][1] >= confidence:
             token = best[token][0]
             expected.append(token)
-        assert draft.propose([3, last], num_tokens).tokens == expected
+        assert draft.propose([3, last], TreeLimits.chain(num_tokens)).tokens == expected
 
 
 @pytest.mark.parametrize("num_candidates", [0, 5])

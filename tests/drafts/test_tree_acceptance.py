@@ -60,7 +60,7 @@ def test_a_level_follows_its_own_tokens_down_the_tree_and_adds_one(proposal: Pro
 
 @given(trees(), st.integers(1, VOCAB_SIZE))
 def test_a_tree_loses_what_a_smaller_vocabulary_lacks_and_all_that_hangs_there(proposal: Proposal, size: int) -> None:
-    found = paths_of(proposal.with_tokens_below(size))
+    found = paths_of(proposal.within(size, 99))
     assert found == [path for path in paths_of(proposal) if max(path) < size]
 
 

@@ -27,10 +27,11 @@ from tiny_levels import (
 
 from mxconv.drafts.ngram import NgramDraft
 from mxconv.drafts.prompt_lookup import PromptLookup
+from mxconv.engine.tree import TreeLimits
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.proposal import Proposal, TreeDraft
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import grow_best_first
@@ -51,7 +52,7 @@ def test_the_nodes_are_the_likeliest_of_all_paths(seed: int, most_depth: int, co
     def chance(path: Sequence[int]) -> float:
         return float(np.prod([table[last, token] for last, token in zip((0, *path), path, strict=False)]))
 
-    found = grow_best_first(0, continuations, most_depth, [floor] * count)
+    found = grow_best_first(0, continuations, TreeLimits(most_depth, [floor] * count))
     every = [path for depth in range(1, most_depth + 1) for path in product(range(4), repeat=depth)]
     expected = sorted((chance(path) for path in every), reverse=True)[:count]
     assert found.chances == pytest.approx([value for value in expected if value >= floor])
@@ -64,33 +65,32 @@ def test_floors_that_rise_end_the_tree_at_the_first_node_that_is_not_worth_its_p
     def continuations(last: int) -> Iterator[tuple[int, float, int]]:
         yield from ((1, 0.6, 1), (2, 0.3, 2), (3, 0.1, 3))
 
-    assert grow_best_first(0, continuations, 9, [0.0, 0.2, 0.31, 0.5]).chances == pytest.approx([0.6, 0.36])
-    assert grow_best_first(0, continuations, 9, []).tokens == []
-    assert grow_best_first(0, continuations, 0, ALL).tokens == []
+    assert grow_best_first(0, continuations, TreeLimits(9, [0.0, 0.2, 0.31, 0.5])).chances == pytest.approx([0.6, 0.36])
+    assert grow_best_first(0, continuations, TreeLimits(9, [])).tokens == []
+    assert grow_best_first(0, continuations, TreeLimits(0, ALL)).tokens == []
 
 
 def test_recycled_candidates_of_every_token_make_the_tree() -> None:
     draft = plug_in_module(RECYCLING).TokenRecycling(LevelStatistics("draft"), 4, 2, confidence=0.9)
     draft.observe([0], Proposal([1]), np.log(np.array([[0.1, 0.6, 0.3, 0.001], [0.7, 0.1, 0.1, 0.1]], np.float32)))
-    found = draft.grow([3, 0], 3, ALL)
+    found = draft.propose([3, 0], TreeLimits(3, ALL))
     assert paths_of(found)[:6] == [(1,), (1, 0), (2,), (1, 0, 1), (1, 0, 2), (1, 1)]
-    assert draft.grow([3], 3, ALL).tokens == []  # nothing was seen after 3
-    assert isinstance(draft, TreeDraft)
+    assert draft.propose([3], TreeLimits(3, ALL)).tokens == []  # nothing was seen after 3
 
 
 def test_a_look_up_says_what_followed_n_grams_of_every_length() -> None:
     draft = PromptLookup(LevelStatistics("prompt-lookup"))
     context = [1, 2, 3, 8, 2, 3, 9, 3, 7, 1, 2, 3]
-    found = draft.grow(context, 2, ALL)
+    found = draft.propose(context, TreeLimits(2, ALL))
     assert [path for path in paths_of(found) if len(path) == 1] == [(8,), (9,), (7,)]
     assert {path for path in paths_of(found) if len(path) == 2} == {(8, 2), (9, 3), (7, 1)}
-    assert draft.propose(context, 2).tokens == [8, 2]
-    assert draft.grow([4, 5], 2, ALL).tokens == []
+    assert draft.propose(context, TreeLimits.chain(2)).tokens == [8, 2]
+    assert draft.propose([4, 5], TreeLimits(2, ALL)).tokens == []
 
 
 def test_places_that_say_the_same_are_one_branch() -> None:
     draft = PromptLookup(LevelStatistics("prompt-lookup"))
-    assert paths_of(draft.grow([1, 2, 5, 6, 1, 2, 5, 7, 1, 2], 2, ALL)) == [(5,), (5, 7)]
+    assert paths_of(draft.propose([1, 2, 5, 6, 1, 2, 5, 7, 1, 2], TreeLimits(2, ALL))) == [(5,), (5, 7)]
 
 
 def test_a_table_gives_the_tokens_of_shorter_contexts_too(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_table_gives_the_tokens_of_shorter_contexts_too(tmp_path: Path) -> Non
     generator = random.Random(3)
     for _ in range(50):
         context = [generator.randrange(96) for _ in range(3)]
-        found = draft.grow(context, 1, ALL)
+        found = draft.propose(context, TreeLimits(1, ALL))
         said = [table.best(context[-length:] if length else [])[0] for length in (2, 1, 0)]
         assert {path[0] for path in paths_of(found)} == set(said)
         assert sum(found.probabilities) <= 1 + 1e-6

@@ -36,14 +36,17 @@ from mxconv.drafts.variant_draft import PartChoice, Rehearsal, StudyBudget, Vari
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
+from mxconv.engine.tree import TreeLimits
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError, MxconvError
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
+from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.round import Level
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
@@ -93,7 +96,7 @@ def test_tokens_and_logits_are_the_targets_own(kind: str, selection: Selection, 
         )
     hierarchy = Hierarchy(levels, [4], [0.0])
     assert_lossless(hierarchy, PROMPT, 40, (), selection)
-    assert hierarchy._chain._variants[1].choice.num_studies > 0
+    assert hierarchy._variants[1].choice.num_studies > 0
     found, _ = speculate(Hierarchy(levels, "auto"), PROMPT, 40, (), selection)
     assert found == by_hand(decoder_of(target), PROMPT, 40, (), selection)
     assert_lossless(Hierarchy([target, self_draft(**SIZES), *levels[1:]], [4]), PROMPT, 30, (), selection)
@@ -116,7 +119,7 @@ def test_a_package_decodes_as_without_them(tmp_path: Path, codec: str, kernel: s
                 assert found == plain
                 assert first.num_proposed > 0
                 assert drafts == [exits] or first.num_accepted > 0  # three layers have no early exit
-                assert next(iter(hierarchy._chain._variants.values())).choice.num_studies > 0
+                assert next(iter(hierarchy._variants.values())).choice.num_studies > 0
 
 
 @pytest.mark.parametrize(
@@ -130,17 +133,17 @@ def test_proposing_and_studying_leave_the_shared_session_as_it_was(kind: str, ac
     session.feed(decoder, text, 1)
     before = [array[:, :, : len(text)].copy() for array in session.cache.arrays]
     statistics = LevelStatistics("draft")
-    level = Level(decoder, session, True, VOCAB_SIZE, 0.0, acceptance, statistics, [], FixedPace(1))
+    level = Level(decoder, session, True, VOCAB_SIZE, acceptance, statistics, [], FixedPace(1))
     kind_of_draft = KINDS[kind]
     assert isinstance(kind_of_draft, ModelKind)
     variants = kind_of_draft.varied(level_of(kind, target), decoder)
     assert variants is not None
     variants.budget = StudyBudget(first_rounds=100.0)
-    draft = VariantDraft(level, variants)
-    draft.propose([*PROMPT, 1], 1)  # it learns where the prompt ends
+    draft = VariantDraft(ModelDraft(level, 0.0, Sharpness()), variants)
+    draft.propose([*PROMPT, 1], TreeLimits.chain(1))  # it learns where the prompt ends
     for _ in range(6):
         draft.observe([1], Proposal([]), np.zeros((1, VOCAB_SIZE), np.float32))
-        assert 1 <= len(draft.propose([*text, 3], 5).tokens) <= 5
+        assert 1 <= len(draft.propose([*text, 3], TreeLimits.chain(5)).tokens) <= 5
         assert session.tokens == text
         assert session.cache.length == len(text)
         for array, kept in zip(session.cache.arrays, before, strict=True):
@@ -202,7 +205,7 @@ def with_idle(idle: str) -> LoadedLevel:
 def test_a_draft_comes_to_leave_out_what_the_target_does_without(spec: str, idle: str) -> None:
     target = with_idle(idle)
     hierarchy = Hierarchy([target, level_of(spec, target)])
-    choice = hierarchy._chain._variants[1].choice
+    choice = hierarchy._variants[1].choice
     for number in range(3):
         generation = hierarchy.generate([number, *PROMPT], 150, selection=Selection(Sampling(1.0), seed=1))
     best, wanted = choice.best, Skipped.parse(idle, 6)

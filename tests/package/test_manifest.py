@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tiny_levels import record_of
 
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
-from mxconv.drafts.kinds import ALL, SELF_DRAFT, TARGET, parse_draft
+from mxconv.drafts.kinds import all_kinds, kind_named, parse_draft
 from mxconv.errors import PackageError
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import Manifest, read_manifest, replace_manifest
@@ -99,7 +99,10 @@ def test_a_schema_error_names_the_member_and_what_was_found(package: Path) -> No
     forge(package, change)
     message = error_of(package)
     assert message.startswith(f"{package}/mxconv.json: levels.0: Input tag 'oracle' found using 'kind' does not match ")
-    assert all(repr(kind.level_kind or kind.name) in message for kind in (TARGET, SELF_DRAFT, *ALL))
+    assert all(
+        repr(kind.level_kind or kind.name) in message
+        for kind in (kind_named("target"), kind_named("self-draft"), *all_kinds())
+    )
     assert message.endswith(" The file is damaged; convert again.")
 
 

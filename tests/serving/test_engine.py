@@ -18,10 +18,9 @@ from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.errors import ModelError
 from mxconv.serving import scheduler as scheduler_module
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.selection import GREEDY, Accept, Selection
+from mxconv.speculation.selection import GREEDY, Accept, Request, Selection
 from mxconv.text.distribution import Sampling
 
 SIZES = {"max_position_embeddings": 320}

@@ -34,10 +34,9 @@ from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.native_decoder import NativeDecoder
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.stages import StagedReader
+from mxconv.speculation.reader import StagedReader
+from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

@@ -20,14 +20,11 @@ from mxconv.drafts.prompt_lookup import PromptLookup
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import write_ngram_table
 from mxconv.speculation.acceptance import GreedyAcceptance
-from mxconv.speculation.adaptive_pace import AdaptivePace
-from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.model_draft import ModelDraft
+from mxconv.speculation.round import Level
 from mxconv.speculation.selection import GREEDY, Accept, Selection
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
@@ -195,10 +192,8 @@ def test_padding_is_never_proposed(loaded: dict[str, LoadedLevel]) -> None:
 
 
 def link(levels: list[LoadedLevel], is_adaptive: bool = False) -> Level:
-    count = len(levels) - 1
-    paces = [AdaptivePace(count - i) if is_adaptive else FixedPace(4) for i in range(count)]
-    chain = Chain(levels, paces, [0.5] * count)
-    return chain.link([LevelStatistics(level.name) for level in levels], GreedyAcceptance())
+    hierarchy = Hierarchy(levels, "auto" if is_adaptive else [4], [0.5])
+    return hierarchy.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
 
 
 def test_a_fixed_pace_has_one_draft_and_an_adaptive_one_all_cheaper_levels() -> None:
@@ -208,8 +203,8 @@ def test_a_fixed_pace_has_one_draft_and_an_adaptive_one_all_cheaper_levels() -> 
     adaptive = link(levels, is_adaptive=True)
     assert [draft.statistics.name for draft in adaptive.drafts] == ["mxfp4", "noisy", "prompt-lookup"]
     below = adaptive.drafts[0]
-    assert isinstance(below, Level)
-    assert below.drafts[0] is adaptive.drafts[1]
+    assert isinstance(below, ModelDraft)
+    assert below.level.drafts[0] is adaptive.drafts[1]
     assert isinstance(adaptive.drafts[2], PromptLookup)
 
 
@@ -217,15 +212,15 @@ def test_of_several_look_ups_each_is_a_draft_to_choose_from() -> None:
     levels = [target_level(), self_draft(), look_up(STAND), look_up("prompt-lookup", max_ngram=5, min_ngram=4)]
     hierarchy = Hierarchy(levels, "auto")
     assert len(hierarchy.paces) == 2  # of the target and of the 4-bit draft
-    target = hierarchy._chain.link(hierarchy.begin().trace.statistics, SELECTIONS[1].acceptance())
+    target = hierarchy.link(hierarchy.begin().trace.statistics, SELECTIONS[1].acceptance())
     below, stand, lookup = target.drafts
-    assert isinstance(below, Level) and isinstance(lookup, PromptLookup)
-    assert list(below.drafts) == [stand, lookup]
+    assert isinstance(below, ModelDraft) and isinstance(lookup, PromptLookup)
+    assert list(below.level.drafts) == [stand, lookup]
     assert stand.acceptance is target.acceptance  # type: ignore[attr-defined]
     assert (lookup.max_ngram, lookup.min_ngram) == (5, 4)
     message = (
-        "hierarchy: level prompt-lookup is below the look-up stand, and with lengths that are given nobody asks it. "
-        "Leave it out, or use --num-draft-tokens auto."
+        "hierarchy: level prompt-lookup is below the look-up stand, and with lengths that are given no level queries "
+        "it. Leave it out, or use --num-draft-tokens auto."
     )
     with pytest.raises(ModelError) as caught:
         Hierarchy(levels, [3, 5, 7])
@@ -240,21 +235,21 @@ def test_a_lookup_whose_lengths_a_manifest_has_the_wrong_way_round_is_refused() 
 
 def test_caches_are_shared_where_the_record_says_so() -> None:
     target = link([target_level(), noisy_copy(), self_draft(), noisy_copy(shares_cache=True)])
-    own, shared, also_shared = target.drafts[0], target.drafts[0].drafts[0], target.drafts[0].drafts[0].drafts[0]  # type: ignore[attr-defined]
-    assert (target.shares_session, own.shares_session) == (False, False)  # type: ignore[attr-defined]
-    assert own.session is not target.session  # type: ignore[attr-defined]
+    own = target.drafts[0].level  # type: ignore[attr-defined]
+    shared = own.drafts[0].level
+    also_shared = shared.drafts[0].level
+    assert (target.shares_session, own.shares_session) == (False, False)
+    assert own.session is not target.session
     assert (shared.shares_session, also_shared.shares_session) == (True, True)
     assert shared.session is also_shared.session is target.session
 
 
 def test_every_run_has_fresh_caches_and_the_same_table_of_recycled_tokens() -> None:
     levels = [target_level(), noisy_copy(), look_up(RECYCLING, num_candidates=3)]
-    chain = Chain(levels, [FixedPace(4), FixedPace(4)], [0.5, 0.25])
-    first, second = (
-        chain.link([LevelStatistics(level.name) for level in levels], GreedyAcceptance()) for _ in range(2)
-    )
+    hierarchy = Hierarchy(levels, [4], [0.5, 0.25])
+    first, second = (hierarchy.link(hierarchy.begin().trace.statistics, GreedyAcceptance()) for _ in range(2))
     assert first.session is not second.session
-    tables = [run.drafts[0].drafts[0] for run in (first, second)]  # type: ignore[attr-defined]
+    tables = [run.drafts[0].level.drafts[0] for run in (first, second)]  # type: ignore[attr-defined]
     assert tables[0].candidates is tables[1].candidates
     assert tables[0].statistics is not tables[1].statistics
     assert tables[0].candidates.shape == (24, 3)
@@ -265,9 +260,9 @@ def test_a_level_with_another_tokenizer_is_heard_through_text(loaded: dict[str, 
     target = link(chosen(loaded, ["renumbered", "prompt-lookup"]))
     (heard,) = target.drafts
     assert isinstance(heard, ThroughText)
-    assert isinstance(heard.inner, Level)
+    assert isinstance(heard.inner, ModelDraft)
     assert heard.statistics is heard.inner.statistics
-    assert isinstance(heard.inner.drafts[0], PromptLookup)  # it speaks the tokens of the level above it
+    assert isinstance(heard.inner.level.drafts[0], PromptLookup)  # it speaks the tokens of the level above it
 
 
 @pytest.mark.parametrize("kind", ["prompt-lookup", RECYCLING])

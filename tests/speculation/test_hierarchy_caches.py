@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,34 +15,35 @@ from tiny_levels import (
     target_level,
 )
 
+from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.speculation import chain as chain_module
-from mxconv.speculation.acceptance import GreedyAcceptance
+from mxconv.engine.tree import TreeLimits
+from mxconv.speculation import hierarchy as hierarchy_module
+from mxconv.speculation.acceptance import GreedyAcceptance, Verdict
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.level import Level
 from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.round import Level
 from mxconv.speculation.session import Session
-from mxconv.speculation.statistics import LevelStatistics
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 
 
 @dataclass
-class Watched:
+class Watched(Draft):
     """Passes proposals on, and proves that the cache above it comes back as it was."""
 
     inner: Draft
     session: Session
 
-    @property
-    def statistics(self) -> LevelStatistics:
-        return self.inner.statistics
+    def __post_init__(self) -> None:
+        self.statistics = self.inner.statistics
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         before = list(self.session.tokens), cache_bytes(self.session.cache)
-        proposal = self.inner.propose(context, num_tokens, floor)
+        proposal = self.inner.propose(context, limits)
         assert (list(self.session.tokens), cache_bytes(self.session.cache)) == before
         return proposal
 
@@ -87,18 +87,18 @@ def check_caches(drafts: list[LoadedLevel], prompt: list[int]) -> None:
     """Rounds by hand, every cache compared with one that its model fills alone."""
     levels = [target_level(), *drafts]
     hierarchy = Hierarchy(levels, [4], [0.1])
-    chain = hierarchy._chain.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
+    chain = hierarchy.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
     every = [chain]
     while every[-1].drafts:
         (below,) = every[-1].drafts
-        assert isinstance(below, Level)
-        every.append(below)
+        assert isinstance(below, ModelDraft)
+        every.append(below.level)
     if chain.drafts:  # what the target sees of its cache when its draft is done
-        chain = replace(chain, drafts=[Watched(every[1], chain.session)])
+        chain = replace(chain, drafts=[Watched(chain.drafts[0], chain.session)])
     context = list(prompt)
     truth = greedy_by_hand(decoder_of(levels[0]), prompt, 24).token_ids
     while len(context) - len(prompt) < 20:
-        step = chain.step(context, 1 if len(context) == len(prompt) > 1 else 5)
+        step = chain.round(context, 1 if len(context) == len(prompt) > 1 else 5)
         context += step.tokens
         assert context[len(prompt) :] == truth[: len(context) - len(prompt)]
         assert chain.session.tokens == context[:-1]
@@ -126,12 +126,12 @@ def test_a_generation_begins_with_fresh_caches_and_fresh_numbers() -> None:
 class AcceptsOneTooMany(Level):
     """The classic mistake: the first rejected token slips through."""
 
-    def _verify(self, context: Sequence[int], proposal: Proposal) -> Any:
-        step, num_evaluated = super()._verify(context, proposal)
-        num_accepted = len(step.tokens) - 1
+    def judge(self, context: Sequence[int], proposal: Proposal, logits: F32) -> Verdict:
+        verdict = super().judge(context, proposal, logits)
+        num_accepted = len(verdict.path)
         if num_accepted < len(proposal.tokens):
-            step.tokens[-1] = proposal.tokens[num_accepted]
-        return step, num_evaluated
+            verdict.tokens[-1] = proposal.tokens[num_accepted]
+        return verdict
 
 
 def keep_rejected_keys(session: Session, start: int, rows: Sequence[int]) -> None:
@@ -139,15 +139,16 @@ def keep_rejected_keys(session: Session, start: int, rows: Sequence[int]) -> Non
     del session.tokens[start + len(rows) :]
 
 
-class LeavesDraftKeys(Level):
+class LeavesDraftKeys(ModelDraft):
     """And: a draft leaves its keys in the cache that it shares."""
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        return Level.propose(replace(self, shares_session=False), context, num_tokens, floor)
+    def grow(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        self.level = replace(self.level, shares_session=False)
+        return super().grow(context, limits)
 
 
 def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_module, "Level", AcceptsOneTooMany)
+    monkeypatch.setattr(hierarchy_module, "Level", AcceptsOneTooMany)
     with pytest.raises(AssertionError):
         assert_lossless(Hierarchy([target_level(), self_draft()], [4], [0.0]), PROMPT, 20)
 
@@ -165,6 +166,6 @@ def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.Mon
 
 def test_a_draft_that_leaves_its_keys_in_the_shared_cache_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     check_caches([self_draft()], PROMPT)
-    monkeypatch.setattr(chain_module, "Level", LeavesDraftKeys)
+    monkeypatch.setattr(hierarchy_module, "ModelDraft", LeavesDraftKeys)
     with pytest.raises(AssertionError):
         check_caches([self_draft()], PROMPT)

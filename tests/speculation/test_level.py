@@ -9,11 +9,13 @@ from tiny_levels import MAX_POSITIONS, VOCAB_SIZE, decoder_of, greedy_by_hand, n
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import GreedyAcceptance
-from mxconv.speculation.guesses import top_probability
-from mxconv.speculation.level import Level
+from mxconv.speculation.guesses import Sharpness, top_probability
+from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.round import Level
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
 
@@ -23,7 +25,7 @@ TRUTH = greedy_by_hand(DECODER, CONTEXT, 30)
 
 
 @dataclass
-class Says:
+class Says(Draft):
     """A draft that says what it was given, and keeps what it is shown."""
 
     tokens: list[int]
@@ -31,8 +33,8 @@ class Says:
     asked: list[int] = field(default_factory=list)
     seen: list[tuple[list[int], Proposal, np.ndarray]] = field(default_factory=list)
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        self.asked.append(num_tokens)
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        self.asked.append(limits.most_depth)
         return Proposal(list(self.tokens))
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
@@ -41,8 +43,7 @@ class Says:
 
 def level(
     decoder: Decoder = DECODER,
-    draft: Says | Level | None = None,
-    confidence: float = 0.0,
+    draft: Draft | None = None,
     vocab_size: int = VOCAB_SIZE,
 ) -> Level:
     return Level(
@@ -50,12 +51,15 @@ def level(
         session=Session(KVCache(decoder.config)),
         shares_session=False,
         vocab_size=vocab_size,
-        confidence=confidence,
         acceptance=GreedyAcceptance(),
         statistics=LevelStatistics("level"),
         drafts=[draft] if draft else [],
         pace=FixedPace(4),
     )
+
+
+def draft_of(confidence: float = 0.0, below: Draft | None = None, decoder: Decoder = DECODER) -> ModelDraft:
+    return ModelDraft(level(decoder, below), confidence, Sharpness())
 
 
 def wrong(token: int) -> int:
@@ -64,7 +68,7 @@ def wrong(token: int) -> int:
 
 def test_a_round_without_a_draft_gives_one_token() -> None:
     one = level()
-    step = one.step(CONTEXT, 10)
+    step = one.round(CONTEXT, 10)
     assert step.tokens == TRUTH.token_ids[:1]
     assert step.logits.tobytes() == TRUTH.logits[0]
     assert one.session.tokens == CONTEXT
@@ -75,7 +79,7 @@ def test_a_round_keeps_what_agrees_and_one_token_of_its_own(num_right: int) -> N
     truth = TRUTH.token_ids
     draft = Says([*truth[:num_right], *map(wrong, truth[num_right:4])])
     verifier = level(draft=draft)
-    step = verifier.step(CONTEXT, 10)
+    step = verifier.round(CONTEXT, 10)
     assert step.tokens == truth[: num_right + 1]
     assert [row.tobytes() for row in step.logits] == TRUTH.logits[: num_right + 1]
     assert verifier.session.tokens == [*CONTEXT, *truth[:num_right]]
@@ -89,11 +93,11 @@ def test_a_draft_is_shown_every_token_that_was_evaluated_with_its_logits() -> No
     truth = TRUTH.token_ids
     draft = Says([truth[0], wrong(truth[1]), 5])
     verifier = level(draft=draft)
-    verifier.step(CONTEXT, 10)
+    verifier.round(CONTEXT, 10)
     ((context, proposal, logits),) = draft.seen
     assert (context, proposal.tokens) == (CONTEXT, draft.tokens)
     assert logits.tobytes() == DECODER.forward([*CONTEXT, *draft.tokens], KVCache(DECODER.config))[-4:].tobytes()
-    verifier.step([*CONTEXT, *truth[:2]], 1)  # nothing is proposed, and yet there is something to see
+    verifier.round([*CONTEXT, *truth[:2]], 1)  # nothing is proposed, and yet there is something to see
     assert draft.seen[1][:2] == ([*CONTEXT, *truth[:2]], Proposal([]))
 
 
@@ -102,7 +106,7 @@ def test_ids_that_a_level_above_does_not_have_are_never_chosen_nor_taken() -> No
     chosen = TRUTH.token_ids[0]
     draft = Says([chosen, 1])
     narrow = level(draft=draft, vocab_size=chosen)
-    step = narrow.step(CONTEXT, 10)
+    step = narrow.round(CONTEXT, 10)
     row = np.frombuffer(TRUTH.logits[0], np.float32)[:chosen]
     assert step.tokens == [int(row.argmax())]
     assert step.logits.tobytes() == row.tobytes()
@@ -111,13 +115,13 @@ def test_ids_that_a_level_above_does_not_have_are_never_chosen_nor_taken() -> No
 
 
 def test_a_context_with_a_token_beyond_the_models_rows_is_nothing_to_draft_from() -> None:
-    assert level().propose([1, VOCAB_SIZE, 2], 4).tokens == []
+    assert draft_of().propose([1, VOCAB_SIZE, 2], TreeLimits.chain(4)).tokens == []
 
 
 @pytest.mark.parametrize(("max_tokens", "asked"), [(1, []), (2, [1]), (4, [3]), (5, [4]), (100, [4])])
 def test_a_draft_is_asked_for_no_more_than_can_be_used(max_tokens: int, asked: list[int]) -> None:
     draft = Says(TRUTH.token_ids[:8])
-    step = level(draft=draft).step(CONTEXT, max_tokens)
+    step = level(draft=draft).round(CONTEXT, max_tokens)
     assert draft.asked == asked
     assert len(step.tokens) == sum(asked) + 1  # what it says beyond that is dropped
 
@@ -126,13 +130,13 @@ def test_a_draft_is_asked_for_no_more_than_can_be_used(max_tokens: int, asked: l
 def test_near_the_last_position_the_draft_is_asked_for_what_fits(left: int) -> None:
     context = [2] * (MAX_POSITIONS - left)
     draft = Says([1] * 10)
-    assert level(draft=draft).step(context, 100).tokens
+    assert level(draft=draft).round(context, 100).tokens
     assert draft.asked == ([left] if left else [])
 
 
 def test_proposals_without_a_threshold_are_as_many_as_were_asked_for() -> None:
-    drafting = level()
-    proposal = drafting.propose(CONTEXT, 7)
+    drafting = draft_of()
+    proposal = drafting.propose(CONTEXT, TreeLimits.chain(7))
     assert proposal.tokens == TRUTH.token_ids[:7]
     assert proposal.distributions == []  # nothing was drawn at random
     assert drafting.statistics.num_proposed == 0  # the level above counts them
@@ -148,14 +152,16 @@ def true_probabilities() -> list[float]:
 
 
 def test_proposals_tell_the_probability_of_each_token() -> None:
-    np.testing.assert_allclose(level().propose(CONTEXT, 8).probabilities, true_probabilities()[:8], rtol=1e-5)
+    np.testing.assert_allclose(
+        draft_of().propose(CONTEXT, TreeLimits.chain(8)).probabilities, true_probabilities()[:8], rtol=1e-5
+    )
 
 
 def test_proposals_stop_behind_the_token_that_makes_them_too_improbable_together() -> None:
     together = np.cumprod(true_probabilities()[:8])
     for floor in (*(p * factor for p in together for factor in (0.999, 1.001)), 0.0, 1.0):
         expected = next((index + 1 for index, p in enumerate(together) if p < floor), 8)
-        assert level(confidence=0.99).propose(CONTEXT, 8, floor).tokens == TRUTH.token_ids[:expected]
+        assert draft_of(0.99).propose(CONTEXT, TreeLimits.chain(8, floor)).tokens == TRUTH.token_ids[:expected]
 
 
 def test_proposals_stop_behind_the_first_token_that_is_not_certain_enough() -> None:
@@ -163,32 +169,32 @@ def test_proposals_stop_behind_the_first_token_that_is_not_certain_enough() -> N
     for threshold in (*(p + delta for p in probabilities for delta in (-1e-6, 1e-6)), 0.0, 1.0):
         below = [index for index, p in enumerate(probabilities[:8]) if p < threshold]
         expected = below[0] + 1 if below else 8
-        assert level(confidence=threshold).propose(CONTEXT, 8).tokens == TRUTH.token_ids[:expected]
+        assert draft_of(threshold).propose(CONTEXT, TreeLimits.chain(8)).tokens == TRUTH.token_ids[:expected]
 
 
 def test_a_drafts_own_draft_changes_nothing_about_its_proposals_but_the_work() -> None:
     for confidence in (0.0, 0.2, 0.6):
-        alone = level(confidence=confidence)
-        helped = level(draft=level(decoder_of(noisy_copy(noise=0.0))), confidence=confidence)
-        assert helped.propose(CONTEXT, 9) == alone.propose(CONTEXT, 9)
+        alone = draft_of(confidence)
+        helped = draft_of(confidence, draft_of(decoder=decoder_of(noisy_copy(noise=0.0))))
+        assert helped.propose(CONTEXT, TreeLimits.chain(9)) == alone.propose(CONTEXT, TreeLimits.chain(9))
         assert helped.statistics.num_forwards <= alone.statistics.num_forwards
 
 
 @pytest.mark.parametrize(("length", "expected"), [(MAX_POSITIONS - 2, 3), (MAX_POSITIONS, 1), (MAX_POSITIONS + 1, 0)])
 def test_a_draft_proposes_up_to_its_last_position_and_nothing_beyond(length: int, expected: int) -> None:
-    drafting = level()
-    assert len(drafting.propose([2] * length, 16).tokens) == expected
+    drafting = draft_of()
+    assert len(drafting.propose([2] * length, TreeLimits.chain(16)).tokens) == expected
 
 
 def test_a_draft_with_its_own_session_goes_on_where_the_contexts_agree() -> None:
-    drafting = level()
-    drafting.propose(CONTEXT, 3)
+    drafting = draft_of()
+    drafting.propose(CONTEXT, TreeLimits.chain(3))
     before = drafting.statistics.num_forwards
     other = [*CONTEXT, TRUTH.token_ids[0], wrong(TRUTH.token_ids[1]), 5]
     expected = greedy_by_hand(DECODER, other, 2).token_ids
-    assert drafting.propose(other, 2).tokens == expected
+    assert drafting.propose(other, TreeLimits.chain(2)).tokens == expected
     assert drafting.statistics.num_forwards == before + 2
-    assert drafting.session.tokens == [*other, expected[0]]
+    assert drafting.level.session.tokens == [*other, expected[0]]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_machine import SimulatedBatch, SimulatedDraft, SimulatedMachine, roofline, texts
 
-from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace
+from mxconv.engine.tree import TreeLimits
+from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace, DraftEstimate
+from mxconv.speculation.loaded_level import USUAL_SHARE
 from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome
 from mxconv.speculation.passes import JointPass, Load
 from mxconv.speculation.prices import ROW_SHARE, RowPrices
+
+
+def pace_of(num_drafts: int) -> AdaptivePace:
+    return AdaptivePace([DraftEstimate() for _ in range(num_drafts)])
+
+
+def grower(is_model: bool) -> DraftEstimate:
+    """A draft that makes trees."""
+    return DraftEstimate(USUAL_SHARE if is_model else 0.0, grows=True, by_depth=is_model)
+
+
+def chain(num_tokens: int) -> Choice:
+    return Choice(0, TreeLimits.chain(num_tokens))
+
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy
 SMALL = SimulatedDraft(acceptance=0.6, seconds=0.05, catch_up_seconds=0.01)  # another model
@@ -45,14 +61,14 @@ def test_drafts_that_pay_are_used_nearly_as_well_as_by_the_best_fixed_choice(cas
     ratios, short = [], []
     for seed, noise in enumerate((0.0, 0.15)):
         machine = SimulatedMachine(GOOD[case], noise=noise, seed=seed)
-        pace = AdaptivePace(len(GOOD[case]))
+        pace = pace_of(len(GOOD[case]))
         machine.run(pace, 500)
         learned = machine.num_tokens, machine.seconds
         machine.run(pace, 1500)
         ratios.append((machine.num_tokens - learned[0]) / (machine.seconds - learned[1]) / machine.best_rate())
     for seed in range(6):  # of the first text already most of the gain is had
         machine = SimulatedMachine(GOOD[case], noise=0.15, seed=seed)
-        machine.run(AdaptivePace(len(GOOD[case])), 64)
+        machine.run(pace_of(len(GOOD[case])), 64)
         short.append(machine.num_tokens / machine.seconds)
     assert np.mean(ratios) > 0.95, ratios
     assert np.mean(short) > 1 + 0.6 * (machine.best_rate() - 1)
@@ -64,7 +80,7 @@ def test_drafts_that_never_pay_cost_at_most_5_percent(case: str) -> None:
         taken = []
         for seed in range(count):
             machine = SimulatedMachine(USELESS[case], noise=noise, seed=seed)
-            machine.run(AdaptivePace(len(USELESS[case])), num_tokens)
+            machine.run(pace_of(len(USELESS[case])), num_tokens)
             taken.append(machine.seconds / (machine.num_tokens - 1))
         assert np.mean(taken) < 1.05, (num_tokens, noise, taken)
     assert max(taken) < 1.04  # of a long text hardly anything
@@ -84,7 +100,7 @@ def test_drafts_that_turn_useless_are_given_up_and_come_back_when_they_are_good_
     good, lost, found_again = GOOD[case], [], []
     for seed in range(4):
         machine = SimulatedMachine(good, noise=0.1, seed=seed)
-        pace = AdaptivePace(len(good))
+        pace = pace_of(len(good))
         machine.run(pace, 300)
         machine.drafts, before = [replace(draft, acceptance=0.0) for draft in good], machine.seconds
         machine.run(pace, 500)
@@ -100,12 +116,12 @@ def test_drafts_that_turn_useless_are_given_up_and_come_back_when_they_are_good_
 def test_prices_that_change_midway_are_found_out(speeds: tuple[float, ...]) -> None:
     """As when another program takes memory bandwidth, and then does not; and when a draft becomes dear."""
     for drafts, at_least in (([SELF], 0.9), ([replace(SELF, acceptance=0.0)], 1 / 1.05)):
-        machine, pace = SimulatedMachine(drafts, noise=0.1), AdaptivePace(1)
+        machine, pace = SimulatedMachine(drafts, noise=0.1), pace_of(1)
         for speed in speeds:
             machine.speed = speed
             machine.run(pace, 400)
         assert machine.num_tokens / machine.seconds > at_least * machine.best_rate()
-    machine, pace = SimulatedMachine([SELF]), AdaptivePace(1)
+    machine, pace = SimulatedMachine([SELF]), pace_of(1)
     machine.run(pace, 300)
     machine.drafts, before = [replace(SELF, seconds=1.5)], machine.seconds
     machine.run(pace, 500)
@@ -115,16 +131,16 @@ def test_prices_that_change_midway_are_found_out(speeds: tuple[float, ...]) -> N
 def test_a_draft_that_makes_a_block_at_once_is_asked_for_long_ones() -> None:
     """A first token that costs .9 of a pass loses alone, and seven further ones cost nothing but their rows."""
     block = SimulatedDraft(0.8, 0.9, at_once=True)
-    machine, pace = SimulatedMachine([block], noise=0.1), AdaptivePace(1, at_once={0})
+    machine, pace = SimulatedMachine([block], noise=0.1), AdaptivePace([DraftEstimate(at_once=True)])
     machine.run(pace, 2000)
     assert machine.num_tokens / machine.seconds > 0.85 * machine.best_rate() > 1.7
     assert np.mean([choice.num_tokens for choice in machine.choices[100:] if choice.num_tokens]) > 5
 
 
 def test_an_interruption_is_not_believed() -> None:
-    machine, pace = SimulatedMachine([SELF]), AdaptivePace(1)
+    machine, pace = SimulatedMachine([SELF]), pace_of(1)
     machine.run(pace, 300)
-    pace.learn(Choice(0, 4), Outcome(4, 4, 5, 100.0, 1.12))
+    pace.learn(chain(4), Outcome(4, 4, 5, 100.0, 1.12))
     before = machine.seconds
     machine.run(pace, 300)
     assert 300 / (machine.seconds - before) > 0.85 * machine.best_rate()
@@ -132,7 +148,10 @@ def test_an_interruption_is_not_believed() -> None:
 
 def test_many_short_texts_cost_5_percent_at_most_though_each_prompt_has_to_be_read() -> None:
     drafts = [SimulatedDraft(0.0, 0.3), SimulatedDraft(0.0, 0.05, catch_up_seconds=0.03), SimulatedDraft(0.0, 0.001)]
-    machine, pace = SimulatedMachine(drafts, noise=0.15), AdaptivePace(3, reads={0: 0.0, 1: 0.15})
+    machine, pace = (
+        SimulatedMachine(drafts, noise=0.15),
+        AdaptivePace([DraftEstimate(), DraftEstimate(0.15, 0.15), DraftEstimate()]),
+    )
     for _ in range(40):
         machine.run(pace, 64, prompt=60)
     assert machine.seconds < 1.05 * (machine.num_tokens - 40)
@@ -140,7 +159,7 @@ def test_many_short_texts_cost_5_percent_at_most_though_each_prompt_has_to_be_re
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 100])
 def test_it_asks_for_no_more_than_the_limit(limit: int) -> None:
-    machine, pace = SimulatedMachine([SimulatedDraft(0.99, 0.001)]), AdaptivePace(1)
+    machine, pace = SimulatedMachine([SimulatedDraft(0.99, 0.001)]), pace_of(1)
     machine.run(pace, 200)
     for _ in range(20):
         assert 0 <= pace.choose(limit).num_tokens <= min(limit, MOST_TOKENS)
@@ -149,18 +168,18 @@ def test_it_asks_for_no_more_than_the_limit(limit: int) -> None:
 
 def test_the_first_rounds_are_plain_and_only_drafts_that_exist_are_asked() -> None:
     machine = SimulatedMachine(GOOD["three"])
-    machine.run(AdaptivePace(3), 500)
+    machine.run(pace_of(3), 500)
     assert machine.choices[0] == PLAIN
     assert {choice.draft for choice in machine.choices if choice.num_tokens} == {0, 1, 2}
-    alone = AdaptivePace(0)
+    alone = pace_of(0)
     alone.learn(PLAIN, Outcome(0, 0, 1, 0.0, 1.0))
     assert alone.choose(5) == PLAIN
 
 
 def test_a_fixed_pace_asks_the_next_level_for_its_number() -> None:
     pace = FixedPace(4)
-    pace.learn(Choice(0, 4), Outcome(4, 0, 5, 1.0, 1.0))
-    assert [pace.choose(limit) for limit in (1, 4, 9)] == [Choice(0, 1), Choice(0, 4), Choice(0, 4)]
+    pace.learn(chain(4), Outcome(4, 0, 5, 1.0, 1.0))
+    assert [pace.choose(limit) for limit in (1, 4, 9)] == [chain(1), chain(4), chain(4)]
 
 
 # batches
@@ -172,16 +191,16 @@ MACHINES = {"memory": roofline(256), "knee at 16": roofline(16), "compute": roof
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("num_texts", [1, 4, 16])
 def test_texts_side_by_side_are_nearly_as_fast_as_with_the_best_fixed_length(machine: str, num_texts: int) -> None:
-    batch, pace = SimulatedBatch(MACHINES[machine], 0.15, 0.8), AdaptivePace(1)
+    batch, pace = SimulatedBatch(MACHINES[machine], 0.15, 0.8), pace_of(1)
     batch.run(texts(pace, num_texts), 60)
     assert batch.run(texts(pace, num_texts), 120) > 0.95 * batch.best(num_texts)[0]
     for acceptance, share in ((0.0, 0.3), (0.3, 0.5)):
         batch = SimulatedBatch(MACHINES[machine], share, acceptance, noise=0.05)
-        assert batch.run(texts(AdaptivePace(1), num_texts), 256) > 0.95
+        assert batch.run(texts(pace_of(1), num_texts), 256) > 0.95
 
 
 def test_a_load_changes_the_choice_at_once() -> None:
-    pace, batch = AdaptivePace(1), SimulatedBatch(MACHINES["knee at 16"], 0.15, 0.8)
+    pace, batch = pace_of(1), SimulatedBatch(MACHINES["knee at 16"], 0.15, 0.8)
     for num_texts in (1, 2, 4, 8, 16):
         batch.run(texts(pace, num_texts), 40)  # every load was there once
     asked = []
@@ -195,7 +214,7 @@ def test_a_load_changes_the_choice_at_once() -> None:
 
 def test_rows_beside_prompts_are_never_free() -> None:
     """Two passes of prompts that happened to take as long as each other say nothing about the price of a row."""
-    pace, batch = AdaptivePace(1), SimulatedBatch(MACHINES["knee at 16"], 0.15, 0.8)
+    pace, batch = pace_of(1), SimulatedBatch(MACHINES["knee at 16"], 0.15, 0.8)
     batch.run(texts(pace, 4), 40)
     now = Load(4)
     for number, num_rows in enumerate((150, 250) * 3):
@@ -206,7 +225,7 @@ def test_rows_beside_prompts_are_never_free() -> None:
 
 
 def test_one_text_tries_a_draft_and_the_others_wait_for_what_it_learns() -> None:
-    pace = AdaptivePace(1)
+    pace = pace_of(1)
     paces = texts(pace, 3)
     for step in range(2):
         load = Load(3 - step)
@@ -221,7 +240,7 @@ def test_one_text_tries_a_draft_and_the_others_wait_for_what_it_learns() -> None
 
 def test_a_long_prompt_is_not_read_by_a_draft_for_a_few_tokens() -> None:
     batch = SimulatedBatch(roofline(4), 0.15, 0.1, 0.05, prompt_tokens=512)
-    pace, of_prompt = AdaptivePace(1, reads={0: 0.35}), batch.price(64) / 64 * 512
+    pace, of_prompt = AdaptivePace([DraftEstimate(0.35, 0.35)]), batch.price(64) / 64 * 512
     assert min(batch.decode(texts(pace, count, 512, of_prompt), 32) for count in (1, 2, 4)) > 0.95
 
 
@@ -253,10 +272,10 @@ def run(pace: AdaptivePace, price: Price, right: float, is_model: bool = False) 
         choice = pace.choose(num_tokens - tokens) if num_tokens > tokens + 1 else PLAIN
         proposed, accepted, depth = 0, 0, choice.num_tokens
         chances: list[float] = []
-        if choice.floors:
-            if choice.floor is not None:
+        if not choice.limits.is_chain:
+            if choice.limits.least_sum is not None:
                 sums = [(right + (1 - right) / 2) ** above for above in range(choice.num_tokens)]
-                depth = max(sum(total >= choice.floor for total in sums), 1)
+                depth = max(sum(total >= choice.limits.least_sum for total in sums), 1)
             chances = grown(right, choice, depth)
             proposed = len(chances)
             depth = int(np.log2(proposed + 1)) if proposed else 0
@@ -281,31 +300,31 @@ def grown(right: float, choice: Choice, most_depth: int) -> list[float]:
     for _ in range(min(most_depth, 5)):
         level = [chance * part for chance in level for part in (right, (1 - right) / 2)]
         chances += level
-    kept = sorted(chances, reverse=True)[: len(choice.floors)]
-    return [chance for chance, floor in zip(kept, choice.floors, strict=False) if chance >= floor]
+    kept = sorted(chances, reverse=True)[: len(choice.limits.floors)]
+    return [chance for chance, floor in zip(kept, choice.limits.floors, strict=False) if chance >= floor]
 
 
 @pytest.mark.parametrize("is_model", [False, True])
 def test_trees_are_grown_where_rows_are_cheap_and_few_nodes_where_they_are_dear(is_model: bool) -> None:
-    rate, nodes = run(AdaptivePace(1, growers={0: is_model}), cheap, 0.6, is_model)
-    chains, _ = run(AdaptivePace(1), cheap, 0.6, is_model)
+    rate, nodes = run(AdaptivePace([grower(is_model)]), cheap, 0.6, is_model)
+    chains, _ = run(pace_of(1), cheap, 0.6, is_model)
     assert rate > 1.1 * chains and nodes > 9
-    assert run(AdaptivePace(1, growers={0: is_model}), dear, 0.6, is_model)[1] < 2
-    assert run(AdaptivePace(1, growers={0: is_model}, most_nodes=5), cheap, 0.6, is_model)[1] <= 5
+    assert run(AdaptivePace([grower(is_model)]), dear, 0.6, is_model)[1] < 2
+    assert run(AdaptivePace([grower(is_model)], most_nodes=5), cheap, 0.6, is_model)[1] <= 5
 
 
 @pytest.mark.parametrize("price", [cheap, dear])
 @pytest.mark.parametrize("is_model", [False, True])
 def test_useless_trees_cost_no_more_than_a_few_percent(price: Price, is_model: bool) -> None:
-    assert run(AdaptivePace(1, growers={0: is_model}), price, 0.0, is_model)[0] > 0.95
+    assert run(AdaptivePace([grower(is_model)]), price, 0.0, is_model)[0] > 0.95
 
 
 @pytest.mark.parametrize("sets_floors", [True, False])
 def test_thresholds_that_were_given_stay(sets_floors: bool) -> None:
-    pace = AdaptivePace(1, sets_floors, growers={0: True})
+    pace = AdaptivePace([grower(True)], sets_floors)
     for _ in range(3):
         pace.learn(PLAIN, Outcome(0, 0, 1, 0.0, 1.0))
-    assert (pace.choose(50).floor is not None) == sets_floors
+    assert (pace.choose(50).limits.least_sum is not None) == sets_floors
 
 
 # prices

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import KINDS, SENTENCES, texts, token_lists, tokenizer
 
-from mxconv.speculation.proposal import Proposal
+from mxconv.engine.tree import TreeLimits
+from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.through_text import LONGEST_TAIL, MAX_DRAFT_TOKENS, Reencoding, ThroughText
 from mxconv.text.text_stream import REPLACEMENT
@@ -20,7 +21,7 @@ PAIRS = [f"{target} <- {draft}" for target, draft in zip(KINDS * 2, TURNED, stri
 
 
 @dataclass
-class Says:
+class Says(Draft):
     """A draft that says what it was given."""
 
     tokens: list[int]
@@ -28,12 +29,12 @@ class Says:
     asked: list[tuple[list[int], int]] = field(default_factory=list)
     seconds: float = 0.0  # as it was when it last spoke
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        self.asked.append((list(context), num_tokens))
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        self.asked.append((list(context), limits.most_depth))
         with self.statistics.forward():
             pass
         self.seconds = self.statistics.seconds
-        return Proposal(self.tokens[:num_tokens])
+        return Proposal(self.tokens[: limits.most_depth])
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
         raise AssertionError("its own logits are not those of the target")
@@ -46,7 +47,7 @@ class GoesOn(Says):
     text: str = ""
     tokenizer: Tokenizer | None = None
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         assert self.tokenizer is not None
         known = self.tokenizer.decode(list(context))
         self.tokens = []
@@ -55,7 +56,7 @@ class GoesOn(Says):
             if self.tokenizer.decode([*context, *tokens]) == self.text:
                 self.tokens = tokens
                 break
-        return super().propose(context, num_tokens, floor)
+        return super().propose(context, limits)
 
 
 def found(kind: str) -> Tokenizer:
@@ -103,7 +104,7 @@ def test_proposals_say_what_the_draft_wrote(pair: tuple[Tokenizer, Tokenizer], d
         inner.tokens = data.draw(token_lists(draft, 20))
         num_tokens = data.draw(st.integers(0, 12))
         asked = len(inner.asked)
-        proposal = drafting.propose(context, num_tokens)
+        proposal = drafting.propose(context, TreeLimits.chain(num_tokens))
         assert len(proposal.tokens) <= num_tokens
         assert proposal.distributions == []
         if len(inner.asked) == asked:
@@ -132,7 +133,7 @@ def test_a_draft_that_knows_the_text_proposes_the_targets_own_tokens(
     drafting = through(GoesOn([], text=text, tokenizer=draft), target, draft)
     context, num_proposed, num_right = truth[:2], 0, 0
     while len(context) < len(truth):
-        tokens = drafting.propose(context, 4).tokens
+        tokens = drafting.propose(context, TreeLimits.chain(4)).tokens
         agree = [token == true for token, true in zip(tokens, truth[len(context) :], strict=False)]
         accepted = [*agree, False].index(False)
         num_proposed, num_right = num_proposed + len(tokens), num_right + accepted
@@ -147,33 +148,35 @@ def test_a_character_that_the_context_has_begun_is_completed() -> None:
     whole = target.encode("a👧")
     for num_pending in (1, 2, 3):
         context = whole[: len(whole) - num_pending]
-        assert through(inner, target, draft).propose(context, 8).tokens == whole[len(context) :]
+        assert through(inner, target, draft).propose(context, TreeLimits.chain(8)).tokens == whole[len(context) :]
         assert draft.decode(inner.asked[-1][0]) == "a"
-        assert through(inner, target, draft).propose(context, num_pending - 1).tokens == []  # no half characters
+        assert (
+            through(inner, target, draft).propose(context, TreeLimits.chain(num_pending - 1)).tokens == []
+        )  # no half characters
     inner.tokens = draft.encode("b")[1:]
-    assert through(inner, target, draft).propose(whole[:-1], 8).tokens == []
+    assert through(inner, target, draft).propose(whole[:-1], TreeLimits.chain(8)).tokens == []
 
 
 @pytest.mark.parametrize("last", [1, 2, 0, 5000])
 def test_a_draft_is_heard_up_to_a_token_without_text(last: int) -> None:
     target, draft = found("byte-level"), found("characters")
     word = draft.encode("go", add_special_tokens=False)[1:]
-    proposal = through(Says([*word, last, *word]), target, draft).propose(target.encode("we "), 9)
+    proposal = through(Says([*word, last, *word]), target, draft).propose(target.encode("we "), TreeLimits.chain(9))
     assert target.decode(proposal.tokens) == "go"
 
 
 def test_half_a_word_is_left_out_unless_it_is_all_there_is() -> None:
     target, draft = found("byte-level"), found("characters")
     drafting = through(inner := Says(draft.encode("ce upon a ti", add_special_tokens=False)[1:]), target, draft)
-    assert target.decode(drafting.propose(target.encode("On"), 50).tokens) == "ce upon a"
+    assert target.decode(drafting.propose(target.encode("On"), TreeLimits.chain(50)).tokens) == "ce upon a"
     inner.tokens = inner.tokens[:2]
-    assert target.decode(drafting.propose(target.encode("On"), 50).tokens) == "ce"
+    assert target.decode(drafting.propose(target.encode("On"), TreeLimits.chain(50)).tokens) == "ce"
 
 
 def test_the_name_of_a_special_token_in_a_text_is_not_proposed_as_the_token() -> None:
     target, draft = found("sentencepiece"), found("pylib")
     inner = Says(draft.encode(" end </s> more", add_special_tokens=False))
-    tokens = through(inner, target, draft).propose(target.encode("the"), 30).tokens
+    tokens = through(inner, target, draft).propose(target.encode("the"), TreeLimits.chain(30)).tokens
     assert target.decode(tokens).strip() == "end"
     assert 2 not in tokens
 
@@ -182,7 +185,7 @@ def test_the_row_of_the_inner_draft_has_the_time_spent_on_text_and_nothing_twice
     target, draft = found("byte-level"), found("characters")
     inner = Says(draft.encode("go on", add_special_tokens=False)[1:])
     drafting = through(inner, target, draft)
-    assert drafting.propose(target.encode("we "), 9).tokens
+    assert drafting.propose(target.encode("we "), TreeLimits.chain(9)).tokens
     statistics = drafting.statistics
     assert statistics is inner.statistics
     assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (1, 0, 0)

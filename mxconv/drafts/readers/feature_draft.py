@@ -8,13 +8,13 @@ import numpy as np
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I64
-from mxconv.drafts.readers.reading_draft import ReadingDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.tree import MOST_ROWS, GrownTree, Tree, TreeLimits
 from mxconv.kernels.matrix import Matrix
-from mxconv.speculation.loaded_level import Listener
+from mxconv.speculation.loaded_level import DraftInputs
+from mxconv.speculation.model_draft import PassDraft
 from mxconv.speculation.reader import Reader
 
 if TYPE_CHECKING:
@@ -79,13 +79,14 @@ class FeatureReader(Reader, ABC):
         return made
 
 
-class FeatureDraft(ReadingDraft):
+class FeatureDraft(PassDraft):
     """Drafts by a pass a token, or a depth of a tree; the first evaluates what was accepted since."""
 
-    def __init__(self, head: FeatureReader, listener: Listener) -> None:
-        super().__init__(head.reads, listener)
+    def __init__(self, head: FeatureReader, inputs: DraftInputs) -> None:
+        super().__init__(inputs)
+        inputs.session.states.want(head.reads)
         self._head = head
-        self._knows_any = head.knows_any(listener.vocab_size)
+        self._knows_any = head.knows_any(inputs.vocab_size)
         self._cache = head.new_cache()
         # of the pairs in the cache that are of the text: the numbers of the states, and the tokens after them
         self._numbers: I64 = np.empty(0, np.int64)
@@ -97,7 +98,7 @@ class FeatureDraft(ReadingDraft):
             self._knows_any
             and len(context) > 1
             and max(context) < self._head.sizes.vocab_size
-            and self.listener.session.holds(context)
+            and self.inputs.session.holds(context)
         )
         return MOST_TOKENS if can_read else 0
 
@@ -112,7 +113,7 @@ class FeatureDraft(ReadingDraft):
             return self._read(context, evaluate)
 
     def grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> GrownTree | None:
-        grower, size, begin = self._head.grower, self.listener.vocab_size, self.statistics.clock()
+        grower, size, begin = self._head.grower, self.inputs.vocab_size, self.statistics.clock()
         if grower is None:
             return None
         grown = self._read(context, lambda features, tokens: grower.grow(features, tokens, self._cache, size, limits))
@@ -123,7 +124,7 @@ class FeatureDraft(ReadingDraft):
 
     def _read(self, context: Sequence[int], evaluate: Callable[[F32, Sequence[int]], Result]) -> Result:
         """What is made of the features and tokens of pairs that are not in the cache, which it adds there."""
-        states = self.listener.session.states
+        states = self.inputs.session.states
         numbers, tokens = states.numbers(len(context) - 1), np.array(context[1:], np.int64)
         start = min(num_shared(self._numbers, numbers), num_shared(self._tokens, tokens), len(tokens) - 1)
         self._cache.truncate(start)
@@ -142,7 +143,7 @@ class FeatureDraft(ReadingDraft):
             return self._logits(features)
 
     def _logits(self, features: F32) -> F32:
-        return self._head.logits(features)[:, : self.listener.vocab_size]
+        return self._head.logits(features)[:, : self.inputs.vocab_size]
 
 
 def num_shared(ours: I64, theirs: I64) -> int:

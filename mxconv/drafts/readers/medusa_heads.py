@@ -16,8 +16,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights, Projection
 from mxconv.kernels.rowwise import silu
-from mxconv.speculation.reader import ReaderSizes
-from mxconv.speculation.stages import MOST_STAGES, StagedReader
+from mxconv.speculation.reader import MOST_STAGES, ReaderSizes, StagedReader
 
 MOST_BLOCKS = 64
 Shapes = Mapping[str, tuple[int, ...]]

@@ -20,8 +20,7 @@ from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import rms_norm
-from mxconv.speculation.reader import ReaderSizes
-from mxconv.speculation.stages import MOST_STAGES, StagedReader
+from mxconv.speculation.reader import MOST_STAGES, ReaderSizes, StagedReader
 
 MOST_CANDIDATES = 64
 

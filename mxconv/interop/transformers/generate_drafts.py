@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,12 +29,11 @@ from mxconv.interop.transformers.torch_target import TorchTarget
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.acceptance import GreedyAcceptance
-from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.pace import Choice, Outcome
+from mxconv.speculation.pace import PLAIN, Outcome
 from mxconv.speculation.proposal import Proposal
-from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.round import MOST_NODES
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -61,38 +59,36 @@ class DraftLevels:
         tree: int | Literal["auto", "chain"] = "auto",
     ) -> None:
         self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
-        settled = Hierarchy(self._levels, num_draft_tokens, confidence, tree)
-        of_torch, *_ = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces
-        self._chain = Chain(self._levels, [of_torch, *settled.paces[1:]], settled.confidence)
+        self._hierarchy = Hierarchy(self._levels, num_draft_tokens, confidence, tree)
+        self._hierarchy.paces[0] = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces[0]
 
     @contextmanager
     def begin(self, target: TorchTarget) -> Iterator["DraftChain"]:
         """Start drafts with fresh caches for one text; they do not read the target's states."""
-        yield DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
+        yield DraftChain(self._hierarchy)
 
 
 class DraftChain:
     """Drafts for one growing text; `statistics` has the counts of each."""
 
-    def __init__(self, chain: Chain, statistics: list[LevelStatistics]) -> None:
+    def __init__(self, hierarchy: Hierarchy) -> None:
+        statistics = hierarchy.begin().trace.statistics
         # drafts propose their most likely tokens, also where the target samples
-        self._target = chain.link(statistics, GreedyAcceptance())
+        self._target = hierarchy.link(statistics, GreedyAcceptance())
         self.statistics = statistics[1:]
-        self._choice, self._begin, self._end = Choice(0, 0), 0.0, 0.0
+        self._choice, self._begin, self._end = PLAIN, 0.0, 0.0
         self._probabilities: list[float] = []
 
     def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens that may follow; fewer, or none, where confidence is low."""
         target = self._target
         self._begin = time.perf_counter()
-        self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else Choice(0, 0)
+        self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else PLAIN
         tokens: list[int] = []
         self._probabilities = []
         if self._choice.num_tokens:
-            proposal = target.drafts[self._choice.draft].propose(context, self._choice.num_tokens, self._choice.floor)
-            wanted = proposal.tokens[: self._choice.num_tokens]
-            tokens = list(takewhile(lambda token: 0 <= token < target.vocab_size, wanted))
-            self._probabilities = proposal.probabilities[: len(tokens)]
+            proposal = target.propose(context, self._choice, MOST_NODES)
+            tokens, self._probabilities = proposal.tokens, proposal.probabilities
         self._end = time.perf_counter()
         return tokens
 

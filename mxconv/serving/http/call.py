@@ -14,8 +14,7 @@ from mxconv.serving.http.api_error import OVERLOADED, SERVER, ApiError
 from mxconv.serving.http.engine_thread import EngineThread, Scores, Unscored, Update, Watcher
 from mxconv.serving.http.logprobs import TokenLogprobs, logprob_entry
 from mxconv.serving.http.served import Job, JobPrompt, ServedModel
-from mxconv.serving.sequence import Request
-from mxconv.speculation.selection import Selection
+from mxconv.speculation.selection import Request, Selection
 from mxconv.text.text_stream import TextStream
 from mxconv.text.tokenizer import Tokenizer
 

@@ -15,7 +15,8 @@ from mxconv.errors import MxconvError
 from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.logprobs import TokenLogprobs, prompt_logprobs, token_logprobs
 from mxconv.serving.llm_engine import Engine
-from mxconv.serving.sequence import Request, Sequence
+from mxconv.serving.sequence import Sequence
+from mxconv.speculation.selection import Request
 from mxconv.text.constraint import ConstraintError
 
 log = logging.getLogger("mxconv.serving")

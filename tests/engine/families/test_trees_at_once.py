@@ -24,11 +24,13 @@ from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.serving.joint_passes import PROMPT_ROWS, JointPasses
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, limits_at_once
-from mxconv.speculation.level import Level
+from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
+from mxconv.speculation.guesses import Sharpness
+from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.passes import Load
 from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.round import Level
 from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
@@ -67,25 +69,21 @@ def by_passes(
     def evaluate(tokens: list[int], tree: Tree) -> np.ndarray:
         return session.feed(decoder, tokens, len(tokens), tree)
 
-    def goes_on(chance: float, own_chance: float) -> bool:
-        return own_chance >= limits.least_own and chance >= limits.least_sum
-
     first = session.feed(decoder, session.align(context), 1)[0]
     if rule.rules is not None:
         first, evaluate = rule.rules.passes(context, first, evaluate)
-    depth = limits.most_depth
-    return grow_by_passes(first, len(context), evaluate, rule, limits.sharpness, depth, limits.floors, goes_on)
+    return grow_by_passes(first, len(context), evaluate, rule, limits)
 
 
 def assert_alike(decoder: Decoder, context: list[int], limits: TreeLimits, rule: Acceptance = GREEDY) -> Proposal:
     """Twice one after the other, so that the second tree begins below a kept path."""
     at_once, one_by_one = Session(decoder.new_cache()), Session(decoder.new_cache())
     for _ in range(2):
-        by_rule = limits_at_once(rule, limits, context)
+        by_rule = rule.at_once(limits, context)
         assert by_rule is not None
         grown = at_once.grow(decoder, at_once.align(context), decoder.config.vocab_size, by_rule)
         assert grown is not None
-        proposal, kept = of_grown(grown, limits.floors)
+        proposal, kept = of_grown(grown, limits)
         expected, rows = by_passes(one_by_one, decoder, context, limits, rule)
         assert (proposal.tokens, proposal.parents, kept) == (expected.tokens, expected.parents, rows)
         # the shares of draws that cannot come first are left out, by either way some more
@@ -142,15 +140,15 @@ def test_a_level_proposes_the_same_chains_and_trees_either_way(
             session=session,
             shares_session=shares,
             vocab_size=draft.config.vocab_size,
-            confidence=confidence,
             acceptance=GreedyAcceptance(),
             statistics=LevelStatistics("draft"),
             drafts=[],
             pace=FixedPace(1),
         )
+        drafting = ModelDraft(level, confidence, Sharpness())
         for count in (1, 5, 12):
-            chain = level.propose(context, count, floor)
-            tree = level.grow(context, 4, [0.0] * count, floor)
+            chain = drafting.propose(context, TreeLimits.chain(count, floor))
+            tree = drafting.propose(context, TreeLimits(4, [0.0] * count, least_sum=floor))
             made += [chain.tokens, chain.parents, tree.tokens, tree.parents, level.statistics.num_forwards]
             made += [np.round([*chain.probabilities, *tree.probabilities], 5).tolist(), [*session.tokens]]
         return made
@@ -183,7 +181,7 @@ def test_draws_among_many_tokens_are_those_of_numpys_noise(tmp_path: Path) -> No
             weights_of = np.exp(1.5 * (scores - scores.max()))
             assert rule.draw(logits, position) == int(scores.argmax())
             cache.truncate(position - 1)
-            by_rule = limits_at_once(rule, limits, context[:position])
+            by_rule = rule.at_once(limits, context[:position])
             assert by_rule is not None
             grown = decoder.grow(context[position - 1 : position], cache, 5000, by_rule)
             assert grown is not None and grown.tokens[0] == int(scores.argmax())
