@@ -45,7 +45,8 @@ def kernels_on_gpu(
     found = _bench_device(device)  # first: what follows needs torch and Triton
 
     from mxconv.bench.gpu_kernel_speed import KERNELS, bench_gpu_kernels, gpu_machine
-    from mxconv.bench.plots import write_bandwidth_plot
+    from mxconv.bench.plots import bandwidth_charts
+    from mxconv.report.charts import write_picture
 
     chosen = chosen_of("--only", only, KERNELS, f" with --device {device}")
     check_outputs(force, [plot])
@@ -59,7 +60,8 @@ def kernels_on_gpu(
     out.table(KERNEL_TABLE, results)
     out.line(f"{shape[0]} x {shape[1]}, medians of {num_samples}; every product was compared with float64 arithmetic")
     one_panel = [replace(result, implementation=_versions(machine)) for result in results]
-    out.write(plot, lambda path: write_bandwidth_plot(one_panel, machine, path))
+    title = f"Weights read a second: {shape[0]} x {shape[1]}, {machine.described}"
+    out.write(plot, lambda path: write_picture(path, title, bandwidth_charts(one_panel)))
     out.json({"machine": asdict(machine), "results": [asdict(result) for result in results]})
 
 

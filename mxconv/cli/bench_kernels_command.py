@@ -80,8 +80,9 @@ def kernels(
     names = implementations(kernel)
 
     from mxconv.bench.kernel_speed import KERNELS, bench_kernels
-    from mxconv.bench.plots import write_bandwidth_plot, write_roofline
+    from mxconv.bench.plots import bandwidth_charts, roofline_charts
     from mxconv.kernels.engine import usable_processors
+    from mxconv.report.charts import write_picture
 
     chosen = chosen_of("--only", only, KERNELS)
     widths = widths_of(num_tokens)
@@ -98,6 +99,8 @@ def kernels(
     out.line(
         f"{out_features} x {in_features}, medians of {samples}; every product was compared with float64 arithmetic"
     )
-    out.write(plot, lambda path: write_bandwidth_plot(results, machine, path))
-    out.write(roofline, lambda path: write_roofline(results, machine, path))
+    described = f"{out_features} x {in_features}, {machine.described}"
+    read, roofs = f"Weights read a second: {described}", f"Roofline: {described}"
+    out.write(plot, lambda path: write_picture(path, read, bandwidth_charts(results)))
+    out.write(roofline, lambda path: write_picture(path, roofs, roofline_charts(results)))
     out.json({"machine": asdict(machine), "results": [asdict(result) for result in results]})

@@ -17,11 +17,7 @@ KERNEL_KEYS = {
 }  # fmt: skip
 DECODE_KEYS = {
     "strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth", "tokens_per_round",
-    "acceptance_by_position", "acceptance_by_prompt",
-}  # fmt: skip
-BATCH_KEYS = {
-    "strategy", "levels", "batch", "num_sequences", "num_tokens", "seconds", "tokens_per_second", "speedup", "scaling",
-    "tokens_per_round", "acceptance_rates", "read_bandwidth", "fraction_of_bandwidth", "identical_to_greedy",
+    "acceptance_by_position", "acceptance_by_prompt", "batch", "scaling", "identical_to_greedy",
 }  # fmt: skip
 FORWARD_KEYS = {
     "level", "num_tokens", "seconds", "gigabytes_per_second", "read_bandwidth", "fraction_of_bandwidth",
@@ -112,64 +108,33 @@ def test_decode_has_the_keys_of_the_contract(run: Any, package: Path, prompts: P
     assert "speed-up" in outcome.stderr
 
 
-def test_decode_fails_where_tokens_differ(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
+def test_decode_of_batches_has_the_same_keys_and_fails_where_tokens_differ(
+    run: Any, package: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mxconv.bench import decode_speed
 
-    summarize = decode_speed.summarize
+    real = decode_speed.decode
 
-    def spoiled(strategy: Any, *arguments: Any) -> decode_speed.DecodeResult:
-        return replace(summarize(strategy, *arguments), identical_to_greedy=strategy.name == "greedy")
+    def spoiled(hierarchy: Any, requests: Any, batch: int) -> Any:
+        generations, seconds = real(hierarchy, requests, batch)
+        if [level.name for level in hierarchy.levels] == ["target", "small"] and batch == 2:
+            generations[0].token_ids[-1] ^= 1
+        return generations, seconds
 
-    monkeypatch.setattr(decode_speed, "summarize", spoiled)
-    outcome = run("bench", "decode", package, "--max-new-tokens", 2, "--json")
-    assert outcome.exit_code == 1
-    assert f"tokens of {', '.join(STRATEGIES[1:])} differ from those of greedy decoding" in outcome.stderr
-    assert json.loads(outcome.stdout)["results"][1]["identical_to_greedy"] is False
-
-
-def test_decode_of_batches_stands_beside_plain_batches(run: Any, package: Path, prompts: Path) -> None:
-    arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 6, "--threads", 1)
+    monkeypatch.setattr(decode_speed, "decode", spoiled)
+    arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--threads", 1)
     outcome = run(*arguments, "--batch", "2,1", "--json")
-    assert outcome.exit_code == 0, outcome.stderr
-    members = outcome.json
-    assert (set(members["machine"]), members["target"]) == (MACHINE_KEYS, "target")
-    rows = members["results"]
+    assert outcome.exit_code == 1
+    assert "tokens of small (2), small (trees) (2) differ from those of greedy" in outcome.stderr
+    rows = json.loads(outcome.stdout)["results"]
     assert [(row["batch"], row["strategy"]) for row in rows] == [(n, name) for n in (1, 2) for name in STRATEGIES]
-    assert all(set(row) >= BATCH_KEYS and row["identical_to_greedy"] for row in rows)
-    num_prompts = len(prompts.read_text().splitlines())
-    assert {row["num_sequences"] for row in rows} == {-(-num_prompts // 2) * 2}
-    for row in rows:
-        assert row["tokens_per_second"] == pytest.approx(2 * row["num_tokens"] / row["seconds"])
-        (greedy,) = (one for one in rows if (one["batch"], one["strategy"]) == (row["batch"], "greedy"))
-        assert row["speedup"] == pytest.approx(row["tokens_per_second"] / greedy["tokens_per_second"])
-        assert row["tokens_per_round"] >= 1 and len(row["acceptance_rates"]) == len(row["levels"]) - 1
-    assert "to fewest at a time" in outcome.stderr
+    assert all(set(row) >= DECODE_KEYS for row in rows)
     for wrong, message in (
         (("--batch", "0"), "numbers from 1 to 1024"),
         (("--batch", "2", "--ablation"), "no --ablation or --plot"),
     ):
         refused = run(*arguments, *wrong)
         assert refused.exit_code == 2 and message in " ".join(refused.stderr.split())
-
-
-def test_decode_of_batches_fails_where_tokens_differ(
-    run: Any, package: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mxconv.bench import batch_speed
-
-    real = batch_speed._decode
-
-    def spoiled(strategy: Any, requests: Any, batch: int) -> Any:
-        seconds, generations = real(strategy, requests, batch)
-        if (strategy.name, batch) == ("small", 2):
-            generations[0].token_ids[-1] ^= 1
-        return seconds, generations
-
-    monkeypatch.setattr(batch_speed, "_decode", spoiled)
-    outcome = run("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--batch", "2")
-    assert outcome.exit_code == 1 and "tokens of small (2) differ from those of greedy" in outcome.stderr
 
 
 def test_decode_compares_activations_and_draws(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
