@@ -96,7 +96,7 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class Turn:
+class TimedTexts:
     """Some texts, decoded, and the bytes a second that were read before and after."""
 
     generations: list[Generation]
@@ -138,7 +138,7 @@ def bench_decoding(
     num_sequences = -(-len(ids) // batches[-1]) * batches[-1]
     requests = [Request(prompt, max_new_tokens, stop) for prompt in islice(cycle(ids), num_sequences)]
     rounds = [(n, own) for n in batches for own in ([[r] for r in requests] if n == 1 else [requests, requests])]
-    turns: dict[tuple[int, str], list[Turn]] = {}
+    turns: dict[tuple[int, str], list[TimedTexts]] = {}
     done, total = 0, len(rounds) * len(strategies)
     for number, (batch, own) in enumerate(rounds):
         for strategy in reversed(strategies) if number % 2 else strategies:
@@ -147,7 +147,7 @@ def bench_decoding(
                 few = min(max_new_tokens, WARM_TOKENS)
                 decode(strategy.hierarchy, [Request(each.prompt, few, stop) for each in own[:batch]], batch)
             (generations, seconds), rate = bandwidth.beside(partial(decode, strategy.hierarchy, own, batch))
-            found.append(Turn(generations, seconds, rate))
+            found.append(TimedTexts(generations, seconds, rate))
             done += 1
     progress("decode", total, total)
     num_bytes = {level.name: loaded.bytes_per_pass(level) for level in loaded.levels}
@@ -175,7 +175,7 @@ def summarize(
     strategy: Strategy,
     batch: int,
     smallest: int,
-    turns: dict[tuple[int, str], list[Turn]],
+    turns: dict[tuple[int, str], list[TimedTexts]],
     num_bytes: dict[str, int],
 ) -> DecodeResult:
     """The figures of a strategy with so many texts at a time.
@@ -219,11 +219,11 @@ def summarize(
     )
 
 
-def _tokens(turns: Sequence[Turn]) -> list[list[int]]:
+def _tokens(turns: Sequence[TimedTexts]) -> list[list[int]]:
     return [text.token_ids for turn in turns for text in turn.generations]
 
 
-def _rate(turns: Sequence[Turn]) -> float:
+def _rate(turns: Sequence[TimedTexts]) -> float:
     """Tokens a second of all turns."""
     return sum(map(len, _tokens(turns))) / sum(turn.seconds for turn in turns)
 
@@ -244,7 +244,7 @@ def geomean(ratios: Sequence[float]) -> float:
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
-def decode_rate(turns: Sequence[Turn]) -> float | None:
+def decode_rate(turns: Sequence[TimedTexts]) -> float | None:
     """Tokens a second after the first, which comes with the prompt; None where no text has a second one."""
     texts = [text for turn in turns for text in turn.generations]
     num_tokens = sum(len(text.token_ids) - 1 for text in texts)

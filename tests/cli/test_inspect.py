@@ -95,7 +95,7 @@ def test_a_trace_is_inspected_by_rounds_levels_and_depth(inspect: Any, trace: Pa
     page = tmp_path / "rounds.html"
     result = inspect(trace, "--html", page)
     assert result.exit_code == 0, result.stderr
-    assert "84 tokens of 3 prompts in" in result.stdout
+    assert "3 prompts, " in result.stdout and " 84 tokens, " in result.stdout
     assert "token-recycling, by depth" in result.stdout
     assert f"wrote {page}" in result.stdout
     assert "added to the text" in page.read_text()
