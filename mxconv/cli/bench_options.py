@@ -1,6 +1,5 @@
 """Options and lines that the benchmark commands have in common."""
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from mxconv.bench.gpu_kernel_speed import GpuMachine
     from mxconv.bench.machine import Machine
 
-Device = Annotated[str, typer.Option(help="Device: cpu; cuda or cuda:1 is an NVIDIA GPU, see docs/gpu.md.")]
 Widths = Annotated[str, typer.Option(help="Tokens of a product or forward pass, joined by commas, each 1 to 64.")]
 Rows = Annotated[int, typer.Option(min=1, max=1 << 20, help="Rows of the matrix.")]
 RowLength = Annotated[int, typer.Option(min=1, max=1 << 20, help="Columns of the matrix.")]
@@ -26,36 +24,11 @@ def widths_of(text: str) -> list[int]:
 
 
 def chosen_of(flag: str, names: Sequence[str] | None, known: Sequence[str], where: str = "") -> list[str]:
-    """Names that are given, each once; all that are known where none are.
-
-    Raises:
-        BadParameter: a name that is not known.
-    """
+    """Names that are given, each once; all that are known where none are. Raises BadParameter for another name."""
     chosen = list(dict.fromkeys(names or known))
     if unknown := [name for name in chosen if name not in known]:
         raise typer.BadParameter(f"{flag}: {unknown[0]!r}; one of {', '.join(known)} is required{where}.")
     return chosen
-
-
-def is_gpu(context: typer.Context, device: str, of_cpu: Sequence[str]) -> bool:
-    """Whether --device names a GPU.
-
-    Args:
-        context: of the command.
-        device: the value of --device.
-        of_cpu: names of parameters that only the CPU takes.
-
-    Raises:
-        BadParameter: another device, or a GPU with an option that it does not take.
-    """
-    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
-        raise typer.BadParameter(f"--device: {device!r}; cpu, cuda or cuda:N is required.")
-    for name in of_cpu if device != "cpu" else ():
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            flag = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"{flag} with --device {device}; it is for the CPU: leave it out.")
-    return device != "cpu"
 
 
 def print_machine(out: Output, machine: "Machine | GpuMachine", versions: str) -> None:
