@@ -6,7 +6,6 @@ from statistics import mean
 
 from published.claim import Claim, Section
 from published.model_cards import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
-from published.processing_element import DRAFT_LANES, INPUT_BITS
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
