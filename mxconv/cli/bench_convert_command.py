@@ -80,5 +80,5 @@ def convert(
     out.table(TABLE, results)
     if not can_forget():
         out.line("this system drops no files from its cache: the cold figures are warm ones, too")
-    out.line(f"{format_bytes(results[0].num_bytes)} of 16-bit weights, medians of {results[0].num_samples}")
-    out.json({"machine": asdict(machine), "results": [asdict(result) for result in results]})
+    out.line(f"{format_bytes(results[0]['num_bytes'])} of 16-bit weights, medians of {results[0]['num_samples']}")
+    out.json({"machine": asdict(machine), "results": results})
