@@ -136,7 +136,7 @@ REFUSED: dict[str, list[tuple[Any, ...]]] = {  # changes of the least body, what
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].function.name: "),
         ({"tool_choice": "required"}, "tool_choice: a function is not among the 0 tools"),
         ({"tool_choice": {"type": "function", "name": "other"}}, "tool_choice: other is not among the 0 tools"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format: "),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"text": {"format": BAD_SCHEMA}}, "text.format: "),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type: "),
         ({"previous_response_id": "resp_1"}, "previous_response_id: not supported", UNSUPPORTED),
