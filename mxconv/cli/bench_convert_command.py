@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from mxconv.cli.bench_options import chosen_of, print_machine
-from mxconv.cli.common_options import Json, Threads, size_option
+from mxconv.cli.common_options import Json, Threads, chosen_of, size_option
 from mxconv.cli.completion import one_of
-from mxconv.cli.output import Output, progress_bars
+from mxconv.cli.output import Output, print_machine, progress_bars
 from mxconv.report.tables import format_bytes
 
 TABLE = {

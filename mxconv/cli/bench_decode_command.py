@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.bench_options import Samples, Widths, print_machine, widths_of
-from mxconv.cli.common_options import Force, Json, Package, grouped, numbers_of
+from mxconv.cli.common_options import Force, Json, Package, Samples, Widths, grouped, numbers_of, widths_of
 from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
-from mxconv.cli.output import Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs, print_machine, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.bench.decode_speed import DecodeResult

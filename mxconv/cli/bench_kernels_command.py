@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.bench_options import RowLength, Rows, Samples, Widths, chosen_of, print_machine, widths_of
-from mxconv.cli.common_options import Force, Json, Threads
+from mxconv.cli.common_options import Force, Json, RowLength, Rows, Samples, Threads, Widths, chosen_of, widths_of
 from mxconv.cli.completion import native_kernels, one_of
-from mxconv.cli.output import Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs, print_machine, progress_bars
 from mxconv.errors import MxconvError, install_line
 
 if TYPE_CHECKING:
