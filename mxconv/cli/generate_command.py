@@ -136,8 +136,8 @@ def generate(
             ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
             lines += trace_lines(number, answer.generation, text_of(given[number]), ids, tokenizer)
     results = _results(given, decoded, shares_passes=batch is not None)
-    members = {"results": results, "target": target, "kv_dtype": runtime.kv_dtype, "sampling": in_use.members}
-    members |= ({"accept": accept} if is_drawn else {}) | _speeds(results, decoded)
+    members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": runtime.kv_dtype}
+    members |= {"sampling": in_use.members, **({"accept": accept} if is_drawn else {}), **_speeds(results, decoded)}
     out = Output(json_output)
     if trace is not None:
         out.write_text(trace, "".join(json.dumps(line) + "\n" for line in lines))
