@@ -50,7 +50,7 @@ def training_run(
     from mxconv.train.training_run import TrainingRun
 
     options = {key: value for key, value in vars(schedule).items() if key not in ("dry_run", "json_output")}
-    return TrainingRun(texts, target, output, **options, least_length=least_length)
+    return TrainingRun(texts, target, output, **options, least_length=least_length, progress=progress_bars)
 
 
 def train(

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,7 +20,7 @@ from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import ModelError, MxconvError
-from mxconv.progress import Progress, silent
+from mxconv.progress import Progress
 from mxconv.report.charts import Chart, Series, write_picture
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.training_loop import LOG, StepReport, accelerator, fit
@@ -49,9 +50,9 @@ class TrainingRun:
         seed: of weights and order.
         mixed_precision: what products are computed in.
         save_every: steps between states.
+        progress: what to show while texts are read.
         force: replace the output, and begin again.
         least_length: of a window, which the kind of draft needs.
-        progress: told about reading texts.
     """
 
     texts: Sequence[Path]
@@ -65,9 +66,9 @@ class TrainingRun:
     seed: int
     mixed_precision: Literal["no", "bf16"]
     save_every: int
+    progress: Callable[[], AbstractContextManager[Progress]]
     force: bool = False
     least_length: int = 8
-    progress: Progress = silent
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -119,7 +120,8 @@ class TrainingRun:
         stages = []
         later = round(self.steps * LATER_SHARE) if self.generated else 0
         if self.texts:
-            windows = text_windows(self.texts, Tokenizer.from_folder(self.target), length, self.progress)
+            with self.progress() as progress:
+                windows = text_windows(self.texts, Tokenizer.from_folder(self.target), length, progress)
             batch, peak = max(self.batch_tokens // length, 1), self.learning_rate
             stages.append(TrainingStage("text", windows, max(self.steps - later, 1), batch, peak, LAST_RATE * peak))
         if self.generated:
