@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,28 +41,6 @@ ENCODER_SAMPLES = 7
 
 
 @dataclass(frozen=True)
-class ConversionResult:
-    """One codec. Rates are medians, in 10^9 bytes of input a second; ratios are of seconds, conversion to copy."""
-
-    codec: str
-    num_bytes: int  # of the source
-    num_threads: int
-    num_samples: int
-    seconds: float  # cold
-    input_gigabytes_per_second: float  # cold
-    copy_gigabytes_per_second: float  # cold, as cp does
-    ratio_to_copy: float  # cold
-    flushed_copy_gigabytes_per_second: float  # cold, and on the disk at the end
-    ratio_to_flushed_copy: float
-    warm_seconds: float
-    warm_input_gigabytes_per_second: float
-    warm_copy_gigabytes_per_second: float
-    warm_ratio_to_copy: float
-    encoder_gigabytes_per_second: float  # in memory, one thread
-    peak_rss_bytes: int
-
-
-@dataclass(frozen=True)
 class ConversionSample:
     """A copy, and then a conversion with its peak of memory."""
 
@@ -78,7 +57,7 @@ def bench_conversion(
     num_samples: int,
     workspace: Path | None = None,
     progress: Progress = silent,
-) -> list[ConversionResult]:
+) -> list[dict[str, Any]]:
     """Convert a local checkpoint, a folder or a file, with each codec.
 
     Copies and packages go into `workspace` for a moment; None takes the folder for temporary files.
@@ -112,36 +91,38 @@ def summarize(
     cold: Sequence[ConversionSample],
     warm: Sequence[ConversionSample],
     encoder_rate: float,
-) -> ConversionResult:
-    """Medians of the samples, and of the ratios inside each; the encoder's rate is in bytes a second."""
+) -> dict[str, Any]:
+    """The figures of one codec: medians of the samples, and of the ratios inside each.
 
-    def median(samples: Sequence[ConversionSample], key: str) -> float:
-        return spread([getattr(sample, key) for sample in samples]).median
+    Rates are in 10^9 bytes of input a second; ratios are of seconds, conversion to copy. The keys of samples whose
+    source was in the page cache begin with `warm_`; `encoder_rate` is in bytes a second, of one thread in memory.
+    """
+    own = _medians(num_bytes, cold)
+    own["flushed_copy_gigabytes_per_second"] = num_bytes / _median(cold, "flushed_copy_seconds") / 1e9
+    own["ratio_to_flushed_copy"] = spread([each.seconds / each.flushed_copy_seconds for each in cold]).median
+    return {
+        "codec": codec,
+        "num_bytes": num_bytes,
+        "num_threads": num_threads,
+        "num_samples": len(cold),
+        **own,
+        **{f"warm_{key}": value for key, value in _medians(num_bytes, warm).items()},
+        "encoder_gigabytes_per_second": encoder_rate / 1e9,
+        "peak_rss_bytes": max(sample.peak_rss_bytes for sample in [*cold, *warm]),
+    }
 
-    def rate(samples: Sequence[ConversionSample], key: str) -> float:
-        return num_bytes / median(samples, key) / 1e9
 
-    def ratio(samples: Sequence[ConversionSample], key: str) -> float:
-        return spread([sample.seconds / getattr(sample, key) for sample in samples]).median
+def _medians(num_bytes: int, samples: Sequence[ConversionSample]) -> dict[str, float]:
+    return {
+        "seconds": _median(samples, "seconds"),
+        "input_gigabytes_per_second": num_bytes / _median(samples, "seconds") / 1e9,
+        "copy_gigabytes_per_second": num_bytes / _median(samples, "copy_seconds") / 1e9,
+        "ratio_to_copy": spread([sample.seconds / sample.copy_seconds for sample in samples]).median,
+    }
 
-    return ConversionResult(
-        codec=codec,
-        num_bytes=num_bytes,
-        num_threads=num_threads,
-        num_samples=len(cold),
-        seconds=median(cold, "seconds"),
-        input_gigabytes_per_second=rate(cold, "seconds"),
-        copy_gigabytes_per_second=rate(cold, "copy_seconds"),
-        ratio_to_copy=ratio(cold, "copy_seconds"),
-        flushed_copy_gigabytes_per_second=rate(cold, "flushed_copy_seconds"),
-        ratio_to_flushed_copy=ratio(cold, "flushed_copy_seconds"),
-        warm_seconds=median(warm, "seconds"),
-        warm_input_gigabytes_per_second=rate(warm, "seconds"),
-        warm_copy_gigabytes_per_second=rate(warm, "copy_seconds"),
-        warm_ratio_to_copy=ratio(warm, "copy_seconds"),
-        encoder_gigabytes_per_second=encoder_rate / 1e9,
-        peak_rss_bytes=max(sample.peak_rss_bytes for sample in [*cold, *warm]),
-    )
+
+def _median(samples: Sequence[ConversionSample], key: str) -> float:
+    return spread([getattr(sample, key) for sample in samples]).median
 
 
 def _sample(

@@ -1,4 +1,4 @@
-"""Whole decodes of a package by every strategy, prompt by prompt.
+"""Whole decodes of a package by every strategy, one text at a time or several side by side.
 
 The strategies are those of ML-SpecQD (arXiv 2503.13565), Tables I and II, and more:
 
@@ -10,28 +10,30 @@ hierarchy           all levels, where there is more than one draft
 hierarchy (fp32)    the same, all 4-bit weights multiplying float32 activations, for the table's other row
 auto                all levels, each choosing round by round how many tokens to ask of which
 
-They take turns, each between samples of read bandwidth, so that all see one state of the machine. Whatever the
-strategy, its tokens must be those of greedy decoding.
+They take turns, forth and back, each between samples of read bandwidth, so that all see one state of the machine. One
+text at a time, a turn is a prompt; side by side it is all sequences, and there are two. Whatever the strategy and the
+number of texts side by side, the tokens must be those of greedy decoding.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
+from itertools import cycle, islice, zip_longest
 from math import exp, log
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mxconv.bench.rates import ReadBandwidth, spread
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError, MxconvError
 from mxconv.progress import Progress, silent
+from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.selection import Request
 from mxconv.speculation.statistics import Generation, LevelStatistics
 from mxconv.text.chat import encode_prompts
 from mxconv.text.messages import Prompt
-from mxconv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native
@@ -47,34 +49,35 @@ WARM_TOKENS = 8
 COUNTS = ("num_forwards", "num_proposed", "num_accepted", "num_nodes")
 COUNTS_BY_PLACE = ("proposed_by_position", "accepted_by_position")
 
+TreeSize = int | Literal["auto", "chain"]
+
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyResult:
-    """Figures of one strategy; lists over draft levels leave the target out."""
+class DecodeResult:
+    """Figures of one strategy with so many texts at a time, prompts included. Lists of drafts leave the target out.
+
+    `num_bytes` and `fraction_of_bandwidth` are None where texts share forward passes, which nobody counts then.
+    """
 
     strategy: str
+    batch: int  # texts at a time
     levels: list[str]
+    num_prompts: int
     num_tokens: int
+    seconds: float
     tokens_per_second: float
-    speedup: float  # over greedy
+    speedup: float  # over greedy of the same batch, the geometric mean over turns
+    decode_speedup: float | None  # the same after the prompts; None where texts have one token, or share passes
+    scaling: float  # tokens a second over those of the smallest batch
     tokens_per_round: float  # of the target, the prompt's round included
     acceptance_rates: list[float | None]  # accepted over proposed; None where a level proposed nothing
-    read_bandwidth: float  # beside it, GB/s
-    fraction_of_bandwidth: float | None  # weights read a second over read bandwidth; None where nobody counts passes
-    identical_to_greedy: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodeResult(StrategyResult):
-    """One strategy over all prompts, one after another. `speedup` is a geometric mean over prompts, their time too."""
-
-    num_prompts: int
-    speedup_by_prompt: list[float]
-    decode_speedup: float | None  # over greedy, after the prompts; None where texts have one token
-    acceptance_by_prompt: list[list[float | None]]  # [draft level][prompt]
+    acceptance_by_prompt: list[list[float | None]]  # [draft level][text]
     acceptance_by_position: list[list[float]]  # [draft level][place in the proposal]
-    num_bytes: int  # of weights that all forward passes read
-    num_nodes: list[int]  # a draft level each: proposed, all branches of trees counted
+    num_nodes: list[int]  # by draft level: proposed, all branches of trees counted
+    num_bytes: int | None  # of weights that all forward passes read
+    read_bandwidth: float  # beside it, GB/s
+    fraction_of_bandwidth: float | None  # weights read a second over read bandwidth
+    identical_to_greedy: bool
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,11 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class TimedText:
-    """One prompt, decoded, and the bytes a second that were read before and after."""
+class TimedTexts:
+    """Some texts, decoded, and the bytes a second that were read before and after."""
 
-    generation: Generation
+    generations: list[Generation]
+    seconds: float
     bandwidth: float
 
 
@@ -103,81 +107,123 @@ def bench_decoding(
     engine: "_native.Engine",
     prompts: Sequence[Prompt],
     max_new_tokens: int,
+    batches: Sequence[int] = (1,),
     progress: Progress = silent,
     fp32: Sequence[LoadedLevel] = (),
-    tree: int | Literal["auto", "chain"] = "auto",
+    tree: TreeSize = "auto",
 ) -> list[DecodeResult]:
     """Decode every prompt with every strategy. The caller decides about texts that differ.
 
     Args:
         loaded: the package.
         engine: to measure bandwidth with.
-        prompts: texts, or messages.
-        max_new_tokens: a prompt.
-        progress: receives the number of decodes.
+        prompts: texts, or messages; they are repeated until they fill the largest batch.
+        max_new_tokens: a text.
+        batches: ascending numbers of texts at a time.
+        progress: receives the number of turns.
         fp32: the same levels, 4-bit weights by float32 arithmetic, compared with those by int8.
         tree: of look-ups, as `Hierarchy` takes it.
 
     Raises:
-        MxconvError: a prompt has no tokens.
+        MxconvError: a prompt has no tokens, or a text fails.
     """
     bandwidth, stop = ReadBandwidth(engine), loaded.tokenizer.eos_token_ids
     strategies = strategies_of(loaded.levels, fp32, tree)
-    ids = prompt_ids(loaded.tokenizer, loaded.folder, prompts)
-    texts: dict[str, list[TimedText]] = {strategy.name: [] for strategy in strategies}
-    total = len(ids) * len(strategies)
-    for number, prompt in enumerate(ids):
-        for place, strategy in enumerate(strategies):
-            progress("decode", number * len(strategies) + place, total)
-            decode = partial(strategy.hierarchy.generate, prompt)
-            if not number:  # warms caches and threads
-                decode(min(max_new_tokens, WARM_TOKENS), stop)
-            texts[strategy.name].append(TimedText(*bandwidth.beside(partial(decode, max_new_tokens, stop))))
+    ids = encode_prompts(loaded.tokenizer, loaded.folder, prompts)
+    for text, tokens in zip(prompts, ids, strict=True):
+        if not tokens:
+            raise MxconvError(f"prompt {text!r}: no tokens; at least one is required. Leave it out.")
+    num_sequences = -(-len(ids) // batches[-1]) * batches[-1]
+    requests = [Request(prompt, max_new_tokens, stop) for prompt in islice(cycle(ids), num_sequences)]
+    rounds = [(n, own) for n in batches for own in ([[r] for r in requests] if n == 1 else [requests, requests])]
+    turns: dict[tuple[int, str], list[TimedTexts]] = {}
+    done, total = 0, len(rounds) * len(strategies)
+    for number, (batch, own) in enumerate(rounds):
+        for strategy in reversed(strategies) if number % 2 else strategies:
+            progress("decode", done, total)
+            if (found := turns.setdefault((batch, strategy.name), [])) == []:  # warms caches and threads
+                few = min(max_new_tokens, WARM_TOKENS)
+                decode(strategy.hierarchy, [Request(each.prompt, few, stop) for each in own[:batch]], batch)
+            (generations, seconds), rate = bandwidth.beside(partial(decode, strategy.hierarchy, own, batch))
+            found.append(TimedTexts(generations, seconds, rate))
+            done += 1
     progress("decode", total, total)
     num_bytes = {level.name: loaded.bytes_per_pass(level) for level in loaded.levels}
-    return [summarize(strategy, texts[strategy.name], texts[GREEDY], num_bytes) for strategy in strategies]
+    return [summarize(each, batch, batches[0], turns, num_bytes) for batch in batches for each in strategies]
+
+
+def decode(hierarchy: Hierarchy, requests: Sequence[Request], batch: int) -> tuple[list[Generation], float]:
+    """Decode so many texts at a time; the texts, and how long that took."""
+    begin = time.perf_counter()
+    if batch == 1:
+        alone = [hierarchy.generate(each.prompt, each.max_new_tokens, each.stop_tokens) for each in requests]
+        return alone, time.perf_counter() - begin
+    engine = Engine(hierarchy, batch)
+    sequences = [engine.submit(request) for request in requests]
+    while not engine.is_idle:
+        engine.step()
+    seconds = time.perf_counter() - begin
+    for sequence in sequences:
+        if sequence.error is not None:
+            raise sequence.error
+    return [sequence.generation for sequence in sequences], seconds
 
 
 def summarize(
-    strategy: Strategy, texts: Sequence[TimedText], greedy: Sequence[TimedText], num_bytes: Mapping[str, int]
+    strategy: Strategy,
+    batch: int,
+    smallest: int,
+    turns: dict[tuple[int, str], list[TimedTexts]],
+    num_bytes: dict[str, int],
 ) -> DecodeResult:
-    """The figures of a strategy, from its text of each prompt, plain decoding's, and the bytes of a pass by level."""
-    generations, plain = ([text.generation for text in each] for each in (texts, greedy))
-    levels = [each.trace.statistics for each in generations]
-    drafts = summed(levels)[1:]
-    traffic = [sum(level.num_forwards * num_bytes[level.name] for level in each) for each in levels]
-    ratios = [theirs.seconds / mine.seconds for mine, theirs in zip(generations, plain, strict=True)]
-    fractions = [read / text.generation.seconds / text.bandwidth for read, text in zip(traffic, texts, strict=True)]
-    mine, theirs = decode_rate(generations), decode_rate(plain)
+    """The figures of a strategy with so many texts at a time.
+
+    Args:
+        strategy: whose.
+        batch: texts at a time.
+        smallest: the batch that this one is compared with.
+        turns: by batch and strategy.
+        num_bytes: of a pass, by level.
+    """
+    mine, plain, expected = turns[batch, strategy.name], turns[batch, GREEDY], _tokens(turns[smallest, GREEDY])
+    generations, tokens = [text for turn in mine for text in turn.generations], _tokens(mine)
+    levels = [text.trace.statistics for text in generations]
+    drafts, traffic = summed(levels)[1:], None
+    if batch == 1:
+        traffic = [sum(level.num_forwards * num_bytes[level.name] for level in each) for each in levels]
+    fractions = [read / turn.seconds / turn.bandwidth for read, turn in zip(traffic or (), mine, strict=False)]
+    own_rate, plain_rate = (decode_rate(each) if batch == 1 else None for each in (mine, plain))
+    num_prompts = len(expected) if smallest == 1 else len(expected) // 2
     return DecodeResult(
-        **strategy_members(strategy, generations, [text.bandwidth for text in texts]),
-        tokens_per_second=sum(len(each.token_ids) for each in generations) / sum(each.seconds for each in generations),
-        speedup=geomean(ratios),
-        fraction_of_bandwidth=spread(fractions).median,
-        identical_to_greedy=[each.token_ids for each in generations] == [each.token_ids for each in plain],
-        num_prompts=len(texts),
-        speedup_by_prompt=ratios,
-        decode_speedup=mine / theirs if mine and theirs else None,
+        strategy=strategy.name,
+        batch=batch,
+        levels=strategy.levels,
+        num_prompts=num_prompts,
+        num_tokens=sum(map(len, tokens)),
+        seconds=sum(turn.seconds for turn in mine),
+        tokens_per_second=_rate(mine),
+        speedup=geomean([theirs.seconds / own.seconds for own, theirs in zip(mine, plain, strict=True)]),
+        decode_speedup=own_rate / plain_rate if own_rate and plain_rate else None,
+        scaling=_rate(mine) / _rate(turns[smallest, strategy.name]),
+        tokens_per_round=sum(map(len, tokens)) / sum(text.trace.num_rounds for text in generations),
+        acceptance_rates=[draft.acceptance_rate for draft in drafts],
         acceptance_by_prompt=[[each[i].acceptance_rate for each in levels] for i in range(1, len(levels[0]))],
         acceptance_by_position=[draft.acceptance_by_position for draft in drafts],
-        num_bytes=sum(traffic),
         num_nodes=[draft.num_nodes for draft in drafts],
+        num_bytes=None if traffic is None else sum(traffic),
+        read_bandwidth=spread([turn.bandwidth for turn in mine]).median / 1e9,
+        fraction_of_bandwidth=spread(fractions).median if fractions else None,
+        identical_to_greedy=all(each == expected[place % num_prompts] for place, each in enumerate(tokens)),
     )
 
 
-def strategy_members(
-    strategy: Strategy, generations: Sequence[Generation], bandwidths: Sequence[float]
-) -> dict[str, Any]:
-    """The members of a `StrategyResult` that do not depend on how its texts were timed."""
-    num_tokens = sum(len(each.token_ids) for each in generations)
-    return {
-        "strategy": strategy.name,
-        "levels": strategy.levels,
-        "num_tokens": num_tokens,
-        "tokens_per_round": num_tokens / sum(each.trace.num_rounds for each in generations),
-        "acceptance_rates": [d.acceptance_rate for d in summed([each.trace.statistics for each in generations])[1:]],
-        "read_bandwidth": spread(bandwidths).median / 1e9,
-    }
+def _tokens(turns: Sequence[TimedTexts]) -> list[list[int]]:
+    return [text.token_ids for turn in turns for text in turn.generations]
+
+
+def _rate(turns: Sequence[TimedTexts]) -> float:
+    """Tokens a second of all turns."""
+    return sum(map(len, _tokens(turns))) / sum(turn.seconds for turn in turns)
 
 
 def summed(texts: Sequence[Sequence[LevelStatistics]]) -> list[LevelStatistics]:
@@ -196,30 +242,16 @@ def geomean(ratios: Sequence[float]) -> float:
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
-def decode_rate(generations: Sequence[Generation]) -> float | None:
+def decode_rate(turns: Sequence[TimedTexts]) -> float | None:
     """Tokens a second after the first, which comes with the prompt; None where no text has a second one."""
-    num_tokens = sum(len(generation.token_ids) - 1 for generation in generations)
-    seconds = sum(generation.seconds - generation.prompt_seconds for generation in generations)
+    texts = [text for turn in turns for text in turn.generations]
+    num_tokens = sum(len(text.token_ids) - 1 for text in texts)
+    seconds = sum(text.seconds - text.prompt_seconds for text in texts)
     return num_tokens / seconds if num_tokens and seconds else None
 
 
-def prompt_ids(tokenizer: Tokenizer, folder: Path, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """The prompts as tokens; messages as the chat template of the model in `folder` puts them.
-
-    Raises:
-        MxconvError: one of them has none, or the template refuses one.
-    """
-    ids = encode_prompts(tokenizer, folder, prompts)
-    for text, tokens in zip(prompts, ids, strict=True):
-        if not tokens:
-            raise MxconvError(f"prompt {text!r}: no tokens; at least one is required. Leave it out.")
-    return ids
-
-
 def strategies_of(
-    levels: Sequence[LoadedLevel],
-    fp32: Sequence[LoadedLevel] = (),
-    tree: int | Literal["auto", "chain"] = "auto",
+    levels: Sequence[LoadedLevel], fp32: Sequence[LoadedLevel] = (), tree: TreeSize = "auto"
 ) -> list[Strategy]:
     """Every strategy for these levels, greedy first.
 

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from mxconv.cli.bench_options import chosen_of, print_machine
-from mxconv.cli.common_options import Json, Threads, size_option
+from mxconv.cli.common_options import Json, Threads, chosen_of, size_option
 from mxconv.cli.completion import one_of
-from mxconv.cli.output import Output, progress_bars
+from mxconv.cli.output import Output, print_machine, progress_bars
 from mxconv.report.tables import format_bytes
 
 TABLE = {
@@ -80,5 +79,5 @@ def convert(
     out.table(TABLE, results)
     if not can_forget():
         out.line("this system drops no files from its cache: the cold figures are warm ones, too")
-    out.line(f"{format_bytes(results[0].num_bytes)} of 16-bit weights, medians of {results[0].num_samples}")
-    out.json({"machine": asdict(machine), "results": [asdict(result) for result in results]})
+    out.line(f"{format_bytes(results[0]['num_bytes'])} of 16-bit weights, medians of {results[0]['num_samples']}")
+    out.json({"machine": asdict(machine), "results": results})

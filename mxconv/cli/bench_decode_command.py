@@ -1,20 +1,20 @@
 """`mxconv bench decode`: forward passes and whole decodes of a package."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.bench_options import Samples, Widths, print_machine, widths_of
-from mxconv.cli.common_options import Force, Json, Package, grouped, numbers_of
+from mxconv.cli.common_options import Force, Json, Package, Samples, Widths, grouped, numbers_of, widths_of
 from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
-from mxconv.cli.output import Output, check_outputs, progress_bars
+from mxconv.cli.output import Output, check_outputs, print_machine, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.bench.decode_speed import StrategyResult
+    from mxconv.bench.decode_speed import DecodeResult
+    from mxconv.bench.machine import Machine
 
 MOST_SEQUENCES = 1024
 PICTURES = ("acceptance_by_prompt.png", "acceptance_by_position.png")
@@ -31,25 +31,16 @@ FORWARD_TABLE = {
 }
 STRATEGY_TABLE = {
     "strategy": ("strategy",),
+    "at a time": ("batch",),
     "tokens": ("num_tokens",),
     "tokens/s": ("tokens_per_second", ".1f"),
     "speed-up": ("speedup", ".2f"),
     "after prompt": ("decode_speedup", ".2f"),
+    "to fewest at a time": ("scaling", ".2f"),
     "tokens a round": ("tokens_per_round", ".2f"),
     "nodes": ("num_nodes",),
     "acceptance": ("acceptance_rates", ".3f"),
     "of bandwidth": ("fraction_of_bandwidth", ".3f"),
-    "same tokens": ("identical_to_greedy",),
-}
-BATCH_TABLE = {
-    "at a time": ("batch",),
-    "strategy": ("strategy",),
-    "tokens/s": ("tokens_per_second", ".1f"),
-    "speed-up": ("speedup", ".2f"),
-    "to fewest at a time": ("scaling", ".2f"),
-    "tokens a round": ("tokens_per_round", ".2f"),
-    "acceptance": ("acceptance_rates", ".3f"),
-    "GB/s": ("read_bandwidth", ".1f"),
     "same tokens": ("identical_to_greedy",),
 }
 
@@ -81,19 +72,16 @@ def decode(
     Several sequences are decoded side by side with --batch.
     """
     from mxconv.bench.decode_speed import DEFAULT_PROMPTS
-
-    texts = prompts.read(DEFAULT_PROMPTS)
     from mxconv.bench.machine import implementations
 
+    texts = prompts.read(DEFAULT_PROMPTS)
     name, *_ = implementations([runtime.kernel] if runtime.kernel is not None else None)
 
     from contextlib import ExitStack
 
-    from mxconv.bench.batch_speed import bench_batches
     from mxconv.bench.decode_speed import bench_decoding, four_bit_level
     from mxconv.bench.forward_speed import bench_forwards
     from mxconv.bench.machine import native_engine, this_machine
-    from mxconv.bench.plots import write_acceptance_by_position, write_acceptance_by_prompt
     from mxconv.drafts.kinds import parse_draft
     from mxconv.drafts.loader import LoadedPackage
     from mxconv.package.manifest import read_manifest
@@ -101,8 +89,8 @@ def decode(
 
     widths = widths_of(num_tokens)
     drafts = [parse_draft(text) for text in levels.draft or ()]
-    sizes = None if batch is None else sorted(set(numbers_of("--batch", batch, int, 1, MOST_SEQUENCES)))
-    if sizes is not None and (ablation or plot is not None):
+    batches = [1] if batch is None else sorted(set(numbers_of("--batch", batch, int, 1, MOST_SEQUENCES)))
+    if batch is not None and (ablation or plot is not None):
         raise typer.BadParameter("--batch measures sequences side by side alone: no --ablation or --plot")
     if plot is not None:
         _check_folder(plot, force)
@@ -110,55 +98,49 @@ def decode(
         folder = find_or_build(package, None, progress)
     names = levels.names or [level.name for level in read_manifest(folder).levels]
     engine, out = native_engine(name, runtime.threads), Output(json_output)
-    machine, kv_dtype = this_machine(engine.num_threads), runtime.kv_dtype
-    results: Sequence[StrategyResult]
+    machine = this_machine(engine.num_threads)
     with ExitStack() as stack:
-        settings: dict[str, Any] = {"kv_dtype": kv_dtype, "weights": runtime.weights}
+        settings: dict[str, Any] = {"kv_dtype": runtime.kv_dtype, "weights": runtime.weights}
         loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts, **settings))
         target, fp32 = loaded.levels[0].name, loaded.levels[:0]
         if ablation:
             four_bit_level(loaded.levels)
             other = LoadedPackage(folder, names, name, engine.num_threads, drafts, activations="fp32", **settings)
             fp32 = stack.enter_context(other).levels
-        members: dict[str, Any] = {"machine": asdict(machine), "implementation": name, "target": target}
-        members |= settings | {"num_chat_prompts": num_chat_prompts(texts)}
         progress = stack.enter_context(progress_bars("runs"))
-        common = (loaded, engine, texts, prompts.max_new_tokens)
-        if sizes is not None:
-            results = batches = bench_batches(*common, sizes, progress, levels.tree_size)
-        else:
-            forwards = bench_forwards(loaded, engine, widths, samples, progress)
-            results = decodes = bench_decoding(*common, progress, fp32, levels.tree_size)
-            members["forwards"] = [asdict(result) for result in forwards]
+        forwards = [] if batch is not None else bench_forwards(loaded, engine, widths, samples, progress)
+        most, tree = prompts.max_new_tokens, levels.tree_size
+        results = bench_decoding(loaded, engine, texts, most, batches, progress, fp32, tree)
     print_machine(out, machine, f"{machine.compiler}, {name}")
-    if sizes is not None:
-        out.table(BATCH_TABLE, results)
-        first = batches[0]
-        out.line(f"{first.num_sequences} sequences, {first.num_tokens} tokens, prompts included in the time")
-    else:
+    if forwards:
         out.table(FORWARD_TABLE, forwards)
-        out.table(STRATEGY_TABLE, results)
-        out.line(f"forward passes after a context, medians of {samples}; greedy: plain decoding of {target}")
-        if plot is not None and len(results) > 1:
-            by_prompt, by_position = PICTURES
-            out.write(plot / by_prompt, lambda path: write_acceptance_by_prompt(decodes, machine, path))
-            out.write(plot / by_position, lambda path: write_acceptance_by_position(decodes, machine, path))
-    out.json(members | {"results": [asdict(result) for result in results]})
-    _check_tokens(package, target, results)
+        out.line(f"forward passes after a context, medians of {samples}")
+    out.table(STRATEGY_TABLE, results)
+    out.line(f"{results[0].num_prompts} prompts, included in the time; greedy: plain decoding of {target}")
+    if plot is not None and len(results) > 1:
+        _write_pictures(out, plot, results, machine)
+    members: dict[str, Any] = {"machine": asdict(machine), "implementation": name, "target": target}
+    members |= settings | {"num_chat_prompts": num_chat_prompts(texts)}
+    members |= {"forwards": [asdict(each) for each in forwards], "results": [asdict(each) for each in results]}
+    out.json(members)
+    if different := [f"{each.strategy} ({each.batch})" for each in results if not each.identical_to_greedy]:
+        from mxconv.errors import ModelError
 
-
-def _check_tokens(package: str, target: str, results: "Sequence[StrategyResult]") -> None:
-    from mxconv.errors import ModelError
-
-    def name(result: "StrategyResult") -> str:
-        batch = getattr(result, "batch", None)
-        return result.strategy if batch is None else f"{result.strategy} ({batch})"
-
-    if different := [name(result) for result in results if not result.identical_to_greedy]:
         raise ModelError(
             f"{package}: tokens of {', '.join(different)} differ from those of greedy decoding by {target}; none may. "
             "Please report this as a defect."
         )
+
+
+def _write_pictures(out: Output, folder: Path, results: "list[DecodeResult]", machine: "Machine") -> None:
+    from mxconv.bench.plots import acceptance_by_position, acceptance_by_prompt
+    from mxconv.report.charts import write_picture
+
+    greedy = results[0]
+    told = f"{greedy.levels[0]}, {greedy.num_prompts} prompts, {greedy.num_tokens} tokens, {machine.described}"
+    for name, charts in zip(PICTURES, (acceptance_by_prompt(results), acceptance_by_position(results)), strict=True):
+        title = f"{name.partition('.')[0].replace('_', ' ').capitalize()}: {told}"
+        out.write(folder / name, partial(write_picture, title=title, charts=charts))
 
 
 def _check_folder(folder: Path, force: bool) -> None:

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mxconv.cli.bench_options import RowLength, Rows, Samples, Widths, print_machine, widths_of
-from mxconv.cli.common_options import Force, Json, Threads
-from mxconv.cli.output import Output, check_outputs, progress_bars
+from mxconv.cli.common_options import Force, Json, RowLength, Rows, Samples, Threads, Widths, widths_of
+from mxconv.cli.output import Output, check_outputs, print_machine, progress_bars
 
 TABLE = {
     "instruction set": ("implementation",),

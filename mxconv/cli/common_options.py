@@ -8,7 +8,7 @@ A command takes a group, a dataclass, as one parameter and is made a command by 
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -34,6 +34,10 @@ Kernel = Annotated[
     ),
 ]
 MaxSequences = Annotated[int, typer.Option(min=1, max=1024, help="Sequences that decode at a time.")]
+Widths = Annotated[str, typer.Option(help="Tokens of a product or forward pass, joined by commas, each 1 to 64.")]
+Rows = Annotated[int, typer.Option(min=1, max=1 << 20, help="Rows of the matrix.")]
+RowLength = Annotated[int, typer.Option(min=1, max=1 << 20, help="Columns of the matrix.")]
+Samples = Annotated[int, typer.Option(min=20, help="Samples of each figure.")]
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
@@ -71,6 +75,19 @@ def numbers_of(
         within = "" if low is None else f" from {low:g} to {high:g}"
         raise typer.BadParameter(f"{flag}: {text!r}; {kinds}{within}, joined by commas, are required.")
     return numbers
+
+
+def widths_of(text: str) -> list[int]:
+    """Numbers of tokens: ascending, each once."""
+    return sorted(set(numbers_of("--num-tokens", text, int, 1, 64)))
+
+
+def chosen_of(flag: str, names: Sequence[str] | None, known: Sequence[str], where: str = "") -> list[str]:
+    """Names that are given, each once; all that are known where none are. Raises BadParameter for another name."""
+    chosen = list(dict.fromkeys(names or known))
+    if unknown := [name for name in chosen if name not in known]:
+        raise typer.BadParameter(f"{flag}: {unknown[0]!r}; one of {', '.join(known)} is required{where}.")
+    return chosen
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

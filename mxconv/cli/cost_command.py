@@ -102,12 +102,12 @@ def cost(
     report = cost_report(question)
     print_report(report, out.console)
     if plot is not None:
-        from mxconv.report.cost_picture import draw_figure
-        from mxconv.report.picture import write_picture
+        from mxconv.report.charts import write_picture
+        from mxconv.report.cost_page import cost_charts
 
-        out.write(plot, lambda path: write_picture(path, lambda drawn: draw_figure(drawn, figure, question)))
+        out.write(plot, lambda path: write_picture(path, *cost_charts(question, figure)))
     if html is not None:
-        from mxconv.report.cost_picture import render_cost_page
+        from mxconv.report.cost_page import render_cost_page
 
         out.write_text(html, render_cost_page(question, report))
     out.json(report)

@@ -1,8 +1,7 @@
 """`mxconv evaluate`: how far the next-token distributions of a package's levels are from those of its target."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,10 +12,7 @@ from mxconv.cli.output import Output, check_outputs, progress_bars
 from mxconv.report.tables import NOTHING, Columns
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from mxconv.drafts.loader import LoadedPackage
-    from mxconv.package.manifest import QualityRecord
     from mxconv.verification.evaluation import Evaluation
     from mxconv.verification.scored_texts import ScoredText
 
@@ -99,9 +95,7 @@ def evaluate(
     record, out = found.record(path, context if texts else None), Output(json_output)
     _print(found, "windows" if texts else "answers", out)
     if plot is not None:
-        from mxconv.report.picture import write_picture
-
-        out.write(plot, lambda file: write_picture(file, lambda figure: _draw(figure, found.parts)))
+        _write_picture(found, plot, out)
     if write:
         replace_manifest(folder, read_manifest(folder).model_copy(update={"evaluation": record}))
     parts = [part.model_dump() for part in found.parts]
@@ -131,15 +125,13 @@ def _with_error(value: float | None, error: float | None, digits: int) -> str:
     return NOTHING if value is None or error is None else f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
-def _draw(figure: "Figure", parts: "Sequence[QualityRecord]") -> None:
-    """A bar a part, the one that costs most at the top."""
-    from mxconv.report.picture import BLUE, plain
+def _write_picture(found: "Evaluation", plot: Path, out: Output) -> None:
+    """A row a part, the one that costs most at the top."""
+    from mxconv.report.charts import Chart, Series, write_picture
 
-    figure.set_size_inches(8, 1 + 0.16 * len(parts))
-    axes: Any = figure.subplots()
-    means, errors = zip(*((part.mean_kl or 0, part.mean_kl_error or 0) for part in parts), strict=True)
-    axes.barh([plain(part.name) for part in parts], means, xerr=errors, color=BLUE, error_kw={"lw": 0.6})
-    axes.invert_yaxis()
-    axes.margins(y=0.01)
-    axes.tick_params(axis="y", labelsize=6)
-    axes.set_xlabel("mean KL divergence of the target from itself with this part in 4 bits, nats a token")
+    means, errors = zip(*((part.mean_kl or 0, part.mean_kl_error or 0) for part in found.parts), strict=True)
+    low, high = ([mean + sign * error for mean, error in zip(means, errors, strict=True)] for sign in (-1, 1))
+    series = [Series("in 4 bits", [(mean, row) for row, mean in enumerate(means)], "points", (low, high))]
+    chart = Chart("", "mean KL divergence of the target from itself, nats a token", series=series)
+    chart.rows = [part.name for part in found.parts]
+    out.write(plot, lambda path: write_picture(path, "The target with one part in 4 bits", [chart]))

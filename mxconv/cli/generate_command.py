@@ -83,7 +83,6 @@ def generate(
 
     How tokens are chosen is as generation_config.json recommends, greedy without; options win.
     """
-    from mxconv.errors import ModelError
     from mxconv.report.output_file import check_output
     from mxconv.speculation.prompts import given_prompts, text_of
     from mxconv.speculation.trace_lines import trace_lines
@@ -135,34 +134,47 @@ def generate(
         for number, answer in enumerate(decoded.answers if records_trees else []):
             ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
             lines += trace_lines(number, answer.generation, text_of(given[number]), ids, tokenizer)
-    results = [result_of(each, answer) for each, answer in zip(given, decoded.answers, strict=False)]
-    for result, answer, plain in zip(results, decoded.answers, decoded.plain, strict=False):
-        if answer.generation.ending != "error":
-            result["identical_to_target"] = (plain.token_ids, plain.text) == (answer.token_ids, answer.text)
-        if batch is None:
-            result["speedup"] = plain.generation.seconds / answer.generation.seconds
-            result["plain_tokens_per_second"] = plain.generation.decoding_tokens_per_second
-    members: dict[str, Any] = {
-        "results": results,
-        "target": target,
-        "kv_dtype": runtime.kv_dtype,
-        "sampling": in_use.members,
-    }
-    if is_drawn:
-        members["accept"] = accept
-    if speedups := [result["speedup"] for result in results if "speedup" in result]:
-        members["geomean_speedup"] = geomean(speedups)
-    if decoded.seconds is not None:
-        members["seconds"] = decoded.seconds
-        if decoded.plain_seconds is not None:  # texts share passes: there is one speed, that of all
-            members |= {"plain_seconds": decoded.plain_seconds}
-            members["geomean_speedup"] = decoded.plain_seconds / decoded.seconds
+    results = _results(given, decoded, shares_passes=batch is not None)
+    members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": runtime.kv_dtype}
+    members |= {"sampling": in_use.members, **({"accept": accept} if is_drawn else {}), **_speeds(results, decoded)}
     out = Output(json_output)
     if trace is not None:
         out.write_text(trace, "".join(json.dumps(line) + "\n" for line in lines))
     print_results(members, out, not streams, stats)
     _tell_empty(decoded.answers, in_chat)
     out.json(members)
+    _check_results(package, prompts, target, results)
+    if decoded.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _results(prompts: "Sequence[Prompt]", decoded: DecodedPrompts, shares_passes: bool) -> list[dict[str, Any]]:
+    """The members of each text, compared with plain decoding as far as that came."""
+    results = [result_of(each, answer) for each, answer in zip(prompts, decoded.answers, strict=False)]
+    for result, answer, plain in zip(results, decoded.answers, decoded.plain, strict=False):
+        if answer.generation.ending != "error":
+            result["identical_to_target"] = (plain.token_ids, plain.text) == (answer.token_ids, answer.text)
+        if not shares_passes:
+            result["speedup"] = plain.generation.seconds / answer.generation.seconds
+            result["plain_tokens_per_second"] = plain.generation.decoding_tokens_per_second
+    return results
+
+
+def _speeds(results: list[dict[str, Any]], decoded: DecodedPrompts) -> dict[str, float]:
+    """Members about all texts; where they share passes there is one speed, that of all."""
+    if decoded.seconds is None:
+        speedups = [result["speedup"] for result in results if "speedup" in result]
+        return {"geomean_speedup": geomean(speedups)} if speedups else {}
+    if decoded.plain_seconds is None:
+        return {"seconds": decoded.seconds}
+    speedup = decoded.plain_seconds / decoded.seconds
+    return {"seconds": decoded.seconds, "plain_seconds": decoded.plain_seconds, "geomean_speedup": speedup}
+
+
+def _check_results(package: str, prompts: Path | None, target: str, results: list[dict[str, Any]]) -> None:
+    """Raise ModelError where a text differs from plain decoding, or came to no end."""
+    from mxconv.errors import ModelError
+
     if different := sum(not result.get("identical_to_target", True) for result in results):
         raise ModelError(
             f"{package}: {different} of {len(results)} texts differ from plain decoding of {target}; none may. "
@@ -170,8 +182,6 @@ def generate(
         )
     if failed := [result["error"] for result in results if "error" in result]:
         raise ModelError(f"{prompts}: {len(failed)} of {len(results)} prompts came to no end; the first: {failed[0]}")
-    if decoded.interrupted:
-        raise typer.Exit(INTERRUPTED)
 
 
 def _one_by_one(

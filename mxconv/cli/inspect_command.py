@@ -60,9 +60,10 @@ def inspect(
         )
     print_inspection(inspection, out.console, row_histograms=tensor is not None)
     if plot is not None:
-        from mxconv.report.inspection_page import write_inspection_picture
+        from mxconv.report.charts import write_picture
+        from mxconv.report.inspection_page import inspection_charts
 
-        out.write(plot, lambda path: write_inspection_picture(inspection, path))
+        out.write(plot, lambda path: write_picture(path, *inspection_charts(inspection)))
     if html is not None:
         from mxconv.report.inspection_page import render_inspection_page
 
@@ -71,8 +72,7 @@ def inspect(
 
 
 def _inspect_trace(source: Path, html: Path | None, out: Output) -> None:
-    from mxconv.report.run_report import print_run, render_run_page
-    from mxconv.report.traced_run import read_run
+    from mxconv.report.traced_run import print_run, read_run, render_run_page
 
     run = read_run(source)
     print_run(run, out.console)

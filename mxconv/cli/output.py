@@ -14,6 +14,9 @@ from mxconv.report.tables import Columns, TextTable, print_table
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from mxconv.bench.gpu_kernel_speed import GpuMachine
+    from mxconv.bench.machine import Machine
+
 PIPE_WIDTH = 160  # columns of a table that goes into a file or a pipe
 
 
@@ -60,6 +63,12 @@ class Output:
         if path is not None:
             write_output(path, write)
             self.line(f"wrote {path}")
+
+
+def print_machine(out: Output, machine: "Machine | GpuMachine", versions: str) -> None:
+    """Print which machine measured, with the versions of what was measured."""
+    commit = f", mxconv at {machine.commit[:12]}{machine.commit[40:]}" if machine.commit else ""
+    out.line(f"{machine.described}, {versions}{commit}")
 
 
 def check_outputs(force: bool, pictures: Sequence[Path | None], others: Sequence[Path | None] = ()) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from mxconv.cli.common_options import grouped
-from mxconv.cli.training import OutputFolder, Schedule, Target, Texts, Training, weights_of
+from mxconv.cli.training import OutputFolder, Schedule, Target, Texts, train, training_run
 
 if TYPE_CHECKING:
     from mxconv.arrays import I64
+    from mxconv.train.training_run import TrainingRun
 
 MOST_KNOWN = 32_000  # tokens of a head by default
 
@@ -42,7 +43,7 @@ def speculator(
     from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
     from mxconv.train.speculator_training import SpeculatorTask
 
-    training = Training(texts, target, output, schedule, least_length=heads + 2)
+    training = training_run(texts, target, output, schedule, least_length=heads + 2)
     model = training.config
     config = SpeculatorConfig(
         vocab_size=model.vocab_size,
@@ -54,7 +55,7 @@ def speculator(
         tie_weights=tie_weights,
         scale_input=scale_input,
     )
-    training.run(lambda frozen: SpeculatorTask(config, frozen, training.dtype), repr(config))
+    train(training, schedule, lambda frozen: SpeculatorTask(config, frozen, training.dtype), repr(config))
 
 
 @grouped
@@ -88,15 +89,18 @@ def spire(
     from mxconv.errors import MxconvError
     from mxconv.train.spire_training import SpireTask
 
-    training = Training(texts, target, output, schedule, least_length=block + 1)
+    training = training_run(texts, target, output, schedule, least_length=block + 1)
     num_layers = training.config.num_hidden_layers
     if layers > num_layers:
         raise MxconvError(f"--layers {layers}: the target has {num_layers}; at most so many are required.")
     last = range(num_layers - layers, num_layers)
     values = config_for(read_json_object(target / "config.json", unique_keys=False), last, sink, window, past_memory)
     choices = loss, not random_start, not no_feedback
-    training.run(
-        lambda frozen: SpireTask(values, frozen, block, training.dtype, *choices), f"{block} {choices} {values}"
+    train(
+        training,
+        schedule,
+        lambda frozen: SpireTask(values, frozen, block, training.dtype, *choices),
+        f"{block} {choices} {values}",
     )
 
 
@@ -119,14 +123,16 @@ def eagle3(
     from mxconv.drafts.readers.eagle3_config import config_for, layers_for
     from mxconv.train.eagle3_training import Eagle3Task
 
-    training = Training(texts, target, output, schedule, least_length=block + 1)
+    training = training_run(texts, target, output, schedule, least_length=block + 1)
     known = _known_tokens(training, draft_vocab_size)
     layers = layers_for(training.config.num_hidden_layers)
     values = config_for(read_json_object(target / "config.json", unique_keys=False), layers, len(known), block)
-    training.run(lambda frozen: Eagle3Task(values, frozen, known, block, training.dtype), f"{block} {values}")
+    train(
+        training, schedule, lambda frozen: Eagle3Task(values, frozen, known, block, training.dtype), f"{block} {values}"
+    )
 
 
-def _known_tokens(training: Training, count: int | None) -> "I64":
+def _known_tokens(training: "TrainingRun", count: int | None) -> "I64":
     """The texts' most frequent tokens, so many or as many as a head knows by default."""
     from mxconv.errors import MxconvError
     from mxconv.train.windows import frequent_tokens
@@ -164,8 +170,9 @@ def draft(
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.errors import ModelError
     from mxconv.train.distillation import DistillationTask
+    from mxconv.train.training_run import weights_of
 
-    training = Training(texts, target, output, schedule)
+    training = training_run(texts, target, output, schedule)
     model = training.config
     from transformers import AutoConfig, LlamaConfig
 
@@ -193,7 +200,9 @@ def draft(
             **{key: theirs[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in theirs},
         )
     begun = weights_of(start) if start else "at random"
-    training.run(
+    train(
+        training,
+        schedule,
         lambda frozen: DistillationTask(config, frozen, target, loss, training.dtype, start),
         f"{loss} {config.to_json_string()} {begun}",
     )
@@ -235,7 +244,7 @@ def self_draft(
 
     if output.suffix != ".safetensors":
         raise ModelError(f"{output}: a name that ends in .safetensors is required. Choose one.")
-    training = Training(texts or [], target, output, schedule)
+    training = training_run(texts or [], target, output, schedule)
     files = [*(texts or []), *([schedule.generated] if schedule.generated else [])]
     begun = sha256_file(start / FILE_NAME if start.is_dir() else start) if start else "direct cast, scale rule mse"
     record = {
@@ -246,4 +255,6 @@ def self_draft(
         **{key: asdict(schedule)[key] for key in ("steps", "batch_tokens", "learning_rate", "seed")},
         **({"codec": codec} if codec == "mx2" else {}),
     }
-    training.run(lambda frozen: SelfDraftTask(target, frozen, start, record, codec), f"self-draft {record}")
+    train(
+        training, schedule, lambda frozen: SelfDraftTask(target, frozen, start, record, codec), f"self-draft {record}"
+    )

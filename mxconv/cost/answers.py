@@ -64,8 +64,30 @@ class Question:
         return [given[min(index, len(given) - 1)] for index in range(num_drafts)]
 
 
+@dataclass
+class CostAnswer:
+    """What one model answers.
+
+    Args:
+        source: paper and equation.
+        inputs: what the answer depends on.
+        outputs: a row of figures by the name of a strategy, draft, pass or level.
+        note: why there are none.
+        not_run: strategies that the hardware cannot run.
+    """
+
+    source: str
+    inputs: dict[str, Any]
+    outputs: dict[str, Any] = field(default_factory=dict)
+    note: str | None = None
+    not_run: list[str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
 def cost_report(question: Question) -> dict[str, Any]:
-    """Answer with every model of the question, in dicts, lists, numbers and texts that are ready for JSON.
+    """CostAnswer with every model of the question, in dicts, lists, numbers and texts that are ready for JSON.
 
     Raises:
         MxconvError: a probability or length out of range, hardware that lacks a peak, a trace of another package.
@@ -74,8 +96,12 @@ def cost_report(question: Question) -> dict[str, Any]:
     report: dict[str, Any] = {
         "hardware": asdict(question.hardware),
         "workload": asdict(question.workload),
-        "counts": _counts(question),
-        "models": [{"model": name, **made} for name in question.models if (made := makers[name](question)) is not None],
+        "counts": _counts(question).to_json(),
+        "models": [
+            {"model": name, **answer.to_json()}
+            for name in question.models
+            if (answer := makers[name](question)) is not None
+        ],
     }
     if question.traces:
         levels = question.levels
@@ -93,93 +119,79 @@ def cost_report(question: Question) -> dict[str, Any]:
     return report
 
 
-def _counts(question: Question) -> dict[str, Any]:
+def _counts(question: Question) -> CostAnswer:
     a = question.architecture
-    parameters = count_parameters(a)
-    passes = {}
+    parameters, passes = count_parameters(a), {}
     for level in question.levels:
         if level.architecture is not None:
             count = level_count(level, question.workload)
             derived = {"num_bytes": count.num_bytes, "multiply_adds": count.multiply_adds}
             passes[f"{level.name} ({level.codec})"] = asdict(count) | derived
-    return {
-        "inputs": asdict(a),
-        "outputs": {
-            "parameters": asdict(parameters),
-            "num_parameters": parameters.total,
-            "num_active_parameters": active_parameters(a),
-            "passes": passes,
-        },
-        "source": "config.json; bits a weight: OCP MX v1.0, formats/bsfp.md, or the package's own files",
+    outputs = {
+        "parameters": asdict(parameters),
+        "num_parameters": parameters.total,
+        "num_active_parameters": active_parameters(a),
+        "passes": passes,
     }
+    source = "config.json; bits a weight: OCP MX v1.0, formats/bsfp.md, or the package's own files"
+    return CostAnswer(source, asdict(a), outputs)
 
 
-def _speedup(question: Question) -> dict[str, Any]:
+def _speedup(question: Question) -> CostAnswer:
     hardware, workload = question.hardware, question.workload
     baseline = pass_seconds(hardware, next(iter(question.strategies.values()))[0], workload)
-    outputs = {}
+    answer = CostAnswer(
+        "Leviathan et al. (arXiv 2211.17192), Theorem 3.8, in SPEQ (arXiv 2510.18525) Eqs. (1)-(2); recursively, as "
+        "ML-SpecQD (arXiv 2503.13565) section III-C applies its own Eq. (1)",
+        {"hardware": hardware.name, **asdict(workload)},
+        not_run=[name for name in question.strategies if name not in question.runnable],
+    )
     for name, levels in question.runnable.items():
         drafts = levels[1:]
+        lengths = question.lengths(len(drafts))
         if question.num_draft_tokens is None:
             lengths = fastest_lengths(hardware, levels, workload)
-        else:
-            lengths = question.lengths(len(drafts))
-        passes = costs(hardware, levels, lengths, workload)
-        seconds = hierarchy_seconds(passes)
-        outputs[name] = {
+        top, *below = costs(hardware, levels, lengths, workload)
+        seconds = hierarchy_seconds([top, *below])
+        draft_cost = hierarchy_seconds(below) / top.seconds if below else None
+        verify_cost = (top.verify_seconds or top.seconds) / top.seconds if below else None
+        pays_from = None
+        if draft_cost is not None and verify_cost is not None:
+            ratio = top.seconds / baseline  # as fast as the baseline from this acceptance on
+            pays_from = break_even_acceptance(lengths[0], draft_cost * ratio, verify_cost * ratio)
+        answer.outputs[name] = {
             "acceptance": [level.acceptance for level in drafts],
             "acceptance_is_assumed": [level.is_assumed for level in drafts],
             "acceptance_sources": [level.acceptance_source for level in drafts],
             "num_draft_tokens": lengths,
-            "draft_cost": None,
-            "verify_cost": None,
-            "tokens_per_round": 1.0,
+            "draft_cost": draft_cost,
+            "verify_cost": verify_cost,
+            "tokens_per_round": expected_tokens(below[0].acceptance, lengths[0]) if below else 1.0,
             "tokens_per_second": workload.batch / seconds,
-            "speedup": passes[0].seconds / seconds,
+            "speedup": top.seconds / seconds,
             "speedup_over_baseline": baseline / seconds,
-            "break_even_acceptance": None,
+            "break_even_acceptance": pays_from,
         }
-        if drafts:
-            assert passes[0].verify_seconds is not None
-            draft_cost = hierarchy_seconds(passes[1:]) / passes[0].seconds
-            verify_cost = passes[0].verify_seconds / passes[0].seconds
-            # the acceptance from which the hierarchy is as fast as the baseline
-            ratio = passes[0].seconds / baseline
-            outputs[name] |= {
-                "draft_cost": draft_cost,
-                "verify_cost": verify_cost,
-                "tokens_per_round": expected_tokens(passes[1].acceptance, lengths[0]),
-                "break_even_acceptance": break_even_acceptance(lengths[0], draft_cost * ratio, verify_cost * ratio),
-            }
-    return {
-        "inputs": {"hardware": hardware.name, **asdict(workload)},
-        "outputs": outputs,
-        "not_run": [name for name in question.strategies if name not in outputs],
-        "source": "Leviathan et al. (arXiv 2211.17192), Theorem 3.8, in SPEQ (arXiv 2510.18525) Eqs. (1)-(2); "
-        "recursively, as ML-SpecQD (arXiv 2503.13565) section III-C applies its own Eq. (1)",
-    }
+    return answer
 
 
-def _throughput(question: Question) -> dict[str, Any] | None:
+def _throughput(question: Question) -> CostAnswer:
     a, workload = question.architecture, question.workload
     if a.num_experts:
-        return {
-            "inputs": asdict(workload),
-            "outputs": {},
-            "note": "a mixture of experts: SPIRe's equation knows dense decoders only",
-            "source": "SPIRe (arXiv 2504.06419)",
-        }
+        note = "a mixture of experts: SPIRe's equation knows dense decoders only"
+        return CostAnswer("SPIRe (arXiv 2504.06419)", asdict(workload), note=note)
     body = body_of(a)
     length = max(round(question.lengths(1)[0]), 1)
     intensity = intensity_of(question.hardware)
-    outputs = {}
+    inputs = asdict(workload) | {"num_draft_tokens": length, "flops_per_byte": intensity, "body": asdict(body)}
+    answer = CostAnswer("SPIRe (arXiv 2504.06419), section Evaluation Metric and Table 1", inputs)
     for name, make in SPIRE_DRAFTS.items():
         draft = make(body, workload.window)
         acceptance = acceptance_of(draft.tokens_per_round - 1, SPIRE_DRAFT_TOKENS)
         tokens = expected_tokens(acceptance, length)
         multiplier = throughput_multiplier(body, draft, workload.batch, workload.context, length, intensity)
         multiplier *= tokens / draft.tokens_per_round
-        outputs[name] = {
+        answer.outputs[name] = {
             "draft_layers": draft.body.num_layers,
             "positions": draft.positions(workload.context),
             "acceptance": acceptance,
@@ -187,53 +199,43 @@ def _throughput(question: Question) -> dict[str, Any] | None:
             "throughput_multiplier": multiplier,
             "units_saved_of_10": units_saved(multiplier),
         }
-    return {
-        "inputs": asdict(workload) | {"num_draft_tokens": length, "flops_per_byte": intensity, "body": asdict(body)},
-        "outputs": outputs,
-        "source": "SPIRe (arXiv 2504.06419), section Evaluation Metric and Table 1",
-    }
+    return answer
 
 
-def _accelerator(question: Question) -> dict[str, Any] | None:
-    hardware = question.hardware
+def _accelerator(question: Question) -> CostAnswer | None:
+    hardware, context, length = question.hardware, question.workload.context, question.lengths(1)[0]
     if not hardware.accelerator and len(question.models) > 1:  # the only model: an error says what is missing
         return None
     machine = Accelerator.of(hardware)
     draft = next((level for level in question.levels if level.codec == "bsfp-draft"), None)
-    source = "SPEQ (arXiv 2510.18525), section IV; assumptions in mxconv/cost/accelerator.py"
+    answer = CostAnswer(
+        "SPEQ (arXiv 2510.18525), section IV; assumptions in mxconv/cost/accelerator.py", asdict(machine)
+    )
     if draft is None:
-        note = "no BSFP draft among the levels, the only one that it runs; convert with --codec bsfp"
-        return {"inputs": asdict(machine), "outputs": {}, "note": note, "source": source}
-    length = question.lengths(1)[0]
-    found = compare(machine, question.architecture, draft.acceptance, length, question.workload.context)
-    outputs = asdict(found)
+        answer.note = "no BSFP draft among the levels, the only one that it runs; convert with --codec bsfp"
+        return answer
+    answer.inputs |= {"acceptance": draft.acceptance, "acceptance_is_assumed": draft.is_assumed}
+    answer.inputs |= {"num_draft_tokens": length, "context": context}
+    found = compare(machine, question.architecture, draft.acceptance, length, context)
+    answer.outputs |= asdict(found)
     for mode in ("plain", "draft", "verify"):
         made = getattr(found, mode)
-        outputs[mode] |= {"joules": made.joules, "watts": made.watts(), "chip_watts": made.chip_joules / made.seconds}
-    return {
-        "inputs": asdict(machine)
-        | {"acceptance": draft.acceptance, "acceptance_is_assumed": draft.is_assumed, "num_draft_tokens": length}
-        | {"context": question.workload.context},
-        "outputs": outputs,
-        "source": source,
-    }
+        derived = {"joules": made.joules, "watts": made.watts(), "chip_watts": made.chip_joules / made.seconds}
+        answer.outputs[mode] |= derived
+    return answer
 
 
-def _roofline(question: Question) -> dict[str, Any]:
-    outputs: dict[str, Any] = {}
+def _roofline(question: Question) -> CostAnswer:
+    answer = CostAnswer(
+        "Williams et al., Roofline, CACM 2009; ML-SpecQD (arXiv 2503.13565), Fig. 8",
+        {"hardware": question.hardware.name, **asdict(question.workload)},
+    )
     for level in question.levels:
-        if level.architecture is None or not can_run(question.hardware, level):
-            continue
-        rows = []
-        for num_tokens in (1, 4, 8, 16):
-            count = level_count(level, question.workload, num_tokens)
-            rows += [asdict(point) for point in pass_points(question.hardware, level.codec, count)]
-        outputs[f"{level.name} ({level.codec})"] = rows
-    return {
-        "inputs": {"hardware": question.hardware.name, **asdict(question.workload)},
-        "outputs": outputs,
-        "source": "Williams et al., Roofline, CACM 2009; ML-SpecQD (arXiv 2503.13565), Fig. 8",
-    }
+        if level.architecture is not None and can_run(question.hardware, level):
+            counts = [level_count(level, question.workload, num_tokens) for num_tokens in (1, 4, 8, 16)]
+            points = [pass_points(question.hardware, level.codec, count) for count in counts]
+            answer.outputs[f"{level.name} ({level.codec})"] = [asdict(point) for pair in points for point in pair]
+    return answer
 
 
 def speedup_surfaces(question: Question, num_drafts: Literal[1, 2]) -> dict[str, Surface]:

@@ -96,21 +96,6 @@ def throughput_multiplier(
     return draft.tokens_per_round * max(flops, read) / (drafting + verifying)
 
 
-def critical_context(target: DecoderBody, num_rows: int, intensity: float) -> float:
-    """The context beyond which verification is bound by memory at every batch size, in positions.
-
-    With a growing batch the weights' bytes vanish beside the caches', and FLOPs and KV bytes grow alike.
-
-    Args:
-        num_rows: tokens of a sequence that a verification evaluates: k + 1 in the throughput multiplier. SPIRe's
-            printed contexts follow from k, as its section 4.1 counts the rows of a batch of 64 (4 x 64 = 256).
-
-    Source:
-        SPIRe, Fig. 3.
-    """
-    return 2 * target.num_parameters * num_rows / (target.kv_bytes_per_position * intensity)
-
-
 def units_saved(multiplier: float, decoding_units: float = 10.0, training_units: float = 0.0) -> float:
     """Compute saved over plain decoding that costs `decoding_units`, less what training the draft costs.
 

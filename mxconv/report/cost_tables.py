@@ -9,6 +9,7 @@ from mxconv.report.tables import TextTable, print_table, printable
 
 Members = dict[str, Any]
 SHOWN_TOKENS = (1, 8)  # of the roofline; `--json` has all
+TITLES = {"throughput": "Throughput", "accelerator": "SPEQ's accelerator"}
 COUNTS = {
     "a pass over one token": ("name",),
     "weights, GB": ("weight_bytes", ".4g", 1e-9),
@@ -102,7 +103,11 @@ def report_tables(report: Members) -> Iterator[tuple[str, TextTable]]:
     yield "counts", TextTable.of(f"{parameters} for a token", COUNTS, _named(outputs["passes"]))
     makers = {"speedup": _speedup, "throughput": _throughput, "accelerator": _accelerator, "roofline": _roofline}
     for entry in report["models"]:
-        table = makers[entry["model"]](entry)
+        table = (
+            makers[entry["model"]](entry)
+            if entry["outputs"]
+            else TextTable(f"{TITLES[entry['model']]}: {entry['note']}")
+        )
         table.notes.append(f"source: {entry['source']}")
         yield entry["model"], table
     for surface in report.get("sweep", []):
@@ -139,8 +144,6 @@ def _told(acceptance: float, is_assumed: bool) -> str:
 
 
 def _throughput(entry: Members) -> TextTable:
-    if "note" in entry:
-        return TextTable(f"Throughput: {entry['note']}")
     inputs = entry["inputs"]
     title = (
         f"Throughput of a batch of {inputs['batch']}, {inputs['num_draft_tokens']} draft tokens, "
@@ -150,8 +153,6 @@ def _throughput(entry: Members) -> TextTable:
 
 
 def _accelerator(entry: Members) -> TextTable:
-    if "note" in entry:
-        return TextTable(f"SPEQ's accelerator: {entry['note']}")
     inputs, outputs = entry["inputs"], entry["outputs"]
     passes = {name: outputs[name] | outputs[name]["watts"] for name in ("plain", "draft", "verify")}
     table = TextTable.of("SPEQ's accelerator", ACCELERATOR, _named(passes))

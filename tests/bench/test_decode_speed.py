@@ -73,7 +73,7 @@ def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPacka
     for result in results.values():
         assert result.identical_to_greedy
         assert result.num_tokens == greedy.num_tokens
-        assert result.num_prompts == len(result.speedup_by_prompt) == 2
+        assert (result.num_prompts, result.batch, result.scaling) == (2, 1, 1)
         num_drafts = len(result.levels) - 1
         assert len(result.acceptance_rates) == len(result.acceptance_by_position) == num_drafts
         assert [len(rates) for rates in result.acceptance_by_prompt] == [2] * num_drafts
@@ -115,6 +115,18 @@ def test_tokens_that_differ_are_reported(loaded: LoadedPackage, monkeypatch: pyt
 
     monkeypatch.setattr(Hierarchy, "generate", spoiled)
     assert [r.identical_to_greedy for r in decodes(loaded, "Once")] == [True, *[False] * 6]
+
+
+def test_batches_stand_beside_plain_decoding_of_as_many_texts(loaded: LoadedPackage) -> None:
+    results = decodes(loaded, "Once upon", "A dog", "In it", max_new_tokens=6, batches=(1, 2))
+    assert [(r.batch, r.strategy) for r in results] == [(n, name) for n in (1, 2) for name in STRATEGIES]
+    rates = {(r.batch, r.strategy): r.tokens_per_second for r in results}
+    for result in results:
+        assert result.identical_to_greedy and result.num_prompts == 4
+        assert result.num_tokens == results[0].num_tokens * result.batch  # both turns
+        assert result.tokens_per_second == pytest.approx(result.num_tokens / result.seconds)
+        assert result.scaling == pytest.approx(result.tokens_per_second / rates[1, result.strategy])
+        assert (result.fraction_of_bandwidth is None) == (result.num_bytes is None) == (result.batch == 2)
 
 
 def test_a_prompt_without_tokens_is_an_error(loaded: LoadedPackage) -> None:

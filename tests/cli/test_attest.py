@@ -3,7 +3,6 @@
 import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,38 +52,6 @@ def test_a_round_trip_with_a_key(run: Any, verified: Path, pair: Pair, tmp_path:
     assert run("verify", verified, "--json").json["attestation"] is None
 
 
-def test_a_round_trip_with_a_certificate(run: Any, verified: Path, pair: Pair, tmp_path: Path) -> None:
-    root = make_pair(tmp_path, "root")
-    certify(root, root)
-    certify(pair, root, names=[x509.RFC822Name(EMAIL)])
-    made = run("attest", verified, *pair.options(), "--signing-certificate", pair.certificate, "--json")
-    assert made.exit_code == 0, made.stderr
-    trust = ("--attestation", made.json["output"], "--certificate-chain", root.certificate, "--identity")
-    found = run("verify", verified, *trust, EMAIL, "--json")
-    assert found.exit_code == 0 and found.json["attestation"]["signers"] == [EMAIL]
-    assert found.json["attestation"]["signed_with"] == "certificate"
-    other = run("verify", verified, *trust, "me@example.org")
-    assert (other.exit_code, other.stdout) == (
-        1,
-        "",
-    ) and "signed by release@example.org; me@example.org is" in other.stderr
-
-
-def test_a_damaged_file_is_named(run: Any, verified: Path, signed: Path, pair: Pair) -> None:
-    flip(verified / "mxfp4.safetensors", 2000)
-    outcome = run("verify", verified, "--attestation", signed, "--public-key", pair.public)
-    assert outcome.exit_code == 1 and "Hash mismatch for 'mxfp4.safetensors'" in outcome.stderr
-    assert "signed by" not in outcome.stdout
-
-
-def test_a_certificate_that_is_written_later_is_another_state(
-    run: Any, verified: Path, signed: Path, pair: Pair
-) -> None:
-    write_certificate(verified, replace(verify(verified), source_compared=True))
-    outcome = run("verify", verified, "--attestation", signed, "--public-key", pair.public)
-    assert outcome.exit_code == 1 and "all other files agree. Get the attestation of this package" in outcome.stderr
-
-
 def test_only_verified_and_whole_packages_are_attested(run: Any, package: Path, verified: Path, pair: Pair) -> None:
     outcome = run("attest", package, *pair.options())
     assert outcome.exit_code == 1 and f"Run: mxconv verify {package} --write\n" in outcome.stderr
@@ -94,16 +61,6 @@ def test_only_verified_and_whole_packages_are_attested(run: Any, package: Path, 
         r"mxfp4\.safetensors: SHA-256 \w{64} was found; \w{64} of mxconv\.json is", outcome.stderr
     )
     assert not [path for path in verified.parent.iterdir() if "json" in path.name]
-
-
-def test_nothing_is_overwritten_without_force(run: Any, verified: Path, signed: Path, pair: Pair) -> None:
-    before = signed.read_bytes()
-    outcome = run("attest", verified, *pair.options())
-    assert (
-        outcome.exit_code == 1 and "exists; nothing is overwritten" in outcome.stderr and signed.read_bytes() == before
-    )
-    assert run("attest", verified, *pair.options(), "--force").exit_code == 0
-    assert signed.read_bytes() != before
 
 
 def test_a_password_comes_from_the_environment(
@@ -137,25 +94,6 @@ def test_what_is_no_key_is_refused(run: Any, verified: Path, pair: Pair, tmp_pat
         outcome = run("attest", verified, *options)
         assert outcome.exit_code == 1 and message in outcome.stderr, outcome.stderr
     assert not verified.with_name("package.attestation.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("attest P", "Missing option '--private-key'"),
-        ("attest P --private-key K --certificate-chain C", "needs --signing-certificate"),
-        ("verify P --identity me", "need --attestation"),
-        ("verify P --attestation A", "--public-key, or --certificate-chain and --identity, is required"),
-        ("verify P --attestation A --public-key K --certificate-chain C", "is required"),
-        ("verify P --attestation A --certificate-chain C", "--certificate-chain and --identity, is"),
-        ("verify P --attestation A --public-key K --write", "--write changes the manifest"),
-        ("push P me/tiny --attestation A --drafts-only", "--attestation with --drafts-only; it is about a whole"),
-    ],
-)
-def test_options_that_do_not_go_together(run: Any, package: Path, command: str, message: str) -> None:
-    words = [str(package) if word == "P" else word for word in command.split()]
-    outcome = run(*words)
-    assert outcome.exit_code == 2 and message in " ".join(outcome.stderr.split())
 
 
 def test_a_missing_library_is_named(run: Any, verified: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

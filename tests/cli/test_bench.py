@@ -1,6 +1,7 @@
 """`mxconv bench`: keys that other programs rely on, and words for what cannot be measured."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,7 @@ KERNEL_KEYS = {
 }  # fmt: skip
 DECODE_KEYS = {
     "strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth", "tokens_per_round",
-    "acceptance_by_position", "acceptance_by_prompt",
-}  # fmt: skip
-BATCH_KEYS = {
-    "strategy", "levels", "batch", "num_sequences", "num_tokens", "seconds", "tokens_per_second", "speedup", "scaling",
-    "tokens_per_round", "acceptance_rates", "read_bandwidth", "fraction_of_bandwidth", "identical_to_greedy",
+    "acceptance_by_position", "acceptance_by_prompt", "batch", "scaling", "identical_to_greedy",
 }  # fmt: skip
 FORWARD_KEYS = {
     "level", "num_tokens", "seconds", "gigabytes_per_second", "read_bandwidth", "fraction_of_bandwidth",
@@ -68,26 +65,6 @@ def test_kernels_measures_the_implementations_asked_for(run: Any, monkeypatch: p
     assert [row["implementation"] for row in outcome.json["results"]] == ["portable"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
-    [
-        (("--kernel", "sse9"), 1, "--kernel: 'sse9'"),
-        (("--kernel", "numpy"), 1, "kernels numpy: no native kernels"),
-        (("--only", "q4"), 2, "--only: 'q4'"),
-        (("--num-tokens", "1,65"), 2, "numbers from 1 to 64"),
-        (("--num-tokens", "1,"), 2, "numbers from 1 to 64"),
-        (("--samples", "19"), 2, "--samples"),
-        (("--plot", "picture.pdf"), 1, ".png or .svg is required"),
-    ],
-)
-def test_kernels_refuses_what_it_cannot_measure(
-    run: Any, arguments: tuple[str, ...], exit_code: int, message: str
-) -> None:
-    outcome = run("bench", "kernels", *SMALL, *arguments)
-    assert outcome.exit_code == exit_code
-    assert message in " ".join(outcome.stderr.split())
-
-
 @pytest.mark.parametrize("command", ["kernels", "decode", "convert"])
 def test_without_the_extension_each_command_says_what_is_missing(
     run: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,64 +89,33 @@ def test_decode_has_the_keys_of_the_contract(run: Any, package: Path, prompts: P
     assert "speed-up" in outcome.stderr
 
 
-def test_decode_fails_where_tokens_differ(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
+def test_decode_of_batches_has_the_same_keys_and_fails_where_tokens_differ(
+    run: Any, package: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mxconv.bench import decode_speed
 
-    summarize = decode_speed.summarize
+    real = decode_speed.decode
 
-    def spoiled(strategy: Any, *arguments: Any) -> decode_speed.DecodeResult:
-        return replace(summarize(strategy, *arguments), identical_to_greedy=strategy.name == "greedy")
+    def spoiled(hierarchy: Any, requests: Any, batch: int) -> Any:
+        generations, seconds = real(hierarchy, requests, batch)
+        if [level.name for level in hierarchy.levels] == ["target", "small"] and batch == 2:
+            generations[0].token_ids[-1] ^= 1
+        return generations, seconds
 
-    monkeypatch.setattr(decode_speed, "summarize", spoiled)
-    outcome = run("bench", "decode", package, "--max-new-tokens", 2, "--json")
-    assert outcome.exit_code == 1
-    assert f"tokens of {', '.join(STRATEGIES[1:])} differ from those of greedy decoding" in outcome.stderr
-    assert json.loads(outcome.stdout)["results"][1]["identical_to_greedy"] is False
-
-
-def test_decode_of_batches_stands_beside_plain_batches(run: Any, package: Path, prompts: Path) -> None:
-    arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 6, "--threads", 1)
+    monkeypatch.setattr(decode_speed, "decode", spoiled)
+    arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--threads", 1)
     outcome = run(*arguments, "--batch", "2,1", "--json")
-    assert outcome.exit_code == 0, outcome.stderr
-    members = outcome.json
-    assert (set(members["machine"]), members["target"]) == (MACHINE_KEYS, "target")
-    rows = members["results"]
+    assert outcome.exit_code == 1
+    assert "tokens of small (2), small (trees) (2) differ from those of greedy" in outcome.stderr
+    rows = json.loads(outcome.stdout)["results"]
     assert [(row["batch"], row["strategy"]) for row in rows] == [(n, name) for n in (1, 2) for name in STRATEGIES]
-    assert all(set(row) >= BATCH_KEYS and row["identical_to_greedy"] for row in rows)
-    num_prompts = len(prompts.read_text().splitlines())
-    assert {row["num_sequences"] for row in rows} == {-(-num_prompts // 2) * 2}
-    for row in rows:
-        assert row["tokens_per_second"] == pytest.approx(2 * row["num_tokens"] / row["seconds"])
-        (greedy,) = (one for one in rows if (one["batch"], one["strategy"]) == (row["batch"], "greedy"))
-        assert row["speedup"] == pytest.approx(row["tokens_per_second"] / greedy["tokens_per_second"])
-        assert row["tokens_per_round"] >= 1 and len(row["acceptance_rates"]) == len(row["levels"]) - 1
-    assert "to fewest at a time" in outcome.stderr
+    assert all(set(row) >= DECODE_KEYS for row in rows)
     for wrong, message in (
         (("--batch", "0"), "numbers from 1 to 1024"),
         (("--batch", "2", "--ablation"), "no --ablation or --plot"),
     ):
         refused = run(*arguments, *wrong)
         assert refused.exit_code == 2 and message in " ".join(refused.stderr.split())
-
-
-def test_decode_of_batches_fails_where_tokens_differ(
-    run: Any, package: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mxconv.bench import batch_speed
-
-    real = batch_speed._decode
-
-    def spoiled(strategy: Any, requests: Any, batch: int) -> Any:
-        seconds, generations = real(strategy, requests, batch)
-        if (strategy.name, batch) == ("small", 2):
-            generations[0].token_ids[-1] ^= 1
-        return seconds, generations
-
-    monkeypatch.setattr(batch_speed, "_decode", spoiled)
-    outcome = run("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--batch", "2")
-    assert outcome.exit_code == 1 and "tokens of small (2) differ from those of greedy" in outcome.stderr
 
 
 def test_decode_compares_activations_and_draws(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
@@ -210,3 +156,67 @@ def test_convert_takes_a_checkpoint(run: Any, source: Path, monkeypatch: pytest.
     assert "mxfp4" in outcome.stdout
     assert run("bench", "convert", source, "--codec", "q4").exit_code == 2
     assert run("bench", "convert", source / "absent").exit_code == 1
+
+
+GPU_KERNEL_KEYS = {
+    "kernel", "implementation", "out_features", "in_features", "num_tokens", "seconds", "gigabytes_per_second",
+    "read_bandwidth", "fraction_of_bandwidth", "library_seconds", "times_library",
+}  # fmt: skip
+GPU_MACHINE_KEYS = {
+    "gpu", "compute_capability", "memory_bytes", "l2_cache_bytes", "cuda", "torch", "triton", "cpu", "commit",
+}  # fmt: skip
+ON_GPU = ("--device", "cuda", "--out-features", 40, "--in-features", 64, "--samples", 20)
+
+
+def need_triton() -> None:
+    pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is missing")
+    pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
+
+
+def test_kernels_prints_keys_parallel_to_the_cpus_a_table_and_a_picture(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_triton()
+    monkeypatch.setattr("mxconv.bench.gpu_kernel_speed.SMALL_SHAPE", (20, 40))
+    only = ("--only", "mxfp4-bf16", "--only", "bf16", "--num-tokens", 1)
+    outcome = run("bench", "kernels", *ON_GPU, *only, "--plot", tmp_path / "bandwidth.svg", "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert set(outcome.json) == {"machine", "results"}
+    assert set(outcome.json["machine"]) == GPU_MACHINE_KEYS
+    rows = outcome.json["results"]
+    assert [(row["kernel"], row["implementation"]) for row in rows] == [("mxfp4-bf16", "triton"), ("bf16", "torch")]
+    assert all(set(row) >= GPU_KERNEL_KEYS for row in rows)
+    assert len(outcome.stdout.splitlines()) == 1
+    assert "40 x 64, medians of 20" in outcome.stderr
+    if os.environ["TRITON_INTERPRET"] != "0":
+        assert "they say nothing of a GPU" in outcome.stderr
+    assert "<svg" in (tmp_path / "bandwidth.svg").read_text()
+    outcome = run("bench", "kernels", *ON_GPU, *only, "--plot", tmp_path / "bandwidth.svg")
+    assert outcome.exit_code == 1 and "nothing is overwritten" in outcome.stderr
+
+
+def test_kernels_of_the_cpu_alone_are_refused_by_name(run: Any) -> None:
+    need_triton()
+    outcome = run("bench", "kernels", *ON_GPU, "--only", "fp16")
+    assert outcome.exit_code == 2
+    assert "--only: 'fp16'; one of bf16, bsfp-full, bsfp-draft, mxfp4-bf16" in outcome.stderr
+
+
+def test_without_torch_without_triton_and_without_a_gpu_the_message_says_what_is_missing(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is missing")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    for missing, message in (
+        ("mxconv.cli.bench_kernels_command", "device cuda: torch is not installed; a torch with CUDA is required."),
+        ("mxconv.gpu.device", "device cuda: Triton is not installed; the kernels for GPUs are written in it."),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{missing}.find_spec", lambda _: None)
+            outcome = run("bench", "kernels", "--device", "cuda")
+            assert outcome.exit_code == 1 and message in outcome.stderr
+    monkeypatch.setattr("mxconv.gpu.device.find_spec", lambda _: object())
+    monkeypatch.setattr(torch.version, "hip", None)
+    outcome = run("bench", "kernels", "--device", "cuda")
+    assert outcome.exit_code == 1 and "finds no GPU; one with its driver and a torch built with CUDA" in outcome.stderr

@@ -113,12 +113,6 @@ def test_ctrl_c_ends_a_reply_and_not_the_program(talkative: Path) -> None:
     assert b"(ended)" in out and b"tokens in" in out
 
 
-def test_a_model_without_a_template_is_refused(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    done = run("chat", package)
-    assert done.exit_code == 1 and "chat template" in done.stderr
-
-
 def test_commands_that_cannot_be_done_are_told(talkative: Path, tmp_path: Path) -> None:
     with load(talkative, num_threads=1) as model:
         conversation = Conversation(model, {})

@@ -156,33 +156,6 @@ def test_acceptance_is_that_of_the_packages_own_evaluation(run: Any, package: Pa
     assert source == f"evaluation of this package: agreement on {outcome.json['num_tokens']:,} tokens"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
-    [
-        (("--acceptance", "1.5"), 1, "acceptance: 1.5; a probability from 0 to 1 is required"),
-        (("--acceptance", "most"), 2, "--acceptance: 'most'; numbers, joined by commas, are required"),
-        (
-            ("--acceptance", "0.9,0.8,0.7"),
-            2,
-            "--acceptance: 3 numbers for 2 draft levels; at most one each is required",
-        ),
-        (("--model", "accelerator"), 1, "hardware h100-sxm: accelerator.num_tiles is missing; the keys num_tiles"),
-        (("--hardware", "abacus"), 1, "hardware 'abacus': unknown"),
-        (("--plot", "picture.pdf"), 1, ".png or .svg is required"),
-    ],
-)
-def test_bad_input_is_refused(run: Any, config: Path, arguments: tuple[str, ...], exit_code: int, message: str) -> None:
-    outcome = run("cost", "--config", config, "--hardware", "h100-sxm", *arguments)
-    assert outcome.exit_code == exit_code
-    assert message in " ".join(outcome.stderr.split())
-
-
-def test_neither_or_both_sources_are_refused_and_the_names_are_listed(run: Any, config: Path) -> None:
-    assert "give either a package or --config" in run("cost", "--hardware", "h100-sxm").stderr
-    assert run("cost", config.parent, "--config", config, "--hardware", "h100-sxm").exit_code == 2
-    assert "NVIDIA H100" in run("cost", "--hardware", "list").stdout
-
-
 def test_an_answer_needs_no_pictures_no_manifest_and_no_arrays(config: Path) -> None:
     program = (
         "import sys\nfrom mxconv.cli.main import main\n"
@@ -194,26 +167,6 @@ def test_an_answer_needs_no_pictures_no_manifest_and_no_arrays(config: Path) -> 
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_picture_is_written_once(run: Any, config: Path, tmp_path: Path) -> None:
-    arguments = ("cost", "--config", config, "--hardware", "h100-sxm", "--figure", "roofline", "--plot")
-    assert run(*arguments, tmp_path / "a.svg").exit_code == 0
-    assert "<svg" in (tmp_path / "a.svg").read_text()
-    assert "nothing is overwritten" in run(*arguments, tmp_path / "a.svg").stderr
-
-
-def test_a_page_is_written_once(run: Any, package: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    arguments = ("cost", package, "--hardware", "core-ultra-9-285k", "--model", "roofline", "--html", page)
-    assert run(*arguments).exit_code == 0
-    outcome = run(*arguments)
-    assert outcome.exit_code == 1
-    assert f"{page}: exists; nothing is overwritten" in outcome.stderr
-    outcome = run(*arguments, "--force")
-    assert outcome.exit_code == 0, outcome.stderr
-    assert "Predicted" not in page.read_text()
-    assert [path.name for path in tmp_path.glob(".page*")] == []
 
 
 def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: Path, user_folder: Path) -> None:

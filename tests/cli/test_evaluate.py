@@ -76,24 +76,6 @@ def test_the_manifest_keeps_the_figures_and_a_proof_keeps_them_too(run: Any, cop
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give either --texts or --prompts"),
-        (["--texts", "a", "--prompts", "b"], "give either --texts or --prompts"),
-        (["--texts", "a", "--chat"], "--chat needs --prompts"),
-        (["--texts", "a", "--plot", "a.png"], "--plot needs --by-layer"),
-        (["--texts", "a", "--context", "4"], "Input should be greater than or equal to 8"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(
-    run: Any, package: Path, arguments: list[str], message: str
-) -> None:
-    outcome = run("evaluate", package, *arguments)
-    assert (outcome.exit_code, outcome.stdout) == (2, "")
-    assert message in " ".join(outcome.stderr.split())
-
-
-@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("short", "text.txt: 5 tokens; a window of 16 is required. Give a longer file, or a shorter --context."),
@@ -115,9 +97,3 @@ def test_a_package_without_a_4_bit_copy_has_no_parts(run: Any, copy: Path, text:
     outcome = run("evaluate", copy, "--texts", text, *FEW, "--by-layer")
     assert outcome.exit_code == 1
     assert "no 4-bit copy among its levels; parts of one are compared. Leave out --by-layer." in outcome.stderr
-
-
-def test_a_package_elsewhere_cannot_be_written(run: Any, text: Path) -> None:
-    outcome = run("evaluate", "someone/model", "--texts", text, "--write")
-    assert outcome.exit_code == 1
-    assert "a package on the Hub; the evaluation is written into a local folder" in outcome.stderr

@@ -72,24 +72,6 @@ def test_a_file_that_exists_is_an_error_unless_forced(run: Any, exportable: Path
     assert path.stat().st_size > 1000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--to", "onnx", "-o", "x"], "'onnx' is not one of"),
-        (
-            ["--to", "compressed-tensors", "-o", "x", "--level", "draft"],
-            "compressed-tensors holds the 4-bit draft alone",
-        ),
-    ],
-)
-def test_bad_usage_is_explained_with_exit_code_2(
-    run: Any, exportable: Path, arguments: list[str], message: str
-) -> None:
-    outcome = run("export", exportable, *arguments)
-    assert outcome.exit_code == 2
-    assert message in outcome.stderr
-
-
 def test_a_gguf_file_goes_through_quantize_verify_and_inspect(run: Any, exportable: Path, tmp_path: Path) -> None:
     path = tmp_path / "draft.gguf"
     assert run("export", exportable, "--to", "gguf", "-o", path).exit_code == 0

@@ -1,12 +1,18 @@
-"""`mxconv generate`: the JSON contract, and the switches."""
+"""`mxconv generate`: the JSON contract, the switches, traces, and where a text ends."""
 
 import json
 import shutil
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+from checkpoints import write_tiny_llama
 from packages import quantize
 from plug_ins import RECYCLING
+
+from mxconv.speculation.hierarchy import Hierarchy
 
 RATES = {"tokens_per_second", "decoding_tokens_per_second"}
 RESULT_KEYS = {"prompt", "text", "token_ids", "ending", "seconds", *RATES, "rounds", "levels"}
@@ -79,3 +85,139 @@ def test_the_rule_that_draws_is_told_and_greedy_text_is_the_same_with_each(run: 
     assert drawn[0]["results"][0]["token_ids"] == drawn[1]["results"][0]["token_ids"]
     greedy = run(*common, "--accept", "block", "--check").json
     assert greedy["results"][0]["identical_to_target"] and "accept" not in greedy
+
+
+TRACE_KEYS = {
+    "prompt", "round", "level", "num_asked", "num_proposed", "num_accepted", "num_forwards", "seconds", "num_nodes",
+}  # fmt: skip
+
+
+def test_the_trace_has_a_line_for_every_round_and_level(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    outcome = run("generate", package, "--prompts", prompts, "--max-new-tokens", 8, "--trace", trace, "--json")
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    results = outcome.json["results"]
+    assert len(lines) == sum(3 * result["rounds"] for result in results)
+    for line in lines:
+        more = {"tree", "num_tokens", "text"} if line["level"] == "target" else set()
+        assert set(line) == TRACE_KEYS | more | ({"prompt_text", "cpu"} if more and line["round"] == 0 else set())
+    for number, result in enumerate(results):
+        for level in result["levels"]:
+            mine = [line for line in lines if (line["prompt"], line["level"]) == (number, level["name"])]
+            assert [line["round"] for line in mine] == list(range(result["rounds"]))
+            for key in ("num_proposed", "num_accepted", "num_forwards", "num_nodes"):
+                assert sum(line[key] for line in mine) == level[key]
+            assert sum(level["nodes_by_depth"]) == level["num_nodes"]
+
+
+def test_the_trees_of_a_trace_tell_the_texts(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    outcome = run(
+        "generate", package, "--prompts", prompts, "--max-new-tokens", 30, "--levels", "target",
+        "--draft", f"{RECYCLING},num_draft_tokens=8,confidence=0", "--tree", 12, "--trace", trace, "--json",
+    )  # fmt: skip
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    for number, result in enumerate(outcome.json["results"]):
+        mine = [line for line in lines if (line["prompt"], line["level"]) == (number, "target")]
+        assert mine[0]["prompt_text"] == result["prompt"]
+        assert "".join(line["text"] for line in mine) == result["text"]
+        assert [token for line in mine for token in line["tree"]["emitted"]] == result["token_ids"]
+        for line in mine:
+            tree = line["tree"]
+            assert line["num_tokens"] == len(tree["emitted"]) == len(tree["emitted_texts"])
+            assert [tree["tokens"][node] for node in tree["path"]][: len(tree["emitted"])] == tree["emitted"][:-1]
+            assert len(tree["tokens"]) == len(tree["parents"]) == len(tree["probabilities"]) == len(tree["texts"])
+    assert any(max(line["tree"]["parents"], default=-1) > 0 for line in lines if line["level"] == "target")
+
+
+def test_a_trace_ends_with_the_text_where_a_stop_string_cuts_a_round(run: Any, package: Path, tmp_path: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 40, "--levels", "target", "--json"]
+    arguments += ["--draft", f"{RECYCLING},confidence=0", "--tree", 12]
+    whole = run(*arguments).json["results"][0]
+    for place in (8, 13, 21):
+        trace = tmp_path / f"{place}.jsonl"
+        stop = whole["text"][place : place + 3]
+        result = run(*arguments, "--stop", stop, "--trace", trace).json["results"][0]
+        lines = [json.loads(line) for line in trace.read_text().splitlines()]
+        found = [token for line in lines if "tree" in line for token in line["tree"]["emitted"]]
+        assert found == result["token_ids"]
+        assert sum(line.get("num_tokens", 0) for line in lines) == len(found)
+
+
+def test_a_trace_that_cannot_be_written_is_an_error(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "mxconv.report.output_file.check_output", lambda *_: None
+    )  # as if the folder went away meanwhile
+    outcome = run("generate", package, "--prompt", "a", "--max-new-tokens", 1, "--trace", "/nowhere/trace.jsonl")
+    assert outcome.exit_code == 1
+    assert "/nowhere/trace.jsonl: cannot be written (No such file or directory). Check space" in outcome.stderr
+
+
+def test_a_prompt_that_fills_all_positions_gets_one_token(run: Any, package: Path) -> None:
+    outcome = run("generate", package, "--prompt", "a" * 128, "--check", "--json")
+    assert outcome.exit_code == 0
+    assert len(outcome.json["results"][0]["token_ids"]) == 1
+
+
+def test_a_stop_string_ends_the_text_and_is_left_out(run: Any, package: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 12, "--json"]
+    whole = run(*arguments).json["results"][0]
+    stop = whole["text"][4:6]
+    result = run(*arguments, "--stop", stop, "--check").json["results"][0]
+    assert result["text"] == whole["text"][: whole["text"].index(stop)]
+    assert result["ending"] == "stop"
+    assert result["token_ids"] == whole["token_ids"][: len(result["token_ids"])]
+
+
+def test_ctrl_c_stops_with_what_was_generated(run: Any, process: Callable[..., Any], tmp_path: Path) -> None:
+    """A real process: it is interrupted while it writes, and what it wrote is the beginning of the whole text."""
+    source = write_tiny_llama(tmp_path / "source", num_hidden_layers=2, max_position_embeddings=100_000)
+    arguments = ["--prompt", "Once", "--max-new-tokens", 90_000, "--kernel", "numpy"]
+    assert run("quantize", source, "-o", tmp_path / "package").exit_code == 0
+    running = process("generate", tmp_path / "package", *arguments)
+    begin = running.stdout.read(20)  # it is decoding by now
+    running.send_signal(signal.SIGINT)
+    rest, errors = running.communicate(timeout=120)
+    assert running.returncode == 130, errors
+    assert begin.startswith("Once")
+    assert "rounds of the target" in rest
+    assert errors == ""
+
+
+def test_an_interrupt_before_the_first_token_leaves_an_empty_result(
+    run: Any, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Hierarchy, *arguments: Any) -> Iterator[tuple[int, Any]]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(Hierarchy, "stream", interrupted)
+    outcome = run("generate", package, "--prompt", "Once", "--check", "--json")
+    assert outcome.exit_code == 130
+    (result,) = outcome.json["results"]
+    assert (result["text"], result["token_ids"], result["ending"]) == ("", [], "interrupted")
+    assert "0 tokens in 0 rounds of the target" in outcome.stderr
+
+
+def test_the_kernel_may_be_named_by_the_environment(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["generate", package, "--prompt", "a", "--max-new-tokens", 1]
+    monkeypatch.setenv("MXCONV_KERNEL", "avx512")
+    outcome = run(*arguments)
+    assert outcome.exit_code == 1
+    assert "MXCONV_KERNEL: 'avx512'; on this processor one of " in outcome.stderr
+    assert run(*arguments, "--kernel", "numpy").exit_code == 0
+
+
+def test_a_model_of_another_family_is_converted_and_verified_and_generate_names_what_is_missing(
+    run: Any, tmp_path: Path
+) -> None:
+    other = {"model_type": "some_bert", "type_vocab_size": 2}
+    source = write_tiny_llama(tmp_path / "source", **other)
+    assert run("quantize", source, "-o", tmp_path / "package").exit_code == 0
+    assert run("verify", tmp_path / "package", "--source", source).exit_code == 0
+    assert run("inspect", tmp_path / "package").exit_code == 0
+    outcome = run("generate", tmp_path / "package", "--prompt", "Once")
+    assert outcome.exit_code == 1
+    assert 'config.json: model_type is "some_bert"; mxconv runs arcee, ' in outcome.stderr
+    assert "It needs attention in both directions, which mxconv does not have." in outcome.stderr
+    assert 'how to add a family says CONTRIBUTING.md, "Add a family".' in outcome.stderr

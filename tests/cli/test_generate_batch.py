@@ -122,15 +122,3 @@ def test_an_interrupt_while_it_decodes_plainly_is_no_difference(
     assert all(result.get("identical_to_target", True) for result in outcome.json["results"])
     assert outcome.json["results"][2]["ending"] == "length"
     assert "plain_seconds" not in outcome.json
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--prompt", "a", "--batch", 2], "--batch needs --prompts"),
-        (["--prompt", "a", "--kv-bytes", 2], "--kv-bytes needs --batch"),
-    ],
-)
-def test_options_that_say_nothing_are_refused(run: Any, package: Path, arguments: list[Any], message: str) -> None:
-    outcome = run("generate", package, *arguments)
-    assert outcome.exit_code == 2 and message in outcome.stderr

@@ -1,14 +1,19 @@
-"""Help pages: every line stands alone, few options come first, and one table says which group has which option."""
+"""Help pages: lines that stand alone, few options first, groups from one table; and what a shell is offered."""
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 
 from mxconv.cli.help_page import FIRST, GROUPS, group_of
 from mxconv.cli.main import app
+from mxconv.codecs.mxfp4 import SCALE_RULES
+from mxconv.conversion.options import Codec
+from mxconv.cost.hardware import hardware_names
+from mxconv.drafts.kinds import all_kinds
+from mxconv.kernels.engine import kernel_names, native_names
 
 
 def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -68,3 +73,22 @@ def test_every_size_is_given_in_one_way(run: Any) -> None:
     assert len(found) > 6 and {each.metavar for each in found} == {"SIZE"}
     outcome = run("serve", "p", "--kv-bytes", "5XB")
     assert outcome.exit_code == 2 and "'5XB'; a number of bytes such as 5GB or 512MiB is required." in outcome.stderr
+
+
+def test_names_are_offered(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_MXCONV_COMPLETE", "complete_bash")
+    for line, words in (
+        ("mxconv quantize s --codec ", list(get_args(Codec))),
+        ("mxconv quantize s --scale-rule ", list(SCALE_RULES)),
+        ("mxconv quantize s --scale-rule e", ["even"]),
+        ("mxconv quantize s --draft ", [kind.name + ":" * bool(kind.subject) for kind in all_kinds()]),
+        ("mxconv generate p --kernel ", list(kernel_names())),
+        ("mxconv generate p --accept ", ["coupled", "rejection", "block"]),
+        ("mxconv bench kernels --kernel ", [*native_names(), "all"]),
+        ("mxconv cost --hardware ", [*hardware_names(), "list"]),
+        ("mxconv exp", ["export"]),
+    ):
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - (not line.endswith(" "))))
+        found = run()
+        assert (found.stderr, found.stdout.split()) == ("", words), line

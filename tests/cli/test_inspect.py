@@ -73,11 +73,6 @@ def test_pictures_and_pages_are_written_once(inspect: Any, model: Path, tmp_path
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_wrong_suffix_is_found_before_anything_is_read(inspect: Any, tmp_path: Path) -> None:
-    result = inspect(tmp_path / "no-such-model", "--plot", tmp_path / "plot.gif")
-    assert result.exit_code == 1 and "a picture that ends in '.gif'; .png or .svg is required" in result.stderr
-
-
 def test_inspecting_loads_no_torch_and_no_picture_library(model: Path) -> None:
     code = "import sys; from mxconv.cli.inspect_command import *; app = typer.Typer(); app.command()(inspect)\n"
     code += f"app([{str(model)!r}, '--tensor', '*norm*'], standalone_mode=False)\n"
@@ -95,7 +90,7 @@ def test_a_trace_is_inspected_by_rounds_levels_and_depth(inspect: Any, trace: Pa
     page = tmp_path / "rounds.html"
     result = inspect(trace, "--html", page)
     assert result.exit_code == 0, result.stderr
-    assert "84 tokens of 3 prompts in" in result.stdout
+    assert "3 prompts, " in result.stdout and " 84 tokens, " in result.stdout
     assert "token-recycling, by depth" in result.stdout
     assert f"wrote {page}" in result.stdout
     assert "added to the text" in page.read_text()

@@ -1,12 +1,16 @@
-"""`--levels` that begins with another level than the package's target, on the command line."""
+"""Levels on the command line: `--levels` that begins with another one, `--kv-dtype` of caches, `--draft mtp`."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mtp_packages import write_mimo
+from packages import quantize
 from plug_ins import RECYCLING
 
+from mxconv.engine.cache import KVCache
 from mxconv.kernels.engine import native_names
 from mxconv.package.manifest import read_manifest
 
@@ -41,20 +45,6 @@ def test_python_takes_any_level_first(package: Path) -> None:
         assert model.generate("Once upon", max_new_tokens=12).token_ids == answer.token_ids
 
 
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        ("mxfp4,target", "level target below mxfp4; a draft must be cheaper than what it drafts for"),
-        ("small,mxfp4", "level mxfp4 drafts for small; the 4-bit copy drafts for the 16-bit weights"),
-        ("absent", "levels absent; at least one, out of target, mxfp4, small, is required."),
-    ],
-)
-def test_levels_that_cannot_be_are_refused(run: Any, package: Path, levels: str, message: str) -> None:
-    outcome = run("generate", package, "--prompt", "a", "--levels", levels)
-    assert (outcome.exit_code, outcome.stdout) == (1, "")
-    assert f"package: {message}" in outcome.stderr
-
-
 def test_the_certificate_is_one_of_the_level_that_was_decoded(
     run: Any, package: Path, prompts: Path, tmp_path: Path
 ) -> None:
@@ -87,3 +77,73 @@ def test_bench_decode_measures_any_target(run: Any, package: Path, prompts: Path
     assert outcome.exit_code == 1
     assert "levels mxfp4, small: no 4-bit draft of the target; one is required to compare" in outcome.stderr
     assert "Name it in --levels, below the 16-bit level." in outcome.stderr
+
+
+@pytest.fixture
+def dtypes(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Of all caches that are made."""
+    made: set[str] = set()
+    real = KVCache.reserve
+
+    def reserve(self: KVCache, num_tokens: int) -> None:
+        made.add(self.dtype)
+        real(self, num_tokens)
+
+    monkeypatch.setattr(KVCache, "reserve", reserve)
+    return made
+
+
+@pytest.mark.parametrize(("dtype", "more"), [("bf16", []), ("fp16", ["--batch", 2])])
+def test_generate_keeps_what_it_says(
+    run: Any, package: Path, prompts: Path, dtypes: set[str], dtype: str, more: list[Any]
+) -> None:
+    arguments = ["generate", package, "--prompts", prompts, "--max-new-tokens", 12, "--json", "--check", *more]
+    outcome = run(*arguments, "--kv-dtype", dtype)
+    assert (outcome.exit_code, outcome.json["kv_dtype"], dtypes) == (0, dtype, {dtype})
+    assert all(result["identical_to_target"] for result in outcome.json["results"])
+
+
+@pytest.mark.parametrize(("dtype", "arguments"), [("bf16", ["--kv-dtype", "bf16", "--batch", 2]), ("fp32", [])])
+def test_a_certificate_names_the_dtype(
+    run: Any, package: Path, prompts: Path, tmp_path: Path, dtypes: set[str], dtype: str, arguments: list[Any]
+) -> None:
+    copy = shutil.copytree(package, tmp_path / "copy")
+    command = ["verify", copy, "--decode", prompts, "--max-new-tokens", 8, "--write", "--json", *arguments]
+    outcome = run(*command)
+    assert (outcome.exit_code, outcome.json["decode"]["kv_dtype"], dtypes) == (0, dtype, {dtype})
+    certificate = read_manifest(copy).certificate
+    assert certificate is not None and certificate.decode is not None
+    assert certificate.decode.kv_dtype == dtype
+    assert certificate.decode.num_token_mismatches == certificate.decode.num_logit_mismatches == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mtp")
+    quantize(write_mimo(folder / "source"), folder / "package", codec="bsfp")
+    prompts = ["import os\n\ndef ", "try:\n    import zlib\n"]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
+    return folder
+
+
+@pytest.mark.parametrize("levels", ["target,bsfp", "bsfp"])
+def test_generate_checks_it(run: Any, folder: Path, levels: str) -> None:
+    words = ["--prompt", "import os", "--max-new-tokens", 16, "--levels", levels, "--draft", "mtp", "--check"]
+    done = run("generate", folder / "package", *words)
+    assert done.exit_code == 0, done.stderr
+    assert "1 of 1 texts identical to plain decoding" in done.stdout
+
+
+def test_verify_certifies_it(run: Any, folder: Path) -> None:
+    words = ["--decode", folder / "prompts.jsonl", "--max-new-tokens", 16, "--temperature", 0.8, "--seed", 1]
+    done = run("verify", folder / "package", "--draft", "mtp,num_draft_tokens=3", "--tree", 8, *words)
+    assert done.exit_code == 0, done.stderr
+    assert "0 token mismatches, 0 logit mismatches" in done.stdout
+
+
+def test_cost_has_its_level(run: Any, folder: Path) -> None:
+    assert run("quantize", folder / "source", "-o", folder / "with-level", "--draft", "mtp").exit_code == 0
+    done = run("cost", folder / "with-level", "--hardware", "a100-80g")
+    assert done.exit_code == 0, done.stderr
+    assert "mtp (mxfp4)" in done.stdout
+    assert "DeepSeek-V3 (arXiv 2412.19437), section 5.4.3" in done.stdout

@@ -57,20 +57,6 @@ def test_what_was_dropped_while_counting_is_said(
     assert read_ngram_table(tmp_path / "t").num_pruned > 0
 
 
-def test_nothing_is_overwritten_without_force(run: Any, source: Path, text: Path, tmp_path: Path) -> None:
-    output = tmp_path / "table.safetensors"
-    output.write_text("mine")
-    arguments = ("train", "ngram", text, "--tokenizer", source, "-o", output)
-    outcome = run(*arguments)
-    assert outcome.exit_code == 1
-    assert outcome.stderr == (
-        f"mxconv: {output}: exists; nothing is overwritten. Choose another name, or give --force.\n"
-    )
-    assert output.read_text() == "mine"
-    assert run(*arguments, "--force").exit_code == 0
-    assert read_ngram_table(output).num_tokens == 115
-
-
 @pytest.mark.parametrize(
     ("missing", "message"),
     [("text", "no such file; a readable file is required."), ("tokenizer", "a fast tokenizer is required.")],

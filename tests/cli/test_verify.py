@@ -130,29 +130,6 @@ def test_a_damaged_file_exits_with_1_and_is_named(run: Any, copy: Path, prompts:
     assert read_manifest(copy).certificate is None
 
 
-def test_the_certificate_is_stored_when_asked_for(run: Any, copy: Path, source: Path, prompts: Path) -> None:
-    assert run("verify", copy, "--source", source).exit_code == 0
-    assert read_manifest(copy).certificate is None
-    arguments = ["verify", copy, "--source", source, "--decode", prompts, "--max-new-tokens", 3, "--write"]
-    assert run(*arguments).exit_code == 0
-    certificate = read_manifest(copy).certificate
-    assert certificate is not None
-    assert (certificate.source_compared, certificate.lossless, certificate.num_bit_exact) == (True, True, 12)
-    assert certificate.decode is not None
-    assert certificate.decode.num_prompts == 3
-    assert run("verify", copy).exit_code == 0
-
-
-def test_another_source_is_found_out(run: Any, package: Path, tmp_path: Path) -> None:
-    other = write_tiny_llama(tmp_path / "other", num_hidden_layers=1, seed=9)
-    outcome = run("verify", package, "--source", other, "--json")
-    assert outcome.exit_code == 1
-    statuses = {tensor["name"]: tensor["status"] for tensor in outcome.json["tensors"]}
-    assert statuses["lm_head.weight"] == "mismatch"
-    assert statuses["model.norm.weight"] == "bit-exact"  # ones in both
-    assert "mismatch lm_head.weight" in outcome.stderr
-
-
 def test_an_infinite_error_is_null_since_json_has_no_infinity(run: Any, package: Path, tmp_path: Path) -> None:
     other = write_tiny_llama(tmp_path / "other", num_hidden_layers=1)
     tensors = llama_tensors(json.loads((other / "config.json").read_text()))

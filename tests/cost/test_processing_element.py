@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from published.processing_element import full_dot, quantize_dots
 
 from mxconv.arrays import U16
 from mxconv.codecs.bsfp.speq import decode_layout, encode_layout, paper_table
 from mxconv.codecs.float16 import FP16
-from mxconv.cost.processing_element import full_dot, quantize_dots
 from mxconv.errors import CodecError
 
 PATTERNS = np.arange(1 << 16, dtype=np.uint16)

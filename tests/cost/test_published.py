@@ -9,6 +9,7 @@ from published import speq_tables
 from published.ml_specqd import MXFP4_SPEED, SETUPS, implied_length
 from published.mlp_tables import TABLES
 from published.model_cards import LLAMA_3_1_8B
+from published.spire_figures import critical_context
 from published_numbers import sections
 
 from mxconv.arch.fields import Fields
@@ -17,7 +18,7 @@ from mxconv.cost.answers import Question, cost_report
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, strategies_of
 from mxconv.cost.speedup import acceptance_of
-from mxconv.cost.throughput import SPIRE_TARGET, critical_context
+from mxconv.cost.throughput import SPIRE_TARGET
 
 PAGE = Path(__file__).parents[2] / "docs" / "published.md"
 

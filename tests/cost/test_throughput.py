@@ -1,6 +1,7 @@
 """SPIRe's throughput model against its paper's figures."""
 
 import pytest
+from published.spire_figures import critical_context
 
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.throughput import (
@@ -12,7 +13,6 @@ from mxconv.cost.throughput import (
     WINDOW,
     BatchedDraft,
     DecoderBody,
-    critical_context,
     throughput_multiplier,
     units_saved,
 )

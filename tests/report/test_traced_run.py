@@ -43,11 +43,11 @@ def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
         for key in ("num_forwards", "num_proposed", "num_nodes", "num_accepted"):
             assert getattr(level, key) == sum(line[key] for line in own)
     recycled = run.depths["token-recycling"]
-    assert sum(depth.num_nodes for depth in recycled) == run.summary.levels[3].num_nodes
-    assert sum(depth.num_accepted for depth in recycled) == run.summary.levels[3].num_accepted
-    assert recycled[0].num_nodes > recycled[0].num_rounds  # trees
+    assert sum(depth["num_nodes"] for depth in recycled) == run.summary.levels[3].num_nodes
+    assert sum(depth["num_accepted"] for depth in recycled) == run.summary.levels[3].num_accepted
+    assert recycled[0]["num_nodes"] > recycled[0]["num_rounds"]  # trees
     copied = run.depths["mxfp4"]
-    assert copied[0].num_nodes > copied[0].num_rounds  # runners-up of what it verified
+    assert copied[0]["num_nodes"] > copied[0]["num_rounds"]  # runners-up of what it verified
     assert json.loads(json.dumps(run.to_json()))["num_rounds"] == len(run.rounds)
 
 

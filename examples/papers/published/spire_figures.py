@@ -14,7 +14,6 @@ from mxconv.cost.throughput import (
     WINDOW,
     BatchedDraft,
     DecoderBody,
-    critical_context,
     throughput_multiplier,
     units_saved,
 )
@@ -78,3 +77,18 @@ def _figures() -> Iterator[Claim]:
             power = 2 ** (int(longest).bit_length() - 1)
             what = f"critical context, {label}, {counted} rows, ours rounded from {longest:,.1f}"
             yield Claim(what, published, power, 0, kind)
+
+
+def critical_context(target: DecoderBody, num_rows: int, intensity: float) -> float:
+    """The context beyond which verification is bound by memory at every batch size, in positions.
+
+    With a growing batch the weights' bytes vanish beside the caches', and FLOPs and KV bytes grow alike.
+
+    Args:
+        num_rows: tokens of a sequence that a verification evaluates: k + 1 in the throughput multiplier. SPIRe's
+            printed contexts follow from k, as its section 4.1 counts the rows of a batch of 64 (4 x 64 = 256).
+
+    Source:
+        SPIRe, Fig. 3.
+    """
+    return 2 * target.num_parameters * num_rows / (target.kv_bytes_per_position * intensity)

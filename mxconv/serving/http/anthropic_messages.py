@@ -12,16 +12,20 @@ from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.bodies import IGNORED, DraftOptions
-from mxconv.serving.http.call import Call, ReplyToken
+from mxconv.serving.http.call import Call
 from mxconv.serving.http.history import Body, Content, Neutral, Note
 from mxconv.serving.http.item_shape import Events, ItemShape, TextFormat, job_of
 from mxconv.serving.http.served import Job, ServedModel
-from mxconv.serving.http.shapes import new_id
+from mxconv.serving.http.shapes import Kind, Piece, new_id
 from mxconv.text.tool_calls import ToolCall
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 NAMES = {"response_format": "output_config.format", "stop": "stop_sequences"}  # by those of chats
 SAME = ("max_tokens", "temperature", "top_p", "top_k", "stream", "seed")  # as chats name them
+BLOCKS: dict[Kind, dict[str, str]] = {  # of answers
+    "text": {"type": "text", "text": ""},
+    "thought": {"type": "thinking", "thinking": "", "signature": ""},
+}
 FOREIGN = {"user": "tool_use", "assistant": "tool_result"}
 KNOWN = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")  # blocks
 IGNORED_HERE = IGNORED | {
@@ -211,33 +215,24 @@ class MessagesShape(ItemShape):
         yield {"type": "message_start", "message": self.answer() | {"stop_reason": None, "stop_sequence": None}}
 
     def closing(self) -> Events:
-        yield from self.close_text()
+        yield from self.close_item()
         yield {"type": "message_delta", "delta": self._ending, "usage": self._usage}
         yield {"type": "message_stop"}
 
     def failure(self, error: ApiError) -> dict[str, Any]:
         return error.anthropic_body
 
-    def begin_text(self) -> Events:
-        self._items.append({"type": "text", "text": ""})
+    def begin(self, kind: Kind) -> Events:
+        self._items.append(dict(BLOCKS[kind]))
         yield self._event("start", content_block=self._items[-1])
 
-    def add_text(self, text: str, tokens: list[ReplyToken]) -> Events:
-        self._items[-1]["text"] += text
-        yield self._event("delta", delta={"type": "text_delta", "text": text})
+    def add(self, piece: Piece) -> Events:
+        block = self._items[-1]
+        name = block["type"]
+        block[name] += piece.text
+        yield self._event("delta", delta={"type": f"{name}_delta", name: piece.text})
 
-    def end_text(self) -> Events:
-        yield self._event("stop")
-
-    def begin_thought(self) -> Events:
-        self._items.append({"type": "thinking", "thinking": "", "signature": ""})
-        yield self._event("start", content_block=self._items[-1])
-
-    def add_thought(self, text: str) -> Events:
-        self._items[-1]["thinking"] += text
-        yield self._event("delta", delta={"type": "thinking_delta", "thinking": text})
-
-    def end_thought(self) -> Events:
+    def end(self, kind: Kind) -> Events:
         yield self._event("stop")
 
     def add_call(self, call: ToolCall) -> Events:
@@ -257,7 +252,7 @@ class MessagesShape(ItemShape):
         stop = self._choice.stop_string
         if stop in self._stops:
             return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-        reason = "tool_use" if self._num_calls else "end_turn"
+        reason = "tool_use" if self._pieces.num_calls else "end_turn"
         return {
             "stop_reason": "max_tokens" if self._choice.finish_reason == "length" else reason,
             "stop_sequence": None,

@@ -14,7 +14,7 @@ from mxconv.serving.http.bodies import ChatBody
 from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
 from mxconv.serving.http.history import Note
 from mxconv.serving.http.served import Job, ServedModel
-from mxconv.serving.http.shapes import answer_reader, new_id
+from mxconv.serving.http.shapes import AnswerPieces, Kind, Piece, new_id
 from mxconv.text.tool_calls import ToolCall
 
 Events = Iterator[dict[str, Any]]
@@ -56,16 +56,13 @@ class ItemShape:
     prefix: str
     names_events = True
 
-    # what each says in its own way: the answer so far, and events
+    # what each says in its own way: the answer so far, and events; `begin`, `add` and `end` of a text or a thought
     answer: Callable[[], dict[str, Any]]
     failure: Callable[[ApiError], dict[str, Any]]
     opening: Callable[[], Events]
-    begin_text: Callable[[], Events]
-    add_text: Callable[[str, list[ReplyToken]], Events]
-    end_text: Callable[[], Events]
-    begin_thought: Callable[[], Events]
-    add_thought: Callable[[str], Events]
-    end_thought: Callable[[], Events]
+    begin: Callable[[Kind], Events]
+    add: Callable[[Piece], Events]
+    end: Callable[[Kind], Events]
     add_call: Callable[[ToolCall], Events]
     closing: Callable[[], Events]
 
@@ -74,13 +71,8 @@ class ItemShape:
         self._call = call
         self._head: dict[str, Any] = {"id": new_id(self.prefix), "model": served.name}
         self._items: list[dict[str, Any]] = []
-        self._open = ""  # "text" or "thought" where the last item is one that may go on
-        self._kind = self._piece = ""  # of a text or a thought that is yet to be said
-        self._tokens: list[ReplyToken] = []  # of a text that is yet to be said
-        self._num_thought = 0  # characters of thoughts that were said, or are to be
-        self._silent: list[ReplyToken] = []  # of no text so far: some bytes of a character, or a call
-        self._reader = answer_reader(call.job)
-        self._num_calls = 0
+        self._open: Kind | None = None  # what the last item is, where it may go on
+        self._pieces = AnswerPieces(call.job)
 
     def whole(self) -> dict[str, Any]:
         """The answer in one piece."""
@@ -90,48 +82,22 @@ class ItemShape:
 
     def step(self, choice: ReplyChoice, added: list[ReplyToken]) -> Events:
         """Events of tokens: text as soon as it is certain to be no call, and calls as soon as they are complete."""
-        for token in added:
-            self._silent.append(token)
-            yield from self._heard(token.text if self._reader is None else self._reader.feed(token.text))
-        if self._reader is not None and choice.finish_reason is not None:
-            yield from self._heard(self._reader.finish())
-        yield from self._say()
+        for piece in self._pieces.of(added, is_last=choice.finish_reason is not None):
+            if piece.kind != self._open:
+                yield from self.close_item()
+            if piece.call is not None:
+                yield from self.add_call(piece.call)
+                continue
+            if self._open is None:
+                self._open = piece.kind
+                yield from self.begin(piece.kind)
+            yield from self.add(piece)
 
-    def close_text(self) -> Events:
+    def close_item(self) -> Events:
         """Events of the end of a text or a thought that may go on, if there is one."""
-        kind, self._open = self._open, ""
-        if kind:
-            yield from self.end_text() if kind == "text" else self.end_thought()
-
-    def _heard(self, text: str) -> Events:
-        """Events of a further text, and of the thought and the calls that are certain since."""
-        thought = "" if self._reader is None else self._reader.reasoning[self._num_thought :]
-        self._num_thought += len(thought)
-        for kind, piece in (("thought", thought), ("text", text)):
-            if piece:
-                if self._kind != kind:
-                    yield from self._say()
-                self._kind, self._piece = kind, self._piece + piece
-                self._tokens += self._silent if kind == "text" else []
-                self._silent = []
-        for call in [] if self._reader is None else self._reader.calls[self._num_calls :]:
-            yield from self._say()
-            self._num_calls += 1
-            self._silent = []
-            yield from self.close_text()
-            yield from self.add_call(call)
-
-    def _say(self) -> Events:
-        """Events of the piece of a text or a thought that waits, if there is one."""
-        if not self._piece:
-            return
-        is_text = self._kind == "text"
-        if self._open != self._kind:
-            yield from self.close_text()
-            yield from self.begin_text() if is_text else self.begin_thought()
-            self._open = self._kind
-        yield from self.add_text(self._piece, self._tokens) if is_text else self.add_thought(self._piece)
-        self._piece, self._tokens = "", []
+        kind, self._open = self._open, None
+        if kind is not None:
+            yield from self.end(kind)
 
     @property
     def _about(self) -> dict[str, Any]:

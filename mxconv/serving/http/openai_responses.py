@@ -12,11 +12,11 @@ from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.bodies import IGNORED, DraftOptions, StreamOptions
-from mxconv.serving.http.call import Call, ReplyToken
+from mxconv.serving.http.call import Call
 from mxconv.serving.http.history import Body, Content, Neutral, Note
 from mxconv.serving.http.item_shape import Events, ItemShape, TextFormat, job_of
 from mxconv.serving.http.served import Job, ServedModel
-from mxconv.serving.http.shapes import new_id
+from mxconv.serving.http.shapes import Kind, Piece, new_id
 from mxconv.text.tool_calls import ToolCall
 
 LOGPROBS = "message.output_text.logprobs"
@@ -27,6 +27,13 @@ ECHOED: dict[str, Any] = {  # fields that an answer repeats, and what it says wh
     **{"instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True, "text": None},
     **{"tools": [], "tool_choice": "auto", "top_logprobs": None},
 }
+
+
+ITEMS: dict[Kind, tuple[dict[str, Any], dict[str, Any]]] = {  # of answers, and their parts
+    "text": ({"prefix": "msg", "type": "message", "role": "assistant"}, {"type": "output_text", "text": ""}),
+    "thought": ({"prefix": "rs", "type": "reasoning", "summary": []}, {"type": "reasoning_text", "text": ""}),
+}
+LISTS: dict[Kind, tuple[str, ...]] = {"text": ("annotations", "logprobs"), "thought": ()}  # of the parts
 
 
 class InputItem(Note):
@@ -180,46 +187,36 @@ class ResponsesShape(ItemShape):
 
     def closing(self) -> Events:
         self._status = "incomplete" if self._choice.finish_reason == "length" else "completed"
-        yield from self.close_text()
+        yield from self.close_item()
         yield self._event(f"response.{self._status}", response=self.answer())
 
     def failure(self, error: ApiError) -> dict[str, Any]:
         """OpenAI's error event, with the error object that its clients raise."""
         return {**error.body["error"], **self._event("error"), **error.body}
 
-    def begin_text(self) -> Events:
-        yield self._begun("message", "msg", role="assistant", content=[])
-        self._items[-1]["content"] = [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
-        yield self._of_text("response.content_part.added", part=self._part)
+    def begin(self, kind: Kind) -> Events:
+        item, part = ITEMS[kind]
+        yield self._begun(**item, content=[])
+        self._items[-1]["content"] = [part | {name: [] for name in LISTS[kind]}]
+        yield self._of_part("response.content_part.added", part=self._part)
 
-    def add_text(self, text: str, tokens: list[ReplyToken]) -> Events:
-        logprobs = [_logprobs(token.logprobs) for token in tokens if token.logprobs]
-        self._part["text"] += text
-        self._part["logprobs"] += logprobs
-        yield self._of_text("response.output_text.delta", delta=text, logprobs=logprobs)
+    def add(self, piece: Piece) -> Events:
+        members: dict[str, Any] = {"delta": piece.text}
+        self._part["text"] += piece.text
+        if piece.kind == "text":
+            members["logprobs"] = [_logprobs(token.logprobs) for token in piece.tokens if token.logprobs]
+            self._part["logprobs"] += members["logprobs"]
+        yield self._of_part(f"response.{self._part['type']}.delta", **members)
 
-    def end_text(self) -> Events:
-        part = self._part
-        yield self._of_text("response.output_text.done", text=part["text"], logprobs=part["logprobs"])
-        yield self._of_text("response.content_part.done", part=part)
-        yield self._ended("incomplete" if self._status == "incomplete" else "completed")
-
-    def begin_thought(self) -> Events:
-        yield self._begun("reasoning", "rs", summary=[], content=[])
-        self._items[-1]["content"] = [{"type": "reasoning_text", "text": ""}]
-        yield self._of_text("response.content_part.added", part=self._part)
-
-    def add_thought(self, text: str) -> Events:
-        self._part["text"] += text
-        yield self._of_text("response.reasoning_text.delta", delta=text)
-
-    def end_thought(self) -> Events:
-        yield self._of_text("response.reasoning_text.done", text=self._part["text"])
-        yield self._of_text("response.content_part.done", part=self._part)
-        yield self._ended("completed")
+    def end(self, kind: Kind) -> Events:
+        part, is_cut = self._part, kind == "text" and self._status == "incomplete"
+        members = {name: part[name] for name in ("text", "logprobs") if name in part}
+        yield self._of_part(f"response.{part['type']}.done", **members)
+        yield self._of_part("response.content_part.done", part=part)
+        yield self._ended("incomplete" if is_cut else "completed")
 
     def add_call(self, call: ToolCall) -> Events:
-        yield self._begun("function_call", "fc", call_id=new_id("call"), name=call.name, arguments="")
+        yield self._begun("fc", "function_call", call_id=new_id("call"), name=call.name, arguments="")
         item = self._items[-1]
         for kind, members in (("delta", {"delta": call.arguments}), ("done", {"arguments": call.arguments})):
             yield self._of_item(f"response.function_call_arguments.{kind}", item_id=item["id"], **members)
@@ -240,15 +237,15 @@ class ResponsesShape(ItemShape):
         """The text of the last item."""
         return self._items[-1]["content"][0]
 
-    def _begun(self, kind: str, prefix: str, **members: Any) -> dict[str, Any]:
-        self._items.append({"id": new_id(prefix), "type": kind, "status": "in_progress", **members})
+    def _begun(self, prefix: str, type: str, **members: Any) -> dict[str, Any]:
+        self._items.append({"id": new_id(prefix), "type": type, "status": "in_progress", **members})
         return self._of_item("response.output_item.added", item=self._items[-1])
 
     def _ended(self, status: str) -> dict[str, Any]:
         self._items[-1]["status"] = status
         return self._of_item("response.output_item.done", item=self._items[-1])
 
-    def _of_text(self, kind: str, **members: Any) -> dict[str, Any]:
+    def _of_part(self, kind: str, **members: Any) -> dict[str, Any]:
         return self._of_item(kind, item_id=self._items[-1]["id"], content_index=0, **members)
 
     def _of_item(self, kind: str, **members: Any) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.bodies import ChatBody, StreamOptions
 from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.text.thought_reader import ThoughtReader
-from mxconv.text.tool_calls import AnswerReader
+from mxconv.text.tool_calls import ToolCall
+
+Kind = Literal["text", "thought", "call"]
 
 
 class Shape:
@@ -161,9 +164,7 @@ class ChatShape(Shape):
 
     def __init__(self, served: ServedModel, call: Call) -> None:
         super().__init__(served, call)
-        self._readers = [reader for _ in call.choices if (reader := answer_reader(call.job)) is not None]
-        self._ids: list[list[str]] = [[] for _ in call.choices]  # of the calls that were sent
-        self._num_thought = [0] * len(call.choices)  # characters of the reasoning that were sent
+        self._pieces = [AnswerPieces(call.job) for _ in call.choices]
 
     def opening(self) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
@@ -173,45 +174,34 @@ class ChatShape(Shape):
         ]
 
     def _message(self, choice: ReplyChoice) -> dict[str, Any]:
-        text, calls = self._taken_apart(choice, choice.text)
-        content = text if text or not calls else None
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        if calls:
-            message["tool_calls"] = calls
-        message |= self._new_reasoning(choice)
-        return {"message": message, **self._logprobs_of(choice.tokens)}
+        said = self._said(choice, choice.tokens)
+        calls = [{name: call[name] for name in call if name != "index"} for call in said.pop("tool_calls", ())]
+        message = {"role": "assistant", "content": None if calls else "", "refusal": None} | said
+        return {"message": message | ({"tool_calls": calls} if calls else {}), **self._logprobs_of(choice.tokens)}
 
     def _delta(self, choice: ReplyChoice, added: list[ReplyToken]) -> tuple[dict[str, Any], bool]:
-        text, calls = self._taken_apart(choice, "".join(token.text for token in added))
-        delta: dict[str, Any] = {"content": text} if text else {}
-        if calls:
-            first = len(self._ids[choice.index]) - len(calls)
-            delta["tool_calls"] = [{"index": first + place, **call} for place, call in enumerate(calls)]
-        delta |= self._new_reasoning(choice)
+        delta = self._said(choice, added)
         return {"delta": delta}, bool(delta)
 
-    def _taken_apart(self, choice: ReplyChoice, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """A further piece of a choice as text, and the calls that it completes."""
-        if not self._readers:
-            return text, []
-        reader, ids = self._readers[choice.index], self._ids[choice.index]
-        said = reader.feed(text) + (reader.finish() if choice.finish_reason is not None else "")
-        made = []
-        for call in reader.calls[len(ids) :]:
-            ids.append(new_id("call"))
-            function = {"name": call.name, "arguments": call.arguments}
-            made.append({"id": ids[-1], "type": "function", "function": function})
-        return said, made
-
-    def _new_reasoning(self, choice: ReplyChoice) -> dict[str, Any]:
-        """Further reasoning of a choice, as vLLM and llama-server name it."""
-        reasoning = self._readers[choice.index].reasoning if self._readers else ""
-        new = reasoning[self._num_thought[choice.index] :]
-        self._num_thought[choice.index] = len(reasoning)
-        return {"reasoning_content": new} if new else {}
+    def _said(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
+        """What tokens add: text, calls that are complete, and reasoning, as vLLM and llama-server name it."""
+        found: dict[str, Any] = {}
+        pieces = self._pieces[choice.index]
+        first = pieces.num_calls
+        for piece in pieces.of(added, is_last=choice.finish_reason is not None):
+            if piece.call is not None:
+                calls = found.setdefault("tool_calls", [])
+                function = {"name": piece.call.name, "arguments": piece.call.arguments}
+                number = first + len(calls)
+                calls.append({"index": number, "id": new_id("call"), "type": "function", "function": function})
+            else:
+                name = "content" if piece.kind == "text" else "reasoning_content"
+                found[name] = found.get(name, "") + piece.text
+        return found
 
     def _ending(self, choice: ReplyChoice) -> str | None:
-        return "tool_calls" if choice.finish_reason == "stop" and self._ids[choice.index] else choice.finish_reason
+        has_called = choice.finish_reason == "stop" and self._pieces[choice.index].num_calls
+        return "tool_calls" if has_called else choice.finish_reason
 
     def _logprobs_of(self, tokens: list[ReplyToken]) -> dict[str, Any]:
         wanted = self._call.job.num_logprobs is not None
@@ -219,11 +209,53 @@ class ChatShape(Shape):
         return {"logprobs": told if wanted else None}
 
 
-def answer_reader(job: Job) -> AnswerReader | None:
-    """A reader that takes a choice apart; None where it is text alone."""
-    tools = job.body.offered if isinstance(job.body, ChatBody) else []
-    inner = None if job.tool_form is None else job.tool_form.reader(tools)
-    return inner if job.thought_form is None else ThoughtReader(job.thought_form, inner)
+@dataclass
+class Piece:
+    """A further piece of a text or of a thought, or a call that is complete."""
+
+    kind: Kind
+    text: str = ""
+    tokens: list[ReplyToken] = field(default_factory=list)  # of a text
+    call: ToolCall | None = None
+
+
+class AnswerPieces:
+    """Takes the text of a choice apart, step by step."""
+
+    def __init__(self, job: Job) -> None:
+        tools = job.body.offered if isinstance(job.body, ChatBody) else []
+        inner = None if job.tool_form is None else job.tool_form.reader(tools)
+        self._reader = inner if job.thought_form is None else ThoughtReader(job.thought_form, inner)
+        self._num_thought = 0  # characters of thoughts that were given
+        self._silent: list[ReplyToken] = []  # of no text so far: some bytes of a character, or a call
+        self.num_calls = 0
+
+    def of(self, added: list[ReplyToken], is_last: bool) -> list[Piece]:
+        """What is certain since: text that is no call, thoughts, and whole calls; neighbours of a kind are one."""
+        pieces: list[Piece] = []
+        for token in added:
+            self._silent.append(token)
+            self._take(token.text if self._reader is None else self._reader.feed(token.text), pieces)
+        if self._reader is not None and is_last:
+            self._take(self._reader.finish(), pieces)
+        return pieces
+
+    def _take(self, text: str, pieces: list[Piece]) -> None:
+        reader = self._reader
+        thought = "" if reader is None else reader.reasoning[self._num_thought :]
+        self._num_thought += len(thought)
+        said: tuple[tuple[Kind, str], ...] = ("thought", thought), ("text", text)
+        for kind, piece in said:
+            if piece:
+                if not pieces or pieces[-1].kind != kind:
+                    pieces.append(Piece(kind))
+                pieces[-1].text += piece
+                pieces[-1].tokens += self._silent if kind == "text" else []
+                self._silent = []
+        for call in [] if reader is None else reader.calls[self.num_calls :]:
+            self._silent = []
+            self.num_calls += 1
+            pieces.append(Piece("call", call=call))
 
 
 def new_id(prefix: str) -> str:

@@ -1,8 +1,5 @@
 """/tokenize and /detokenize: the tokens that completions and chats read, and back to the same text."""
 
-from typing import Any
-
-import pytest
 from http_servers import NAME, Running
 
 TEXT = "import os\n\ndef é"
@@ -29,24 +26,3 @@ def test_back_to_the_same_text(server: Running) -> None:
     tokens = server.post("/tokenize", {"prompt": TEXT, "add_special_tokens": False}).json()["tokens"]
     assert server.post("/detokenize", {"tokens": tokens}).json() == {"prompt": TEXT, "content": TEXT}
     assert server.post("/detokenize", {"tokens": []}).json()["prompt"] == ""
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("/tokenize", {}, None),
-        ("/tokenize", {"prompt": "x", "content": "x"}, None),
-        ("/tokenize", {"prompt": "x", "model": "another"}, "model"),
-        ("/tokenize", {"prompt": 1}, "prompt"),
-        ("/tokenize", {"messages": []}, "messages"),
-        ("/detokenize", {"tokens": [10**6]}, "tokens"),
-        ("/detokenize", {"tokens": [-1]}, "tokens"),
-        ("/detokenize", {"tokens": "x"}, "tokens"),
-    ],
-)
-def test_what_cannot_be_done_is_said(server: Running, path: str, body: dict[str, Any], param: str | None) -> None:
-    response = server.post(path, body)
-    assert response.status_code == (404 if param == "model" else 400)
-    assert response.json()["error"]["type"] == "invalid_request_error"
-    if param is not None:
-        assert response.json()["error"]["message"].startswith(param)

@@ -1,9 +1,11 @@
-"""HTML pages that need no other file, no script and no network: sections of facts, tables and pictures."""
+"""HTML pages that need no other file, no script and no network: sections of facts, tables and charts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
+from mxconv.cost.surfaces import Surface
+from mxconv.report.charts import Chart, picture_uri
 from mxconv.report.tables import TextTable
 
 FOLDER = files("mxconv.report").joinpath("templates")
@@ -17,15 +19,21 @@ class PageSection:
         title: its heading; an empty one has none.
         lines: paragraphs below the heading.
         facts: figures by name, shown as tiles.
-        pictures: descriptions and data URIs.
+        charts: drawn as one picture, which its own title describes.
         tables: with their titles.
     """
 
     title: str = ""
     lines: Sequence[str] = ()
     facts: dict[str, str] = field(default_factory=dict)
-    pictures: Sequence[tuple[str, str]] = ()
+    charts: Sequence[Chart | Surface] = ()
+    charts_title: str = ""
     tables: Sequence[TextTable] = ()
+
+    @property
+    def picture(self) -> str:
+        """The charts as a data URI."""
+        return picture_uri(self.charts_title, self.charts)
 
 
 def render_page(title: str, subtitles: Sequence[str], notes: Sequence[str], sections: Sequence[PageSection]) -> str:
