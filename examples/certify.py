@@ -14,13 +14,13 @@ certify_families.py.
 """
 
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from real_model import run
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -103,7 +103,9 @@ for codec in ("bsfp", "mxfp4"):
 calibrate(folder / "mxfp4", [prompt_file], folder / "two.safetensors", 1024, codec="mx2")
 for kind in ("speculator", "spire", "eagle3"):
     options = ["--length", 32, "--batch-tokens", 256, "--steps", 30, "--learning-rate", 3e-3]
-    run("train", kind, prompt_file, "--target", checkpoint, "-o", folder / kind, *options)
+    words = ["train", kind, prompt_file, "--target", checkpoint, "-o", folder / kind, *options]
+    command = [sys.executable, "-m", "mxconv.cli.main", *map(str, words)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 heads = {"medusa": medusa(), "dflash": dflash()}
 for name, (values, made) in heads.items():
     (folder / name).mkdir()

@@ -6,9 +6,7 @@
 
 Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step after a context of 32,
 logits of all tokens. With --prompts instead: whole prompts of these lengths, logits of the last token, then steps of 1
-and 8 tokens after the longest. OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8. Conversion:
-the BF16 model to MXFP4 with everything that mxconv checks, hashes and flushes, and by what llama-quantize calls; both
-read files that are in the page cache.
+and 8 tokens after the longest. OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8.
 
 Every contender lives in a process of its own with two threads; in each round all take their turns, a sample of the
 machine's read bandwidth before each and a pause before that, in which the threads of the last one fall asleep. Results
@@ -20,10 +18,6 @@ The peers are no dependencies; one that is not installed is left out. `pip insta
 optimum-intel nncf` (with torch's CPU build) brings OpenVINO. llama.cpp is as fast as it was compiled: `pip install
 --no-cache-dir --no-binary llama-cpp-python llama-cpp-python` compiles it for this machine's processor. What `make test`
 builds, which pip keeps, is not optimized and does not repack 4-bit weights.
-
-What processors without AVX-512 would run, on any: MXCONV_KERNEL=avx2 and ONEDNN_MAX_CPU_ISA=AVX2 in the environment
-(OpenVINO then multiplies float32 activations: it has no others there), and a llama.cpp compiled with
-CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON".
 """
 
 import json
@@ -32,7 +26,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,14 +37,13 @@ from rich.console import Console
 
 from mxconv.bench.forward_speed import CONTEXT
 from mxconv.bench.machine import implementations, last_level_cache_bytes, this_machine
-from mxconv.bench.rates import BANDWIDTH_CACHES, ReadBandwidth, seconds_of, spread
+from mxconv.bench.rates import BANDWIDTH_CACHES, ReadBandwidth, spread
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels import _native
 
-MAX_CONVERSIONS = 5
 RATIO = "best peer / mxconv"
 REPETITIONS = 3  # a turn
 # of logits between engines, relative to the largest one; OpenVINO, whose sums are BF16, is at 0.16 after 1,900 tokens
@@ -62,15 +54,6 @@ OPENVINO_WEIGHTS = (
     ("--weight-format", "fp16"),  # of which it makes BF16 when it compiles the model
     ("--weight-format", "int4", "--sym", "--group-size", "32", "--ratio", "1.0", "--all-layers"),
 )
-LLAMA_QUANTIZE = """
-import sys, llama_cpp
-parameters = llama_cpp.llama_model_quantize_default_params()
-parameters.ftype, parameters.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_MXFP4_MOE, int(sys.argv[3])
-overrides = (llama_cpp.llama_model_tensor_override * 2)()  # of a model without experts nothing else becomes MXFP4
-overrides[0].pattern, overrides[0].type = b"weight", llama_cpp.GGML_TYPE_MXFP4
-parameters.tt_overrides = overrides
-sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), parameters))
-"""
 
 
 def compare_logits(entries: list[Entry], width: int, console: Console) -> None:
@@ -135,33 +118,6 @@ def export_openvino(model: Path, folder: Path, console: Console) -> dict[str, Pa
     return found
 
 
-def measure_conversion(model: Path, gguf: Path, folder: Path, rounds: int) -> list[Row]:
-    """Both converters in turns, each in a process of its own with two threads."""
-    num_bytes = sum(path.stat().st_size for path in model.glob("*.safetensors"))
-    ours, theirs = folder / "converted", folder / "converted.gguf"
-    commands = {
-        "mxconv, MXFP4": ["-m", "mxconv.cli.main", "quantize", model, "-o", ours, "--threads", THREADS],
-        "llama.cpp, MXFP4": ["-c", LLAMA_QUANTIZE, gguf, theirs, THREADS],
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(rounds):
-        shutil.rmtree(ours, ignore_errors=True)
-        theirs.unlink(missing_ok=True)
-        for name, command in commands.items():
-            arguments = [sys.executable, *map(str, command)]
-            seconds[name].append(seconds_of(lambda: subprocess.run(arguments, check=True, capture_output=True)))  # noqa: B023
-    sizes = [sum(path.stat().st_size for path in ours.rglob("*.safetensors")), theirs.stat().st_size]
-    assert min(sizes) > 0, "nothing was converted"
-    shutil.rmtree(ours)
-    theirs.unlink()
-    rows = []
-    for name, times in seconds.items():
-        rate = f"{num_bytes / spread(times).median / 1e9:.2f} GB/s"
-        rows.append(Row.of("conversion", rate, 0, name, [1e3 * each for each in times]))
-    ratios = np.divide(seconds["llama.cpp, MXFP4"], seconds["mxconv, MXFP4"]).tolist()
-    return [*rows, Row.of("conversion", "", 0, RATIO, ratios)]
-
-
 def measure(
     part: str, entries: list[Entry], widths: Sequence[int], rounds: int, repetitions: int, bandwidth: ReadBandwidth
 ) -> list[Row]:
@@ -213,7 +169,7 @@ def main(
         with running([(*maker[:3], (*maker[3], ids, context)) for maker in makers]) as entries:
             compare_logits(entries, widths[-1], console)
             found = measure(title, entries, widths, rounds, repetitions, bandwidth)
-        console.print(table_of(title, "ms", found))
+        console.print(table_of(title, found))
         rows.extend(found)
 
     if lengths:
@@ -221,10 +177,6 @@ def main(
         measure_models(f"steps after {lengths[-1]} tokens", lengths[-1], LATER_WIDTHS, REPETITIONS)
     else:
         measure_models("whole model", CONTEXT, WIDTHS, REPETITIONS)
-        if find_spec("llama_cpp"):
-            converted = measure_conversion(checkpoint, target, folder, min(rounds, MAX_CONVERSIONS))
-            console.print(table_of("Conversion", "ms", converted))
-            rows += converted
     if json_output:
         print(json.dumps({"machine": asdict(machine), "rows": [asdict(row) for row in rows]}))
 

@@ -1,6 +1,5 @@
 """The engines that `compare_peers.py` times: mxconv, llama.cpp and OpenVINO, each made in a process of its own."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any, Protocol
@@ -115,14 +114,8 @@ def print_errors(level: int, text: bytes, _: Any) -> None:
 
 
 def openvino_settings(is_int4: bool) -> dict[str, Any]:
-    """Held to AVX2, OpenVINO has neither BF16 nor products of INT4 with int8: float32 activations then."""
-    has_avx512 = not os.environ.get("ONEDNN_MAX_CPU_ISA", "").startswith("AVX2")
     settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, "NUM_STREAMS": 1}
-    if is_int4:
-        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP if has_avx512 else 0
-    if not is_int4 or not has_avx512:
-        settings["INFERENCE_PRECISION_HINT"] = "bf16" if has_avx512 else "f32"
-    return settings
+    return settings | ({"DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP} if is_int4 else {"INFERENCE_PRECISION_HINT": "bf16"})
 
 
 class OpenVinoModel:

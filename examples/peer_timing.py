@@ -62,14 +62,14 @@ class Entry:
 
 
 @contextlib.contextmanager
-def running(plans: Sequence[Plan], answer: Callable[..., None] = serve) -> Iterator[list[Entry]]:
-    """Each contender in a process of its own, which runs `answer`."""
+def running(plans: Sequence[Plan]) -> Iterator[list[Entry]]:
+    """Each contender in a process of its own."""
     context = multiprocessing.get_context("spawn")
     processes, entries = [], []
     try:
         for group, name, kind, arguments in plans:
             ours, theirs = context.Pipe()
-            processes.append(context.Process(target=answer, args=(theirs, kind, arguments), daemon=True))
+            processes.append(context.Process(target=serve, args=(theirs, kind, arguments), daemon=True))
             processes[-1].start()
             theirs.close()  # so that an end of the process ends `recv`
             entries.append(Entry(group, name, ours))
@@ -96,7 +96,6 @@ class Row:
     p10: float
     p90: float
     read_bandwidth: float | None = None  # beside it, GB/s
-    same_tokens: float | None = None  # share of those that are mxconv's
 
     @classmethod
     def of(cls, part: str, group: str, width: int, name: str, values: Sequence[float], *others: float) -> "Row":
@@ -124,16 +123,15 @@ def take_turns(
     return answers, reads
 
 
-def table_of(title: str, figure: str, rows: Sequence[Row]) -> Table:
+def table_of(title: str, rows: Sequence[Row]) -> Table:
     table = Table(title=title)
-    for name in ("weights", "at once", "contender", figure, "p10", "p90", "GB/s", "same tokens"):
+    for name in ("weights", "at once", "contender", "ms", "p10", "p90", "GB/s"):
         table.add_column(name, no_wrap=True, justify="left" if name in ("weights", "contender") else "right")
     for row in rows:
-        is_ratio = row.read_bandwidth is None and row.part != "conversion"
+        is_ratio = row.read_bandwidth is None
         figures = [f"{value:.2f}{' x' if is_ratio else ''}" for value in (row.median, row.p10, row.p90)]
-        beside = ["" if row.read_bandwidth is None else f"{row.read_bandwidth:.1f}"]
-        beside.append("" if row.same_tokens is None else f"{row.same_tokens:.0%}")
-        table.add_row(row.group, str(row.width), row.name, *figures, *beside, end_section=is_ratio)
+        beside = "" if row.read_bandwidth is None else f"{row.read_bandwidth:.1f}"
+        table.add_row(row.group, str(row.width), row.name, *figures, beside, end_section=is_ratio)
     return table
 
 

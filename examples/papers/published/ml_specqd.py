@@ -10,7 +10,6 @@ from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, r
 
 NUM_DRAFT_TOKENS = 8  # section IV-A
 EXAMPLE_TOKENS = 4  # section III-B, "e.g."
-BANDWIDTH = 104.0  # GB/s, read, measured: section IV-A
 MXFP4_SPEED = BITS["bf16"] / BITS["mxfp4"]
 FP32_SLOWDOWN = 2.3  # of MXFP4 products of 8 tokens: Fig. 7
 
@@ -35,13 +34,9 @@ SETUPS = (
 
 
 def sections() -> Iterator[Section]:
-    """The figures of Tables I to III, of Figs. 2 and 3, and of the kernels of Fig. 7."""
-    kernels = [
-        Claim("Fig. 7, bytes of BF16 over MXFP4", 3.76, MXFP4_SPEED),
-        Claim("MXFP4 draft beside its BF16 target, of its bytes", 0.25, 1 / MXFP4_SPEED),
-        Claim("Fig. 7, MXFP4 int8 product of 8 tokens: 84 of 104 GB/s", 0.81, 84.0 / BANDWIDTH),
-    ]
-    yield Section("ML-SpecQD", [*_speedups(), *_arithmetic(), *_examples(), *kernels])
+    """The figures of Tables I to III, of Figs. 2, 3 and 7."""
+    size = Claim("Fig. 7, bytes of BF16 over MXFP4", 3.76, MXFP4_SPEED)
+    yield Section("ML-SpecQD", [*_speedups(), *_arithmetic(), *_examples(), size])
 
 
 def _speedups() -> Iterator[Claim]:
@@ -56,10 +51,6 @@ def _speedups() -> Iterator[Claim]:
             (setup.mxfp4_share, setup.small_share), (MXFP4_SPEED, setup.small_under_mxfp4), NUM_DRAFT_TOKENS
         )
         yield Claim(f"{setup.table}, both", both, found)
-    question, code = SETUPS
-    ratio = question.mxfp4_share / question.small_share
-    yield Claim("Table I, QA, accepted share of the MXFP4 draft over the 68M draft's", 1.7, ratio, 1)
-    yield Claim("Table II, code, MXFP4 target's bytes over the 0.5B draft's", 3.7, code.small_speed / MXFP4_SPEED, 1)
 
 
 def implied_length(share: float, speed: float, published: float) -> float:

@@ -122,8 +122,8 @@ TABLES = (
 
 
 def sections() -> Iterator[Section]:
-    """Both tables, and the text's readings of them; docs/published.md says what they leave out."""
-    yield Section("MLP speculators", [*(claim for table in TABLES for claim in _cells(table)), *_readings()])
+    """Both tables; docs/published.md says what they leave out."""
+    yield Section("MLP speculators", [claim for table in TABLES for claim in _cells(table)])
 
 
 def _cells(table: CandidateTable) -> Iterator[Claim]:
@@ -134,14 +134,3 @@ def _cells(table: CandidateTable) -> Iterator[Claim]:
                 if k:
                     ours = 1e3 * table.seconds(batch, k, context, row[0] / 1e3) / tau
                     yield Claim(what, published, ours, group=f"{table.name}, ms a token, cells")
-
-
-def _readings() -> Iterator[Claim]:
-    llama, code = TABLES
-    plain, best = llama.milliseconds[64][0][0], llama.milliseconds[64][0][3]
-    fastest = 1e3 / code.milliseconds[64][1][2]
-    yield Claim("Llama2-7B, tokens/s without drafts, b = 1, prompt 64", 94.9, 1e3 / plain, 1)
-    yield Claim("the same over EAGLE's baseline of 55.1 tokens/s, percent more", 70, 100 * (1e3 / plain / 55.1 - 1), 0)
-    yield Claim("Llama2-7B, speed-up at b = 1, k = 4, prompt 64: *just under*", 2, plain / best)
-    yield Claim("Llama2-7B, rows of a step at b = 4, k = 32", 512, llama.num_rows(4, 32), 0)
-    yield Claim("Codellama-13B-instruct, tokens/s at b = 2, k = 2, prompt 64", 181.5, fastest, 1)

@@ -62,9 +62,6 @@ def _figures() -> Iterator[Claim]:
                 ours = found[label, name] = multiplier(body, make(body, LARGE_WINDOW), context)
                 yield Claim(f"{what}, window of 8,192", published, ours, kind="assumed")
                 yield Claim(f"{what}, window of 64 as in the text", published, as_written)
-    for name, percent in (("vanilla", 100), ("MagicDec", 35)):
-        ours = 100 * (found[SMALL, "SPIRe"] / found[SMALL, name] - 1)
-        yield Claim(f"throughput, {SMALL}, SPIRe over {name}, percent more: *over*", percent, ours, 0)
     for label, name, training, published in UNITS_SAVED:
         what = f"units saved of 10, {label}, {name}{', less training' if training else ''}"
         ours = units_saved(found[label, name], training_units=training)
