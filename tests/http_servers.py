@@ -27,6 +27,13 @@ from mxconv.serving.http.server import Serving
 
 TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "
 NAME = "pylib"
+NUMBERS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": [1, 2, 3]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+EMPTY: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 SECONDS = 60.0
 LAST_SECONDS = 30.0
 

@@ -58,21 +58,6 @@ def test_a_selected_tensor_gets_its_own_histogram(inspect: Any, model: Path) -> 
     assert "Exponents of all tensors" not in result.stdout
 
 
-def test_pictures_and_pages_are_written_once(inspect: Any, model: Path, tmp_path: Path) -> None:
-    plot, html = tmp_path / "plot.png", tmp_path / "page.html"
-    arguments = (model, "--tensor", "*k_proj*", "--plot", plot, "--html", html)
-    result = inspect(*arguments)
-    assert result.exit_code == 0
-    assert f"wrote {plot}" in result.stdout and f"wrote {html}" in result.stdout
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["page.html", "plot.png"]
-    plot.write_bytes(b"")
-    again = inspect(*arguments)
-    assert again.exit_code == 1 and "plot.png: exists; nothing is overwritten" in again.stderr
-    assert plot.read_bytes() == b""
-    assert inspect(model, "--tensor", "*k_proj*", "--plot", plot, "--force").exit_code == 0
-    assert plot.read_bytes().startswith(b"\x89PNG")
-
-
 def test_inspecting_loads_no_torch_and_no_picture_library(model: Path) -> None:
     code = "import sys; from mxconv.cli.inspect_command import *; app = typer.Typer(); app.command()(inspect)\n"
     code += f"app([{str(model)!r}, '--tensor', '*norm*'], standalone_mode=False)\n"

@@ -10,18 +10,12 @@ import anthropic
 import httpx
 import jsonschema
 import pytest
-from http_servers import NAME, Running, running, wait_for
+from http_servers import NAME, NUMBERS, Running, running, wait_for
 
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 ASKED: list[Any] = [{"role": "user", "content": "Which module?"}]
 BODY: dict[str, Any] = {"messages": ASKED, "max_tokens": 24}
 SEED = {"seed": 9}
-NUMBERS = {
-    "type": "object",
-    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": [1, 2, 3]}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
 TOOLS: list[Any] = [
     {"name": "add", "description": "Adds.", "input_schema": NUMBERS, "cache_control": {"type": "ephemeral"}},
     {"type": "custom", "name": "get_time", "input_schema": {"type": "object", "additionalProperties": False}},

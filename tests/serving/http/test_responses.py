@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from http_servers import NAME, Running
+from http_servers import EMPTY, NAME, NUMBERS, Running
 from openai.types.responses import Response
 
 PATH = "/v1/responses"
@@ -14,13 +14,6 @@ ASKED = "Which module?"
 MESSAGES = [{"role": "user", "content": ASKED}]
 SEED = {"seed": 9}
 OPTIONS: dict[str, Any] = {"model": NAME, "max_output_tokens": 24, "extra_body": SEED}
-NUMBERS = {
-    "type": "object",
-    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": [1, 2, 3]}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-EMPTY: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOLS: list[Any] = [
     {"type": "function", "name": "add", "description": "Adds.", "parameters": NUMBERS, "strict": True},
     {"type": "function", "name": "get_time", "parameters": EMPTY, "strict": None},

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from http_servers import NAME, TEMPLATE, Running, running
+from http_servers import EMPTY, NAME, NUMBERS, TEMPLATE, Running, running
 from packages import quantize
 from trained_levels import TRAINED
 
@@ -17,13 +17,6 @@ from mxconv.text.tool_calls import ToolForm
 from mxconv.text.tool_forms import FORMS, GEMMA
 
 MESSAGES: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}]
-NUMBERS = {
-    "type": "object",
-    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": [1, 2, 3]}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-EMPTY: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": NUMBERS, "strict": True}},
     {"type": "function", "function": {"name": "get_time", "parameters": EMPTY}},
