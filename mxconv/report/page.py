@@ -19,7 +19,8 @@ class PageSection:
         title: its heading; an empty one has none.
         lines: paragraphs below the heading.
         facts: figures by name, shown as tiles.
-        charts: drawn as one picture, which its own title describes.
+        charts: drawn as one picture.
+        charts_title: above that picture, and its description for those who do not see it.
         tables: with their titles.
     """
 
