@@ -106,8 +106,9 @@ def _plugged_in(word: str) -> DraftKind:
     if kind is None:
         raise KeyError(word)
     name = kind.level_kind or kind.name
-    known = PLUGGED.setdefault(name, kind)
-    if name in (*WORDS, "target", "self-draft", "model") or type(known) is not type(kind):
+    is_ours = name in (*WORDS, "target", "self-draft", "model")
+    known = kind if is_ours else PLUGGED.setdefault(name, kind)
+    if is_ours or type(known) is not type(kind):
         raise MxconvError(f"--draft {word}: its name is {name!r}, which another kind has. Give it another name.")
     return known
 
