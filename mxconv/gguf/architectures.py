@@ -12,6 +12,8 @@ from typing import Literal
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, Temperature
 from mxconv.arch.elements import Activation, ClampedGate
+from mxconv.arch.mixture import Mixture
+from mxconv.arch.state_mixers import Recurrent
 from mxconv.checkpoint.stacked import Axes
 
 Scale = Callable[[ModelConfig, Attention], float]
@@ -23,6 +25,21 @@ OUTPUT = frozenset({"attn_output"})
 MLP = frozenset({"ffn_gate", "ffn_up", "ffn_down"})
 EVERY = QKV | OUTPUT | MLP
 STANDARD = frozenset({"default", "linear", "yarn"})
+
+
+def attentions(config: ModelConfig) -> tuple[Attention, ...]:
+    """Attention over heads, in the order of layers; `check_exportable` refuses other kinds before."""
+    return tuple(layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention))
+
+
+def states(config: ModelConfig) -> tuple[Recurrent, ...]:
+    """Mixers with a state, in the order of layers."""
+    return tuple(layer.mixer for layer in config.layers if isinstance(layer.mixer, Recurrent))
+
+
+def first_mixture(config: ModelConfig) -> Mixture | None:
+    """The experts of the first layer that has some."""
+    return next((layer.mlp for layer in config.layers if isinstance(layer.mlp, Mixture)), None)
 
 
 def by_head(config: ModelConfig, mixer: Attention) -> float:

@@ -13,7 +13,7 @@ from mxconv.gguf.architectures import ARCHITECTURES, Architecture
 from mxconv.gguf.family_keys import MORE_KEYS, RENAMED, ROTATED_IN_PART
 from mxconv.gguf.gguf_header import GgufEntry
 from mxconv.gguf.gguf_tokenizer import special_token_ids
-from mxconv.gguf.places import EMBEDDING
+from mxconv.gguf.name_map import EMBEDDING
 from mxconv.gguf.read_keys import REMEDY, ReadKeys
 from mxconv.gguf.rotations import Factors, rope_section
 

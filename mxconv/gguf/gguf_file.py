@@ -14,12 +14,11 @@ from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.errors import CheckpointError
-from mxconv.gguf.arrangement import indices, places_of_rows
 from mxconv.gguf.derived_config import main_type
 from mxconv.gguf.ggml_type import decode_blocks
 from mxconv.gguf.gguf_header import GgufEntry, GgufHeader, read_gguf_header
 from mxconv.gguf.gguf_layout import OwnTensor, derive_layout
-from mxconv.gguf.places import TensorPlace
+from mxconv.gguf.name_map import TensorPlace
 from mxconv.system.memory import release
 
 RATE_ERROR = 4e-7  # relative, of an exponential in float32
@@ -108,8 +107,8 @@ class GgufFile(MappedBytes):
         if place.is_transposed:
             found[...] = self._decoded(entry, slice(None))[:, start:stop].T
             return
-        rows = places_of_rows(place, start, stop, num_rows)
-        if place.own_shape is not None:
+        rows = place.rows_of(start, stop, num_rows)
+        if place.shape is not None:
             whole = self._decoded(entry, slice(None)).reshape(num_rows, -1)
             found[...] = whole[rows].reshape(found.shape)
             return
@@ -119,9 +118,9 @@ class GgufFile(MappedBytes):
         if place.columns is None:
             found[here] = values
         elif isinstance(here, slice):
-            found[:, indices(place.columns)] = values
+            found[:, place.columns] = values
         else:
-            found[np.ix_(here, indices(place.columns))] = values
+            found[np.ix_(here, place.columns)] = values
 
     def _decoded(self, entry: GgufEntry, rows: slice | I64) -> NDArray[Any]:
         """Some rows of a tensor, those of a stack one matrix after another."""

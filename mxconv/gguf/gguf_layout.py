@@ -1,7 +1,7 @@
 """Which tensors of a checkpoint the tensors of a GGUF file make up: the places that the export has, seen from there."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_values
-from mxconv.checkpoint.carried import ENDINGS
+from mxconv.arch.required_tensors import required_tensors
 from mxconv.checkpoint.stacked import Axes
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.gguf.architectures import ARCHITECTURES
-from mxconv.gguf.arrangement import own_shape
 from mxconv.gguf.derived_config import derive_config, model_type_of
 from mxconv.gguf.gguf_header import GgufEntry, GgufHeader
-from mxconv.gguf.parts import first_mixture
-from mxconv.gguf.places import EMBEDDING, HEAD, TensorPlace, places
+from mxconv.gguf.name_map import EMBEDDING, HEAD, TensorPlace, places
 from mxconv.gguf.read_keys import REMEDY, ReadKeys
 from mxconv.gguf.rotations import FACTORS, LONG_FACTORS, SHORT_FACTORS
 from mxconv.gguf.written_keys import add_keys
@@ -80,7 +78,8 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> tuple[dict[str,
         raise CheckpointError(f"{path}: its keys make no configuration ({error}). {REMEDY}") from error
     _check_keys(header.values, description, config, path)
     known = places(description, architecture)
-    found = {name: own for name, at in known.items() if (own := _own(name, at, entries, description, path)) is not None}
+    required = required_tensors(description, ()).items()
+    found = {name: _own(name, shape, known[name], entries, keys) for name, shape in required if name in known}
     used = {entry.name for own in found.values() for entry, _ in own.parts}
     if others := [name for name in entries if name not in used]:
         raise CheckpointError(
@@ -91,32 +90,36 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> tuple[dict[str,
 
 
 def _own(
-    name: str, known: tuple[TensorPlace, ...], entries: Mapping[str, GgufEntry], config: ModelConfig, path: Path
-) -> OwnTensor | None:
-    """A tensor of its parts; None where the checkpoint has another one instead."""
-    mixture = first_mixture(config)
-    stacks = () if mixture is None else tuple(f".{stack}" for stack in mixture.experts.stacked)
-    is_stack = name.endswith(stacks) if stacks else False
-    is_apart = mixture is not None and mixture.experts.apart is not None
-    if (is_stack and is_apart) or name.endswith(tuple(f"{stack}{ENDINGS['codes']}" for stack in stacks)):
-        return None
-    if missing := next((place.name for place in known if place.name not in entries), None):
-        raise CheckpointError(f"{path}: tensor {missing!r} is missing; a whole model is required. Download it again.")
-    parts = tuple((entries[place.name], place) for place in known)
-    for entry, _ in parts:
+    name: str, shape: tuple[int, ...], at: tuple[TensorPlace, ...], entries: Mapping[str, GgufEntry], keys: ReadKeys
+) -> OwnTensor:
+    """A tensor of that shape, as a decoder reads it, of its parts.
+
+    Raises:
+        CheckpointError: a part is missing, of another shape than the keys say, or of another type than the first.
+    """
+    is_stack = len(shape) == 3 and at[0].shape is None
+    parts = []
+    for place in at:
+        if (entry := entries.get(place.name)) is None:
+            raise CheckpointError(
+                f"{keys.path}: tensor {place.name!r} is missing; a whole model is required. Download it again."
+            )
+        required = (shape[0], *place.shape_of(shape[1:])) if is_stack else place.shape_of(shape)
+        if place.expert is not None:
+            required = (keys.size("expert_count"), *required)
+        if [length for length in entry.shape if length != 1] != [length for length in required if length != 1]:
+            raise CheckpointError(
+                f"{keys.path}: tensor {place.name!r} of shape {list(entry.shape)}; {list(required)} is required in a "
+                "model whose keys are as here. Download or export the file again."
+            )
+        parts.append((replace(entry, shape=required), place))
         if entry.type.dtype != parts[0][0].type.dtype:
             raise CheckpointError(
-                f"{path}: tensors {parts[0][0].name!r} and {entry.name!r} are {parts[0][0].type.name} and "
+                f"{keys.path}: tensors {parts[0][0].name!r} and {entry.name!r} are {parts[0][0].type.name} and "
                 f"{entry.type.name}; one type is required of what is one tensor, {name}. {REMEDY}"
             )
-    axes = ARCHITECTURES[config.model_type].stacks if is_stack else None
-    try:
-        return OwnTensor(own_shape([(entry.shape, place) for entry, place in parts], axes), parts, axes)
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path}: tensor {parts[0][0].name!r} of shape {list(parts[0][0].shape)}; {error}. Download or export the "
-            "file again."
-        ) from error
+    axes = ARCHITECTURES[model_type_of(keys)].stacks if is_stack else None
+    return OwnTensor((shape[0], shape[2], shape[1]) if axes == "in_out" else shape, tuple(parts), axes)
 
 
 def _are_equal(entries: Mapping[str, GgufEntry], read: Read) -> bool:

@@ -8,9 +8,8 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.fields import Fields
 from mxconv.errors import ModelError
 from mxconv.gguf.architectures import ARCHITECTURES, Architecture
-from mxconv.gguf.fits import check_fits
+from mxconv.gguf.exportability import activation_of, check_exportable
 from mxconv.gguf.gguf_vocabulary import GgufVocabulary, read_vocabulary
-from mxconv.gguf.parts import activation_of
 from mxconv.gguf.written_keys import add_keys
 from mxconv.text.chat_templates import read_templates
 
@@ -76,7 +75,7 @@ def read_metadata(folder: Path, config: ModelConfig) -> Metadata:
             f"{path}: model_type {config.model_type}; the export to GGUF has {', '.join(ARCHITECTURES)}. Export with "
             "--to safetensors."
         )
-    check_fits(config, architecture, path)
+    check_exportable(config, architecture, path)
     num_positions, long_factors = _long_context(config, path)
     vocabulary = read_vocabulary(folder, config.vocab_size)
     return Metadata(config, architecture, vocabulary, read_templates(folder)[0], num_positions, long_factors)

@@ -14,8 +14,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.arrays import F32
 from mxconv.errors import CheckpointError
-from mxconv.gguf.architectures import Architecture
-from mxconv.gguf.parts import attentions
+from mxconv.gguf.architectures import Architecture, attentions
 from mxconv.gguf.read_keys import REMEDY, ReadKeys
 
 if TYPE_CHECKING:

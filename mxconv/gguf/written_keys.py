@@ -7,8 +7,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LayerParts
 from mxconv.arch.mixture import Mixture
 from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, ShortConvolution
-from mxconv.gguf.architectures import Architecture
-from mxconv.gguf.parts import attentions, first_mixture, states
+from mxconv.gguf.architectures import Architecture, attentions, first_mixture, states
 from mxconv.gguf.rotations import add_rope
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ Source:
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,11 @@ from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_pairs, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
 from mxconv.errors import MxconvError
-from mxconv.interop.exported import Export, ExportedTensor, check_whole_model, refuse_fp8, write_model_folder
+from mxconv.interop.exported import Export, ExportedTensor, opened_model, refuse_fp8, write_model_folder
 from mxconv.interop.plain_safetensors import dense_tensor
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
-from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
-from mxconv.report.sources import package_weights
 
 FORMAT = "mxfp4-pack-quantized"
 DRAFTED = ("mxfp4", "mxint8")
@@ -59,29 +56,10 @@ def export_compressed_tensors(
         MxconvError: the package holds no MXFP4, is damaged or no model, or the output cannot be written. Nothing
             half-written is left.
     """
-    with ExitStack() as stack:
-        opened = stack.enter_context(Package(package))
-        check_whole_model(opened)
-        if opened.manifest.options.codec != "mxfp4":
-            raise MxconvError(
-                f"{package}: its draft is {opened.manifest.options.codec}, which compressed-tensors has no format for; "
-                "MXFP4 is required. Convert the source with --codec mxfp4, or export --to safetensors."
-            )
-        stack_record = next((record for record in opened.manifest.tensors if record.stack is not None), None)
-        if stack_record is not None:
-            raise MxconvError(
-                f"{package}: tensor {stack_record.name} {stack_record.shape} is a stack of experts; "
-                "compressed-tensors is written of matrices and vectors alone. Export --to safetensors."
-            )
-        refuse_fp8(opened, "compressed-tensors")
+    with opened_model(package) as (opened, weights):
+        _check_format(opened)
         records = {record.name: record for record in opened.manifest.tensors}
         packed = _packable(opened)
-        if not packed:
-            raise MxconvError(
-                f"{package}: none of its MXFP4 tensors can be packed; at least one matrix `*.weight`, embeddings "
-                f"aside, with in_features a multiple of {BLOCK} is required. Export --to safetensors --level draft."
-            )
-        weights = package_weights(str(package), opened, stack)
         tensors = {
             tensor.name: _packed_tensors(opened, records[tensor.name])
             if tensor.name in packed
@@ -100,6 +78,23 @@ def export_compressed_tensors(
             record={"scale_rule": opened.manifest.options.scale_rule, "left_in_16_bits": dense},
             notes=(*(f"{name} is left in 16 bits: {reason}." for name, reason in dense.items()), *_dtype_notes(opened)),
         )
+
+
+def _check_format(package: Package) -> None:
+    """Raise MxconvError where compressed-tensors has no format for what the package holds."""
+    codec = package.manifest.options.codec
+    if codec != "mxfp4":
+        raise MxconvError(
+            f"{package.root}: its draft is {codec}, which compressed-tensors has no format for; MXFP4 is required. "
+            "Convert the source with --codec mxfp4, or export --to safetensors."
+        )
+    stack = next((record for record in package.manifest.tensors if record.stack is not None), None)
+    if stack is not None:
+        raise MxconvError(
+            f"{package.root}: tensor {stack.name} {stack.shape} is a stack of experts; compressed-tensors is written "
+            "of matrices and vectors alone. Export --to safetensors."
+        )
+    refuse_fp8(package, "compressed-tensors")
 
 
 def quantization_config(records: list[TensorRecord], packed: set[str]) -> dict[str, Any]:
@@ -149,7 +144,7 @@ def _packable(package: Package) -> set[str]:
     the others at random, and only say so.
 
     Raises:
-        MxconvError: a matrix of an expert cannot be packed; the first one is named.
+        MxconvError: there is none, or a matrix of an expert cannot be packed; the first one is named.
     """
     records = package.manifest.tensors
     packable = {record.name for record in records if record.codec == "mxfp4" and _reason(record) == ""}
@@ -160,6 +155,11 @@ def _packable(package: Package) -> set[str]:
                 "matrices of experts, with in_features that are multiples of 32, are required. Export --to "
                 "safetensors --level draft."
             )
+    if not packable:
+        raise MxconvError(
+            f"{package.root}: none of its MXFP4 tensors can be packed; at least one matrix `*.weight`, embeddings "
+            f"aside, with in_features a multiple of {BLOCK} is required. Export --to safetensors --level draft."
+        )
     return packable
 
 
@@ -189,13 +189,10 @@ def _module(name: str) -> str:
 def _packed_tensors(package: Package, record: TensorRecord) -> tuple[ExportedTensor, ...]:
     rows, columns = record.shape
     module = _module(record.name)
+    codes, scales = partial(_codes, package, record), partial(_scales, package, record)
     return (
-        ExportedTensor(
-            StoredArray(f"{module}.weight_packed", "U8", (rows, columns // 2)), partial(_codes, package, record)
-        ),
-        ExportedTensor(
-            StoredArray(f"{module}.weight_scale", "U8", (rows, columns // BLOCK)), partial(_scales, package, record)
-        ),
+        ExportedTensor(f"{module}.weight_packed", "U8", (rows, columns // 2), codes),
+        ExportedTensor(f"{module}.weight_scale", "U8", (rows, columns // BLOCK), scales),
     )
 
 

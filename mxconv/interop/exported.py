@@ -11,9 +11,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,11 @@ from mxconv.engine.stored_weights import package_faults
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, inside
-from mxconv.package.shard_layout import Shard, plan_layout
+from mxconv.package.shard_layout import plan_layout
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
+from mxconv.report.open_weights import OpenWeights
+from mxconv.report.sources import package_weights
 
 RECORD = "mxconv_export.json"
 QUANTIZATION = ("quantization_config", "compression_config", "quantization")  # members of config.json
@@ -80,15 +83,50 @@ class SourceHash:
             )
 
 
-def check_whole_model(package: Package) -> None:
-    """Raise MxconvError where the package has no config.json, without which no library loads the folder, or lacks a
-    tensor of the model that it describes."""
-    if all(record.path != "config.json" for record in package.manifest.files):
-        raise MxconvError(
-            f"{package.root}: has no config.json; other libraries need one. Convert the model's folder, not one file."
-        )
-    for _, fault in package_faults(package):
-        raise ModelError(f"{package.root}: {fault}")
+@dataclass(frozen=True)
+class ExportedTensor:
+    """A tensor as a file will hold it."""
+
+    name: str
+    dtype: str  # a type of the file's format
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterator[NDArray[Any]]] = field(repr=False)  # adjoining, in order
+
+    def write(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
+        """Write all pieces; `advance` is told each one's bytes."""
+        for piece in self.pieces():
+            advance(file.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data))
+
+
+def advancing(progress: Progress, total: int) -> Callable[[int], None]:
+    """A function that takes the bytes of each piece and tells how many of `total` are written."""
+    done = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress("export", done, total)
+
+    return advance
+
+
+@contextmanager
+def opened_model(package: Path) -> Iterator[tuple[Package, OpenWeights]]:
+    """Open a package of a whole model, and its 16-bit weights where they lie.
+
+    Raises:
+        MxconvError: it has no config.json, without which no library loads a folder, or lacks a tensor of the model that
+            this describes.
+    """
+    with ExitStack() as stack:
+        opened = stack.enter_context(Package(package))
+        if all(record.path != "config.json" for record in opened.manifest.files):
+            raise MxconvError(
+                f"{package}: has no config.json; other libraries need one. Convert the model's folder, not one file."
+            )
+        for _, fault in package_faults(opened):
+            raise ModelError(f"{package}: {fault}")
+        yield opened, package_weights(str(package), opened, stack)
 
 
 def refuse_fp8(package: Package, what: str) -> None:
@@ -99,14 +137,6 @@ def refuse_fp8(package: Package, what: str) -> None:
                 f"{package.root}: tensor {record.name} is {record.dtype} with block scales; {what} is made of 16 bits "
                 "alone. Export --to safetensors --level target, which has the FP8 weights."
             )
-
-
-@dataclass(frozen=True)
-class ExportedTensor:
-    """A tensor of the folder, as the file will hold it."""
-
-    array: StoredArray
-    pieces: Callable[[], Iterator[NDArray[np.generic]]] = field(repr=False)  # adjoining, in order
 
 
 def write_model_folder(
@@ -141,25 +171,10 @@ def write_model_folder(
     _check_output_folder(output, force)
     output = output.absolute()
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-    manifest = package.manifest
-    members = {
-        "created_by": f"mxconv {__version__}",
-        "format": format_name,
-        "source": {"id": manifest.source.id, "commit": manifest.source.commit},
-        "manifest_sha256": manifest.manifest_sha256,
-        **record,
-    }
     try:
         partial.mkdir(parents=True)
         _write_tensors(partial, tensors, progress)
-        for name in companions(record.path for record in manifest.files):
-            if name != RECORD and not (partial / name).exists():
-                (partial / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(inside(package.root, name), partial / name)
-        true = _true_config(package) | dict(config or {})
-        if true != read_json_object(partial / "config.json", unique_keys=False):
-            (partial / "config.json").write_text(json.dumps(true, indent=2) + "\n", encoding="utf-8")
-        (partial / RECORD).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
+        _write_others(partial, package, config or {}, {"format": format_name, **record})
         files = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
         num_bytes = sum((partial / name).stat().st_size for name in files)
         _check_output_folder(output, force)
@@ -173,6 +188,26 @@ def write_model_folder(
         shutil.rmtree(partial, ignore_errors=True)
     num_tensors = sum(len(parts) for parts in tensors.values())
     return Export(format_name, files, num_bytes, num_tensors, time.perf_counter() - begin, notes)
+
+
+def _write_others(folder: Path, package: Package, config: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Write the files beside the weights: the package's, a configuration that is true of them, and where all are
+    from."""
+    manifest = package.manifest
+    for name in companions(each.path for each in manifest.files):
+        if name != RECORD and not (folder / name).exists():
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(inside(package.root, name), folder / name)
+    true = _true_config(package) | dict(config)
+    if true != read_json_object(folder / "config.json", unique_keys=False):
+        (folder / "config.json").write_text(json.dumps(true, indent=2) + "\n", encoding="utf-8")
+    members = {
+        "created_by": f"mxconv {__version__}",
+        "source": {"id": manifest.source.id, "commit": manifest.source.commit},
+        "manifest_sha256": manifest.manifest_sha256,
+        **record,
+    }
+    (folder / RECORD).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
 
 
 def _true_config(package: Package) -> dict[str, Any]:
@@ -201,15 +236,20 @@ def _sections(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _write_tensors(folder: Path, tensors: Mapping[str, tuple[ExportedTensor, ...]], progress: Progress) -> None:
-    groups = {name: tuple(tensor.array for tensor in parts) for name, parts in tensors.items()}
+    """Write safetensors files, each from its start to its end, and their index."""
+    groups = {name: tuple(StoredArray(t.name, t.dtype, t.shape) for t in parts) for name, parts in tensors.items()}
     layout = plan_layout({"model": groups}, DEFAULT_MAX_SHARD_BYTES, format_name="pt")
-    pieces = {tensor.array.name: tensor.pieces for parts in tensors.values() for tensor in parts}
-    total = sum(shard.num_bytes for shard in layout.shards)
-    done = 0
+    by_name = {tensor.name: tensor for parts in tensors.values() for tensor in parts}
+    advance = advancing(progress, sum(shard.num_bytes for shard in layout.shards))
     for shard in layout.shards:
-        for num_bytes in _write_shard(folder / shard.file_name, shard, pieces):
-            done += num_bytes
-            progress("export", done, total)
+        with (folder / shard.file_name).open("xb") as file:
+            advance(file.write(shard.header))
+            for name, offset in sorted(shard.offsets.items(), key=lambda place: place[1]):
+                assert file.tell() == offset, f"{name} begins at {file.tell()}, not at {offset}"
+                by_name[name].write(file, advance)
+            assert file.tell() == shard.num_bytes
+            file.flush()
+            os.fsync(file.fileno())
     for name, content in layout.indexes.items():
         (folder / name).write_bytes(content)
 
@@ -229,24 +269,6 @@ def _check_output_folder(output: Path, force: bool) -> None:
             f"{output}: exists and has no {RECORD}; --force replaces exported folders only. "
             "Choose another output, or remove it."
         )
-
-
-def _write_shard(
-    path: Path, shard: Shard, pieces: dict[str, Callable[[], Iterator[NDArray[np.generic]]]]
-) -> Iterator[int]:
-    """Write one safetensors file from its start to its end; yields the bytes of every piece."""
-    with path.open("xb") as file:
-        file.write(shard.header)
-        yield len(shard.header)
-        for name, offset in sorted(shard.offsets.items(), key=lambda place: place[1]):
-            assert file.tell() == offset, f"{name} begins at {file.tell()}, not at {offset}"
-            for piece in pieces[name]():
-                content = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-                file.write(content)
-                yield len(content)
-        assert file.tell() == shard.num_bytes
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _put_in_place(partial: Path, output: Path) -> None:

@@ -10,21 +10,22 @@ and keys change places where llama.cpp wants them in another order, and vectors 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
+import gguf
 import numpy as np
 
 from mxconv.engine.stored_weights import package_config
 from mxconv.errors import PackageError
 from mxconv.gguf.metadata import Metadata, read_metadata
-from mxconv.interop.exported import Export, check_whole_model, refuse_fp8
-from mxconv.interop.gguf_tensor import OutputTensor
-from mxconv.interop.level_tensors import Level, level_tensors
+from mxconv.interop.exported import Export, ExportedTensor, advancing, opened_model, refuse_fp8
+from mxconv.interop.gguf_tensors import Level, level_tensors
 from mxconv.package.package import Package
 from mxconv.progress import Progress, silent
 from mxconv.report.output_file import check_output, write_output
-from mxconv.report.sources import package_weights
 
 NO_BSFP = "GGUF has no type for the BSFP draft"
 
@@ -45,34 +46,21 @@ def export_gguf(
         MxconvError: GGUF cannot hold the model or the level, or a file exists.
     """
     begin = time.perf_counter()
-    with ExitStack() as stack:
-        opened = stack.enter_context(Package(package))
+    with opened_model(package) as (opened, weights), ExitStack() as stack:
         refuse_fp8(opened, "GGUF")
-        check_whole_model(opened)
         files = _plan(opened, output, level)
         for path in files:
             if path.parent.is_dir() or path.parent != output:
                 check_output(path, force)
         metadata = read_metadata(opened.root, package_config(opened))
-        weights = package_weights(str(package), opened, stack)
         contents = {path: level_tensors(opened, weights, metadata, which) for path, which in files.items()}
-        total = sum(tensor.num_bytes for tensors, _ in contents.values() for tensor in tensors)
-        done = 0
-
-        def advance(num_bytes: int) -> None:
-            nonlocal done
-            done += num_bytes
-            progress("export", done, total)
-
+        tensors = [tensor for of_file, _ in contents.values() for tensor in of_file]
+        advance = advancing(progress, sum(map(_num_bytes, tensors)))
         if output.suffix != ".gguf" and not output.is_dir():
             _make_folder(output, stack)
         for path, which in files.items():
-            tensors, scale_rule = contents[path][0], opened.manifest.options.scale_rule
-
-            def write(partial: Path) -> None:
-                _write(partial, metadata, tensors, path.stem, which, scale_rule, advance)  # noqa: B023  called at once
-
-            write_output(path, write)
+            scale_rule = opened.manifest.options.scale_rule if which == "draft" else None
+            write_output(path, partial(_write, metadata, contents[path][0], path.stem, scale_rule, advance))
         notes = list(metadata.notes)
         if opened.manifest.options.codec == "bsfp" and level is None:
             notes.append(f"{NO_BSFP}: only the target was written. For a draft, quantize with --codec mxfp4.")
@@ -81,7 +69,7 @@ def export_gguf(
         format="gguf",
         files=[path.name if path.parent == output else str(path) for path in files],
         num_bytes=sum(path.stat().st_size for path in files),
-        num_tensors=sum(len(tensors) for tensors, _ in contents.values()),
+        num_tensors=len(tensors),
         seconds=time.perf_counter() - begin,
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -124,47 +112,42 @@ def _make_folder(path: Path, stack: ExitStack) -> None:
 
 
 def _write(
-    path: Path,
     metadata: Metadata,
-    tensors: Sequence[OutputTensor],
+    tensors: Sequence[ExportedTensor],
     name: str,
-    level: Level,
-    scale_rule: str,
+    scale_rule: str | None,
     advance: Callable[[int], None],
+    path: Path,
 ) -> None:
-    """Write one file: keys and tensor list by the gguf library, tensors streamed after them."""
-    import gguf
-
+    """Write one file: keys and tensor list by the gguf library, tensors streamed after them. `scale_rule` is a
+    draft's."""
     writer = gguf.GGUFWriter(path, metadata.architecture.name)
     try:
         writer.add_name(name)
-        matrices = {tensor.type for tensor in tensors if len(tensor.shape) > 1}
-        if level == "draft":
+        if scale_rule is not None:
             writer.add_file_type(gguf.LlamaFileType.MOSTLY_MXFP4_MOE)  # the only MXFP4 that it has
             writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
             writer.add_string("mxconv.scale_rule", scale_rule)
         else:
-            is_bf16 = "BF16" in matrices
+            is_bf16 = any(tensor.dtype == "BF16" and len(tensor.shape) > 1 for tensor in tensors)
             writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16 if is_bf16 else gguf.LlamaFileType.MOSTLY_F16)
         metadata.add_to(writer)
         for tensor in tensors:
-            writer.add_tensor_info(
-                tensor.name, tensor.shape, np.dtype(np.float32), tensor.num_bytes, raw_dtype=tensor.ggml_type
-            )
+            kind, num_bytes = gguf.GGMLQuantizationType[tensor.dtype], _num_bytes(tensor)
+            writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), num_bytes, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         assert writer.fout is not None
         file: BinaryIO = writer.fout[0]
         for tensor in tensors:
-            _pad(file, writer.data_alignment)
-            for piece in tensor.pieces():
-                file.write(piece.data)
-                advance(piece.nbytes)
-        _pad(file, writer.data_alignment)
+            writer.write_padding(file, file.tell())
+            tensor.write(file, advance)
+        writer.write_padding(file, file.tell())
     finally:
         writer.close()
 
 
-def _pad(file: BinaryIO, alignment: int) -> None:
-    file.write(bytes(-file.tell() % alignment))
+def _num_bytes(tensor: ExportedTensor) -> int:
+    block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[tensor.dtype]]
+    return prod(tensor.shape) // block * block_bytes

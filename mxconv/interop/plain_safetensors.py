@@ -6,7 +6,6 @@ written instead (`level="draft"`): each of its values is a 16-bit float exactly.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,20 +18,11 @@ from mxconv.arch.config import without_wrappers
 from mxconv.arrays import U16
 from mxconv.engine.stored_weights import EMBEDDING
 from mxconv.errors import MxconvError
-from mxconv.interop.exported import (
-    Export,
-    ExportedTensor,
-    SourceHash,
-    check_whole_model,
-    refuse_fp8,
-    write_model_folder,
-)
+from mxconv.interop.exported import Export, ExportedTensor, SourceHash, opened_model, refuse_fp8, write_model_folder
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
-from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.report.open_weights import WeightTensor
-from mxconv.report.sources import package_weights
 
 Level = Literal["target", "draft"]
 
@@ -53,9 +43,7 @@ def export_safetensors(
         MxconvError: the package is damaged or no model, it has no MXFP4 draft, or the output cannot be written.
             Nothing half-written is left.
     """
-    with ExitStack() as stack:
-        opened = stack.enter_context(Package(package))
-        check_whole_model(opened)
+    with opened_model(package) as (opened, weights):
         manifest = opened.manifest
         if level == "draft" and manifest.options.codec != "mxfp4":
             raise MxconvError(
@@ -65,7 +53,6 @@ def export_safetensors(
         if level == "draft":
             refuse_fp8(opened, "a draft in 16 bits")
         records = {record.name: record for record in manifest.tensors}
-        weights = package_weights(str(package), opened, stack)
         tensors = {
             tensor.name: (dense_tensor(tensor, records[tensor.name], opened, is_draft=level == "draft"),)
             for tensor in weights.tensors
@@ -90,8 +77,8 @@ def dense_tensor(
         is_draft: take the draft's values where it has any.
     """
     pieces = _draft_pieces if is_draft and tensor.draft_rows is not None else _target_pieces
-    array = StoredArray(without_wrappers(tensor.name), tensor.dtype, tensor.shape)
-    return ExportedTensor(array, partial(pieces, tensor, record, package))
+    name = without_wrappers(tensor.name)
+    return ExportedTensor(name, tensor.dtype, tensor.shape, partial(pieces, tensor, record, package))
 
 
 def _notes(embedding: TensorRecord | None) -> tuple[str, ...]:
@@ -107,9 +94,8 @@ def _notes(embedding: TensorRecord | None) -> tuple[str, ...]:
 def _target_pieces(tensor: WeightTensor, record: TensorRecord, package: Package) -> Iterator[NDArray[np.generic]]:
     proof, num_rows = SourceHash(package, record), tensor.shape[0] if tensor.shape else 1
     for _, stop, patterns in tensor.slices():
-        contiguous = np.ascontiguousarray(patterns)
-        proof.add(contiguous, stop == num_rows)
-        yield contiguous
+        proof.add(patterns, stop == num_rows)
+        yield patterns
 
 
 def _draft_pieces(tensor: WeightTensor, record: TensorRecord, package: Package) -> Iterator[NDArray[np.generic]]:

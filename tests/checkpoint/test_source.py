@@ -1,12 +1,22 @@
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors
-from checkpoints import llama_tensors, write_index, write_raw_safetensors, write_safetensors, write_tiny_llama
+from checkpoints import (
+    llama_tensors,
+    write_index,
+    write_raw_safetensors,
+    write_safetensors,
+    write_sharded,
+    write_tiny_llama,
+)
 
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.errors import CheckpointError
@@ -15,10 +25,10 @@ from mxconv.open_source import open_source
 MODELS = os.environ.get("MXCONV_TEST_MODELS")
 
 
-def error_of(source: str | Path, revision: str | None = None) -> str:
+def refused(source: str | Path, words: str, revision: str | None = None) -> None:
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(source, revision=revision)
-    return str(caught.value)
+    assert words in str(caught.value)
 
 
 def bytes_by_name(checkpoint: Checkpoint) -> dict[str, tuple[str, list[int], bytes]]:
@@ -140,89 +150,6 @@ def test_opening_imports_neither_torch_nor_the_hub_client(tmp_path: Path) -> Non
     assert run.stdout == "[]\n"
 
 
-# what is refused
-
-
-def test_what_is_neither_a_path_nor_an_id_is_refused(tmp_path: Path) -> None:
-    for source in (tmp_path / "no", "no.safetensors", "a/b/c", "../x/y", "-/", "owner/na me"):
-        assert error_of(source) == (
-            f"{source}: no such file or folder, and no Hub id either; an existing path or an id of the form "
-            "owner/name is required. Check the spelling."
-        )
-
-
-def test_a_folder_without_weights_is_refused_with_what_is_there(tmp_path: Path) -> None:
-    assert error_of(tmp_path) == (
-        f"{tmp_path}: is empty; model.safetensors, shards with an index, or pytorch_model.bin is required. "
-        "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
-        "Other .pt files, .pth and .onnx are not read."
-    )
-    for i in range(7):
-        (tmp_path / f"model-{i}.gguf").touch()
-    assert error_of(tmp_path).startswith(
-        f"{tmp_path}: holds no weights, only model-0.gguf, model-1.gguf, model-2.gguf, model-3.gguf, model-4.gguf "
-        "and 2 more; model.safetensors, "
-    )
-
-
-def test_a_folder_of_folders_says_which_hold_models(tmp_path: Path) -> None:
-    required = "; model.safetensors, shards with an index, or pytorch_model.bin is required. "
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "notes.txt").touch()
-    assert error_of(tmp_path).startswith(
-        f"{tmp_path}: holds no weights, only notes.txt, logs/{required}Check that this"
-    )
-    for name in ("checkpoint-2", "checkpoint-1"):
-        write_tiny_llama(tmp_path / name)
-    assert error_of(tmp_path) == (
-        f"{tmp_path}: holds no weights, but folders with models (checkpoint-1, checkpoint-2){required}"
-        "Give one of these folders."
-    )
-
-
-@pytest.mark.parametrize(("name", "repo_id"), [("models--org--tiny", "org/tiny"), ("models--gpt2", "gpt2")])
-def test_a_folder_of_the_hub_cache_says_what_to_give(tmp_path: Path, name: str, repo_id: str) -> None:
-    folder = tmp_path / name
-    write_tiny_llama(folder / "snapshots" / "0123abc")
-    (folder / "refs").mkdir()
-    assert error_of(folder) == (
-        f"{folder}: is a folder of the Hub cache, with commits in snapshots (0123abc); model.safetensors, shards with "
-        f"an index, or pytorch_model.bin is required. Give its id, {repo_id}, or the folder of a commit."
-    )
-    assert f"holds no weights, but folders with models ({name}); " in error_of(tmp_path)
-    assert "holds no weights, but folders with models (0123abc); " in error_of(folder / "snapshots")
-
-
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22\nsize 12345\n"
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer.model", "LICENSE"])
-def test_pointers_of_git_lfs_are_named(tmp_path: Path, name: str) -> None:
-    folder = write_tiny_llama(tmp_path / "tiny")
-    (folder / name).write_text(POINTER)
-    message = (
-        f"{folder / name}: a Git LFS pointer, which names the file and does not hold it; the file itself is required. "
-        "Run `git lfs pull` in its folder, or download it again, say with `hf download`."
-    )
-    assert error_of(folder) == message
-    if name == "model.safetensors":
-        assert error_of(folder / name) == message
-
-
-@pytest.mark.parametrize("name", ["model.safetensors.index.json", "model-00002-of-00002.safetensors"])
-def test_pointers_among_shards_are_named(tmp_path: Path, name: str) -> None:
-    folder = write_tiny_llama(tmp_path / "tiny", num_shards=2)
-    (folder / name).write_text(POINTER)
-    assert error_of(folder).startswith(f"{folder / name}: a Git LFS pointer, ")
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.SAFETENSORS", "model.gguf"])
-def test_pointers_in_other_containers_are_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(POINTER)
-    with pytest.raises(CheckpointError, match="a Git LFS pointer, which names the file and does not hold it"):
-        open_source(tmp_path / name)
-
-
 def test_the_suffix_of_a_file_may_be_in_capitals(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path / "tiny")
     path = (tmp_path / "tiny/model.safetensors").rename(tmp_path / "MODEL.SAFETENSORS")
@@ -230,92 +157,199 @@ def test_the_suffix_of_a_file_may_be_in_capitals(tmp_path: Path) -> None:
         assert list(checkpoint.tensors) == sorted(llama_tensors())
 
 
-def test_several_files_without_an_index_are_refused(tmp_path: Path) -> None:
-    for name in "ab":
-        write_safetensors(tmp_path / f"{name}.safetensors", {name: np.ones(1, np.float16)})
-    assert error_of(tmp_path) == (
-        f"{tmp_path}: holds 2 .safetensors files (a.safetensors, b.safetensors) and no index; one file or one index "
-        "is required. Pass one of the files, or add the model.safetensors.index.json that belongs to them."
-    )
-    write_index(tmp_path, {"a": "a.safetensors"}, "one.safetensors.index.json")
-    with open_checkpoint(tmp_path) as checkpoint:
-        assert list(checkpoint.tensors) == ["a"]
-    write_index(tmp_path, {"b": "b.safetensors"}, "two.safetensors.index.json")
-    assert "and 2 indexes; one file or one index is required." in error_of(tmp_path)
+# what is refused
+
+ONES = {"a": np.ones(1, np.float16)}
+LAYOUT = "model.safetensors, shards with an index, or pytorch_model.bin is required. "
+ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22\nsize 12345\n"
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 
 
-def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
+def touched(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def linked(path: Path, target: str) -> Path:
+    path.symlink_to(path.parent / target)
+    return path
+
+
+def configured(folder: Path, text: str, num_bytes: int | None = None) -> Path:
+    path = write_tiny_llama(folder / "model") / "config.json"
+    path.write_text(text)
+    os.truncate(path, len(text) if num_bytes is None else num_bytes)
+    return path.parent
+
+
+def sharded(folder: Path, changes: dict[str, Any] | None = None) -> Path:
+    """Four tensors in two shards; `changes` are of the index."""
+    write_sharded(folder, {name: np.full(2, i, np.float16) for i, name in enumerate("abcd")}, 2)
+    places = json.loads((folder / INDEX).read_text())["weight_map"] | (changes or {})
+    write_index(folder, {name: shard for name, shard in places.items() if shard != "left out"})
+    return folder
+
+
+def pipe(path: Path) -> Path:
     os.mkfifo(path)
-    message = f"{path}: is no regular file; a regular file is required. Check the path."
-    assert error_of(path) == error_of(tmp_path) == message
+    return path
 
 
-def test_symbolic_links_that_lead_nowhere_or_in_a_loop_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.symlink_to(tmp_path / "gone")
-    assert error_of(tmp_path) == (
-        f"{path}: a symbolic link that leads nowhere; a readable file is required. "
-        "Check the path, or download it again."
+def in_the_hub_cache(folder: Path, name: str) -> Path:
+    write_tiny_llama(folder / name / "snapshots" / "0123abc")
+    touched(folder / name, "refs/main")
+    return folder / name
+
+
+def several(folder: Path, *indexes: str) -> Path:
+    for name in "ab":
+        write_safetensors(folder / f"{name}.safetensors", {name: np.ones(1, np.float16)})
+    for index in indexes:
+        write_index(folder, {"a": "a.safetensors"}, f"{index}.safetensors.index.json")
+    return folder
+
+
+def in_a_linked_folder(folder: Path) -> Path:
+    write_safetensors(folder / "outside/a.safetensors", ONES)
+    (folder / "model").mkdir()
+    (folder / "model/inside").symlink_to(folder / "outside")
+    write_index(folder / "model", {"a": "inside/a.safetensors"})
+    return folder / "model"
+
+
+def without_a_shard(folder: Path) -> Path:
+    (sharded(folder) / TWO).unlink()
+    return folder
+
+
+def damaged(folder: Path) -> Path:
+    os.truncate(sharded(folder) / TWO, 100)
+    return folder
+
+
+def listed_twice(folder: Path) -> Path:
+    (sharded(folder) / INDEX).write_text(f'{{"weight_map": {{"a": "{ONE}", "a": "{TWO}"}}}}')
+    return folder
+
+
+def in_two_shards(folder: Path) -> Path:
+    write_safetensors(sharded(folder) / TWO, {name: np.ones(2, np.float16) for name in "abd"})
+    return folder
+
+
+REFUSED: dict[str, tuple[Callable[[Path], str | Path], str]] = {  # makes the source; FOLDER in words is its folder
+    "a missing file": (lambda f: f / "no", "FOLDER/no: no such file or folder, and no Hub id either; an existing"),
+    "an empty folder": (lambda f: f, f"FOLDER: is empty; {LAYOUT}Check that this is a model in the Hugging Face lay"),
+    "other files": (lambda f: touched(f, *"abcdefg"), f"no weights, only a, b, c, d, e and 2 more; {LAYOUT}Check that"),
+    "other folders": (lambda f: touched(f, "a", "logs/b"), f"FOLDER: holds no weights, only a, logs/; {LAYOUT}Check"),
+    "models": (
+        lambda f: touched(f, "2/model.safetensors", "1/model.safetensors"),
+        f"FOLDER: holds no weights, but folders with models (1, 2); {LAYOUT}Give one of these",
+    ),
+    "a repository in the Hub cache": (
+        lambda f: in_the_hub_cache(f, "models--org--tiny"),
+        f"a folder of the Hub cache, with commits in snapshots (0123abc); {LAYOUT}Give its id, org/tiny, or the",
+    ),
+    "one without an owner": (lambda f: in_the_hub_cache(f, "models--gpt2"), f"{LAYOUT}Give its id, gpt2, or the"),
+    "the Hub cache": (lambda f: in_the_hub_cache(f, "models--gpt2").parent, "folders with models (models--gpt2); "),
+    "snapshots": (lambda f: in_the_hub_cache(f, "models--gpt2") / "snapshots", "folders with models (0123abc); "),
+    "no index": (several, "holds 2 .safetensors files (a.safetensors, b.safetensors) and no index; one file or one"),
+    "two indexes": (lambda f: several(f, "one", "two"), "and 2 indexes; one file or one index is required."),
+    "a pipe": (lambda f: pipe(f / WHOLE), f"FOLDER/{WHOLE}: is no regular file; a regular file is required. Check"),
+    "a pipe in a folder": (lambda f: pipe(f / WHOLE).parent, f"FOLDER/{WHOLE}: is no regular file"),
+    "a link to nowhere": (lambda f: linked(f / WHOLE, "gone").parent, f"/{WHOLE}: a symbolic link that leads nowhere;"),
+    "a loop": (lambda f: linked(f / WHOLE, WHOLE), f"FOLDER/{WHOLE}: its symbolic links form a loop; they must lead"),
+    "a loop in a folder": (lambda f: linked(f / WHOLE, WHOLE).parent, f"FOLDER/{WHOLE}: its symbolic links form a"),
+    "a loop of another file": (
+        lambda f: linked(write_tiny_llama(f / "m") / "LICENSE", "LICENSE").parent,
+        "LICENSE: its symbolic links form a loop",
+    ),
+    "a folder in a loop": (lambda f: linked(f / "folder", "folder"), "folder: its symbolic links form a loop"),
+    "another container": (lambda f: touched(f, "a.onnx") / "a.onnx", "a.onnx: a file that ends in '.onnx'; a model fo"),
+    "no tensors": (lambda f: write_raw_safetensors(f / WHOLE, {}), f"{WHOLE}: its weight files hold no tensors; at"),
+    "no JSON": (lambda f: configured(f, "{"), "config.json: no valid JSON in UTF-8 (Expecting property name enclosed"),
+    "no object": (lambda f: configured(f, "[]"), "config.json: a JSON list is at the top; a JSON object is required."),
+    "a long configuration": (
+        lambda f: configured(f, "", 1 << 40),
+        "config.json: 1,099,511,627,776 bytes long; at most 100,000,000 bytes of JSON are read. Check that it is the",
+    ),
+    "a missing shard": (without_a_shard, f"FOLDER/{INDEX}: names shard '{TWO}', which is not there; every shard is"),
+    "a linked folder": (in_a_linked_folder, "shard 'inside/a.safetensors' lies in FOLDER/outside; it must lie inside"),
+    "a tensor listed twice": (listed_twice, f"FOLDER/{INDEX}: the JSON key 'a' occurs twice in one object; keys must"),
+    "a tensor in two shards": (in_two_shards, f"tensor 'a' is in both {ONE} and {TWO}; it must be in one shard."),
+    "a damaged shard": (damaged, f"FOLDER/{TWO}: "),
+    "a tensor of no shard": (lambda f: sharded(f, {"e": ONE}), f"says that tensor 'e' is in {ONE}, but no shard has"),
+    "another shard": (lambda f: sharded(f, {"a": TWO}), f"says that tensor 'a' is in {TWO}, but it is in {ONE}; index"),
+    "no entry": (lambda f: sharded(f, {"c": "left out"}), f"FOLDER/{ONE}: holds tensor 'c', which {INDEX} does not l"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_whole_checkpoint_is_refused(what: str, tmp_path: Path) -> None:
+    make, words = REFUSED[what]
+    refused(make(tmp_path), words.replace("FOLDER", str(tmp_path)))
+
+
+@pytest.mark.parametrize("source", ["no.safetensors", "a/b/c", "../x/y", "-/", "owner/na me"])
+def test_what_is_neither_a_path_nor_an_id_is_refused(source: str) -> None:
+    refused(source, f"{source}: no such file or folder, and no Hub id either; an existing path or an id of the form ")
+
+
+def test_a_path_has_no_revisions(tmp_path: Path) -> None:
+    refused(tmp_path, "revision 'main' was given for a local path; only Hub repositories have revisions.", "main")
+
+
+SHARDS = ["/x", "../x.safetensors", "a/../../x", "..", "C:x.safetensors", "a\\b", "a\0", "", "a/", 5, None]
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_a_shard_path_that_climbs_out_of_the_folder_is_refused(tmp_path: Path, shard: object) -> None:
+    refused(
+        sharded(tmp_path, {"a": shard}),
+        f"tensor 'a' is in {shard!r}; a relative path inside the index's folder is required. Do not use this",
     )
-    path.unlink()
-    path.symlink_to(path)
-    message = f"{path}: its symbolic links form a loop; they must lead to a file. Replace the link by the file itself."
-    assert error_of(path) == error_of(tmp_path) == message
-    path.unlink()
-    write_safetensors(path, {"a": np.ones(1, np.float16)})
-    config = tmp_path / "config.json"
-    config.symlink_to("config.json")
-    assert error_of(tmp_path) == message.replace(str(path), str(config))
-    folder = tmp_path / "folder"
-    folder.symlink_to(folder)
-    assert "its symbolic links form a loop" in error_of(folder)
+
+
+@pytest.mark.parametrize("weight_map", [None, {}, [], "x"])
+def test_an_index_without_a_weight_map_is_refused(tmp_path: Path, weight_map: object) -> None:
+    write_index(tmp_path, weight_map)
+    refused(tmp_path, "has no weight_map, or an empty one; an object of tensor names and shard names is required. Down")
+
+
+SMALL = ("config.json", "tokenizer.json", "tokenizer.model", "LICENSE", INDEX, TWO)
+
+
+@pytest.mark.parametrize("name", [WHOLE, *SMALL, "pytorch_model.bin", "model.SAFETENSORS", "model.gguf"])
+def test_pointers_of_git_lfs_are_named(tmp_path: Path, name: str) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny", num_shards=2 if name in (INDEX, TWO) else 1)
+    (folder / name).write_text(POINTER)
+    for source in (folder,) if name in SMALL else (folder / name, folder) if name == WHOLE else (folder / name,):
+        with pytest.raises(CheckpointError, match="a Git LFS pointer, which names the file and does not hold it; the"):
+            open_source(source)
+
+
+def test_one_index_chooses_among_several_files(tmp_path: Path) -> None:
+    with open_checkpoint(several(tmp_path, "one")) as checkpoint:
+        assert list(checkpoint.tensors) == ["a"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_files_and_folders_without_permission_are_refused(tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path / "tiny")
     (folder / "model.safetensors").chmod(0)
-    assert "model.safetensors: cannot be read (Permission denied); a readable file is required." in error_of(folder)
+    refused(folder, "model.safetensors: cannot be read (Permission denied); a readable file is required.")
     folder.chmod(0)
     try:
-        assert error_of(folder) == (
-            f"{folder}: cannot be listed (Permission denied); a readable folder is required. Check its permissions."
-        )
+        refused(folder, f"{folder}: cannot be listed (Permission denied); a readable folder is required. Check its")
     finally:
         folder.chmod(0o700)
 
 
-def test_files_that_hold_no_weights_and_revisions_of_paths_are_refused(tmp_path: Path) -> None:
-    other, empty = tmp_path / "model.onnx", write_raw_safetensors(tmp_path / "a.safetensors", {})
-    other.touch()
-    assert error_of(other) == (
-        f"{other}: a file that ends in '.onnx'; a model folder, a .safetensors or a .gguf file is required. "
-        "Pass the folder that holds config.json and the weights."
-    )
-    assert error_of(empty) == (
-        f"{empty}: its weight files hold no tensors; at least one is required. Export the model again."
-    )
-    assert error_of(tmp_path, "main") == (
-        f"{tmp_path}: revision 'main' was given for a local path; only Hub repositories have revisions. "
-        "Leave --revision out, or give the Hub id."
-    )
-
-
-def test_a_damaged_config_is_refused_and_an_absurdly_long_one_before_it_is_read(tmp_path: Path) -> None:
+def test_a_configuration_that_transformers_accepts_is_read(tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path / "tiny")
-    path = folder / "config.json"
-    for text, message in (
-        ("{", "no valid JSON in UTF-8 (Expecting property name enclosed in double quotes: line 1 column 2 (char 1))"),
-        ("[]", "a JSON list is at the top"),
-    ):
-        path.write_text(text)
-        assert error_of(folder) == (f"{path}: {message}; a JSON object is required. Download or export the file again.")
-    os.truncate(path, 1 << 40)
-    assert error_of(folder) == (
-        f"{path}: 1,099,511,627,776 bytes long; at most 100,000,000 bytes of JSON are read. "
-        "Check that it is the file its name says."
-    )
-    path.write_text('{"a": 1, "a": 2, "limit": Infinity}')  # which Python and transformers accept
+    (folder / "config.json").write_text('{"a": 1, "a": 2, "limit": Infinity}')
     with open_checkpoint(folder) as checkpoint:
         assert checkpoint.config == {"a": 2, "limit": float("inf")}

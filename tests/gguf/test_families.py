@@ -25,8 +25,8 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError
 from mxconv.gguf.architectures import ARCHITECTURES
+from mxconv.gguf.exportability import activation_of
 from mxconv.gguf.metadata import read_metadata
-from mxconv.gguf.parts import activation_of
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.open_source import open_source
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.hub import Repository, check_hub_id, list_repository, retried, translated_errors
+from mxconv.checkpoint.hub import Repository, check_hub_id, list_repository, retried
+from mxconv.checkpoint.hub_errors import translated_errors
 from mxconv.errors import PackageError
 from mxconv.package.folder_target import check_folder, put_in_place, recover_folder, remove
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub import retried
+from mxconv.checkpoint.hub_errors import translated_upload_errors
 from mxconv.checkpoint.regular_file import open_file, read_json_object
 from mxconv.conversion.recipe_files import make_recipe
 from mxconv.drafts.readers.reader_config import reader_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import ATTESTATION, MARKER, Measurements, model_card, read_source_card
 from mxconv.interop.hub.card import FILE_NAME as CARD
-from mxconv.interop.hub.destination import Destination, open_destination, translated_upload_errors
+from mxconv.interop.hub.destination import Destination, open_destination
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files

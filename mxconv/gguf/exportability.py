@@ -1,23 +1,23 @@
 """Whether llama.cpp's model of an architecture computes what a description says; a refusal that names what it lacks."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention
-from mxconv.arch.elements import Linear, Mlp
-from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2
+from mxconv.arch.description import Attention, LatentAttention, LayerParts
+from mxconv.arch.elements import Activation, Linear, Mlp
+from mxconv.arch.mixture import Mixture, Routing
+from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, Recurrent
 from mxconv.errors import ModelError
-from mxconv.gguf.architectures import MLP, Architecture
-from mxconv.gguf.parts import activation_of, attentions, states, unknown_parts
+from mxconv.gguf.architectures import MLP, Architecture, State, attentions, states
 from mxconv.gguf.rotations import far_rope, near_rope, reads_betas
 
 CHUNK = 8192  # llama.cpp's only length
 GELU = {"gelu", "gelu_tanh"}
 
 
-def check_fits(config: ModelConfig, architecture: Architecture, path: Path) -> None:
+def check_exportable(config: ModelConfig, architecture: Architecture, path: Path) -> None:
     """Raise ModelError, naming the first difference, where llama.cpp's model is not what a description says."""
     for difference in _differences(config, architecture):
         raise ModelError(
@@ -28,9 +28,7 @@ def check_fits(config: ModelConfig, architecture: Architecture, path: Path) -> N
 
 def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     """Name in words each thing that the model has and llama.cpp's does not."""
-    if parts := unknown_parts(config, architecture):
-        yield parts[0]
-        return
+    yield from _parts(config, architecture)
     yield from _sizes(config, architecture)
     yield from _states(config)
     yield from _ropes(config, architecture)
@@ -48,6 +46,84 @@ def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[st
         own = architecture.temperature if mixer.rope is None else None
         if mixer.temperature != own and not architecture.has_temperature:
             yield "queries that grow with their position in another way"
+
+
+def activation_of(layer: LayerParts) -> Activation | None:
+    """The activation of a layer's MLP or experts; None of a layer that has neither."""
+    mlp = layer.mlp
+    return mlp.experts.activation if isinstance(mlp, Mixture) else None if mlp is None else mlp.activation
+
+
+def _kind_of(mixer: Recurrent) -> State:
+    """The kind of a mixer with a state."""
+    if isinstance(mixer, GatedDeltaNet):
+        return "fused_delta_net" if mixer.fused else "delta_net"
+    return "mamba2" if isinstance(mixer, Mamba2) else "short_convolution"
+
+
+def _parts(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
+    """Name parts of a kind that it does not have."""
+    if any(isinstance(layer.mixer, LatentAttention) for layer in config.layers):
+        yield "latent attention"
+    if {_kind_of(mixer) for mixer in states(config)} - {architecture.state}:
+        yield "mixers with such a state"
+    mlps = [layer.mlp for layer in config.layers]
+    if None in mlps and architecture.state != "mamba2":
+        yield "layers without an MLP"
+    mixtures = [mlp for mlp in mlps if isinstance(mlp, Mixture)]
+    if mixtures and architecture.experts is None:
+        yield "mixtures of experts"
+    elif not mixtures and architecture.needs_experts:
+        yield "no experts"
+    elif mixtures and not _may_lead(mlps, architecture):
+        yield "layers without experts among those with some"
+    elif any(not _is_known(mixture, architecture) for mixture in mixtures):
+        yield "experts that are chosen, counted or shared in another way"
+    for mixer in attentions(config):
+        is_chunked = mixer.is_chunked and not architecture.is_chunked
+        if is_chunked or (mixer.sinks is not None) != architecture.has_sinks or mixer.clip is not None:
+            yield "attention in chunks, with sinks or with clipped heads"
+        if mixer.is_gated != architecture.is_gated:
+            yield f"attention {'without' if architecture.is_gated else 'with'} gates of what its heads give"
+
+
+def _may_lead(mlps: Sequence[Mlp | Mixture | None], architecture: Architecture) -> bool:
+    """Whether layers without experts stand before all others, if at all."""
+    kinds = [isinstance(mlp, Mixture) for mlp in mlps]
+    if architecture.experts == "sigmoids":  # every so many layers
+        return kinds == [(layer + 1) % (kinds.index(True) + 1) == 0 for layer in range(len(kinds))]
+    return kinds == sorted(kinds) and (all(kinds) or architecture.experts == "keyed")
+
+
+def _is_known(mixture: Mixture, architecture: Architecture) -> bool:
+    """Whether llama.cpp does the same."""
+    routing, experts = mixture.routing, mixture.experts
+    norms = mixture.before_experts, mixture.after_experts, mixture.before_shared, mixture.after_shared
+    others = routing.multipliers, routing.norm, routing.input_weights, *norms
+    has_bias = architecture.clamped is not None
+    shares = None if mixture.shared is None else "plain" if mixture.shared_gate is None else "gated"
+    return (
+        _is_routed(routing, architecture)
+        and routing.num_groups == 1
+        and not any(others)
+        and experts.clamped == architecture.clamped
+        and (routing.router.has_bias, experts.has_bias) == (has_bias, has_bias)
+        and mixture.scales_input == (architecture.experts == "sigmoids")
+        and shares == architecture.shares_expert
+        and (mixture.shared is None or architecture.experts != "keyed" or mixture.shared.size % mixture.size == 0)
+    )
+
+
+def _is_routed(routing: Routing, architecture: Architecture) -> bool:
+    """Whether rows choose alike; a softmax of the chosen is one of all divided by its sum."""
+    if architecture.experts == "keyed":
+        return routing.score == "sigmoid" and routing.correction is not None
+    if architecture.experts == "sigmoids":
+        own = routing.score == "sigmoid" and routing.correction is None
+        return own and not routing.is_normalized and routing.multiplier == 1
+    shares = "normalized" if routing.score == "softmax_of_chosen" or routing.is_normalized else "plain"
+    is_plain = routing.score != "sigmoid" and routing.correction is None and routing.multiplier == 1
+    return is_plain and shares == architecture.experts
 
 
 def _sizes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
