@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,18 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> tuple[dict[str,
         return read(factors[name]) if name in factors else None
 
     config = derive_config(keys, rotations, is_tied)
+    num_experts = keys.count("expert_count")
+    if num_experts and all(len(entry.shape) < 3 or entry.shape[0] != num_experts for entry in entries.values()):
+        keys.reject("expert_count", "as many experts as the tensors have are required")
     try:
         description = describe_values(config)
     except ModelError as error:
         raise CheckpointError(f"{path}: its keys make no configuration ({error}). {REMEDY}") from error
     _check_keys(header.values, description, config, path)
+    required = required_tensors(description, ())
+    _check_sizes(required, keys)
     known = places(description, architecture)
-    required = required_tensors(description, ()).items()
-    found = {name: _own(name, shape, known[name], entries, keys) for name, shape in required if name in known}
+    found = {name: _own(name, shape, known[name], entries, keys) for name, shape in required.items() if name in known}
     used = {entry.name for own in found.values() for entry, _ in own.parts}
     if others := [name for name in entries if name not in used]:
         raise CheckpointError(
@@ -87,6 +92,17 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> tuple[dict[str,
             f"{REMEDY}"
         )
     return config, found
+
+
+def _check_sizes(required: Mapping[str, tuple[int, ...]], keys: ReadKeys) -> None:
+    """Refuse keys that ask for a tensor larger than all of the file's, before anything of its size is made."""
+    num_elements = sum(prod(entry.shape) for entry in keys.tensors.values())
+    for name, shape in required.items():
+        if prod(shape) > num_elements:
+            raise CheckpointError(
+                f"{keys.path}: its keys ask for {name} of {list(shape)}, and all its tensors have {num_elements:,} "
+                f"elements; keys of this model are required. {REMEDY}"
+            )
 
 
 def _own(

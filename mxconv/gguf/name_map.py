@@ -19,6 +19,7 @@ Source:
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -211,6 +212,7 @@ def _attention(mixer: Attention, architecture: Architecture) -> Named:
             yield from _norm(norm)
 
 
+@lru_cache(maxsize=8)  # layers share them
 def paired_rows(num_heads: int, head_dim: int, rotary_dim: int) -> I64:
     """Return the checkpoint's rows of heads, of which the first `rotary_dim` rotate, with the rows of a pair side by
     side."""
@@ -260,6 +262,7 @@ def _stacked_rows(experts: Experts) -> tuple[I64 | None, ...]:
     return gates_and_ups[: experts.size], gates_and_ups[experts.size :], None
 
 
+@lru_cache(maxsize=8)
 def _value_heads(mixer: GatedDeltaNet, head_dim: int, first: int = 0) -> I64:
     """Return the rows of value heads, `head_dim` each, from row `first` on: the first of each key head, then the
     next."""

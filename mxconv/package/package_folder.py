@@ -12,15 +12,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from mxconv.checkpoint.hashing import FileHash
-from mxconv.checkpoint.hub import (
-    HubUnreachableError,
-    Repository,
-    cached_snapshot,
-    fetch_files,
-    is_hub_id,
-    list_repository,
-    parse_address,
-)
+from mxconv.checkpoint.hub import Repository, cached_snapshot, fetch_files, is_hub_id, list_repository, parse_address
+from mxconv.checkpoint.hub_errors import HubUnreachableError
 from mxconv.checkpoint.object_store import Store, is_store_url
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
 from mxconv.checkpoint.source import check_no_revision

@@ -1,4 +1,4 @@
-"""tokenizer.model alone: the tokens that transformers and SentencePiece give, or a refusal that says why."""
+"""Tokenizers from tokenizer.model, what the files beside tokenizer.json declare, and whose tokens are the same."""
 
 import json
 import re
@@ -12,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packages import quantize
 from sentence_pieces import NORMAL, UNUSED, USER_DEFINED, llama_pieces, model_bytes, write_gemma, write_llama
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from mxconv.checkpoint.tokenizer_files import MAX_FILE_BYTES, read_tokenizer_json
+from mxconv.checkpoint.tokenizer_settings import TokenizerSettings
+from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.text.tokenizer import Tokenizer
 
@@ -129,3 +133,265 @@ def test_damage_raises_our_error_and_nothing_else(
         read_tokenizer_json(folder)
     except CheckpointError as error:
         assert str(error).startswith(str(folder))
+
+
+ENTRIES = {"<unk>": 0, "a": 1, "b": 2}
+
+
+def folder(path: Path, vocab_size: Any = 3, entries: Any = None, **changes: Any) -> Path:
+    """A model folder as far as its tokens go."""
+    path.mkdir()
+    Backend(models.WordLevel(ENTRIES, unk_token="<unk>")).save(str(path / "tokenizer.json"))
+    members = json.loads((path / "tokenizer.json").read_text())
+    if entries is not None:
+        members["model"]["vocab"] = entries
+    (path / "tokenizer.json").write_text(json.dumps(members | changes))
+    (path / "config.json").write_text(json.dumps({"vocab_size": vocab_size}))
+    return path
+
+
+def test_matrices_padded_to_different_sizes_hold_the_same_tokens(tmp_path: Path) -> None:
+    """Qwen2.5: 151,936 rows in its small models, 152,064 in its large ones, 151,665 tokens in both."""
+    small = Vocabulary.of_folder(folder(tmp_path / "small", 151_936))
+    large = Vocabulary.of_folder(folder(tmp_path / "large", 152_064))
+    assert small.equals(large) and large.equals(small)
+    assert (small.vocab_size, large.vocab_size, small.num_tokens) == (151_936, 152_064, 3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"entries": ENTRIES | {"c": 3}},
+        {"entries": {"<unk>": 0, "b": 1, "a": 2}},
+        {"added_tokens": [{"id": 3, "content": "<s>"}]},
+        {"normalizer": {"type": "Lowercase"}},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+    ],
+    ids=str,
+)
+def test_what_changes_the_text_of_an_id_makes_another_vocabulary(tmp_path: Path, changes: dict[str, Any]) -> None:
+    ours, theirs = folder(tmp_path / "ours"), folder(tmp_path / "theirs", **changes)
+    assert not Vocabulary.of_folder(ours).equals(Vocabulary.of_folder(theirs))
+
+
+def test_padding_truncation_and_the_order_of_keys_change_no_vocabulary(tmp_path: Path) -> None:
+    ours = folder(tmp_path / "ours")
+    theirs = folder(
+        tmp_path / "theirs",
+        entries=dict(reversed(ENTRIES.items())),
+        padding={"strategy": "BatchLongest"},
+        truncation={"max_length": 5},
+        post_processor=None,
+    )
+    assert Vocabulary.of_folder(ours).equals(Vocabulary.of_folder(theirs))
+
+
+def test_the_number_of_tokens_is_one_more_than_the_largest_id(tmp_path: Path) -> None:
+    assert Vocabulary.of_folder(folder(tmp_path / "gap", entries={"a": 0, "b": 9})).num_tokens == 10
+    added = folder(tmp_path / "added", added_tokens=[{"id": 40, "content": "<s>"}])
+    assert Vocabulary.of_folder(added).num_tokens == 41
+    assert Vocabulary.of_folder(folder(tmp_path / "none", entries={})).num_tokens == 0
+
+
+def test_a_unigram_tokenizer_numbers_its_entries_by_place(tmp_path: Path) -> None:
+    root = folder(tmp_path / "unigram")
+    backend = Backend(models.Unigram())
+    backend.train_from_iterator(["abc abd"], trainers.UnigramTrainer(vocab_size=9, special_tokens=["<unk>"]))
+    backend.save(str(root / "tokenizer.json"))
+    assert Vocabulary.of_folder(root).num_tokens == backend.get_vocab_size()
+
+
+def test_a_folder_without_tokenizer_or_config_has_no_tokens_and_no_size(tmp_path: Path) -> None:
+    assert Vocabulary.of_folder(tmp_path) == Vocabulary(None, 0, None)
+    for size in ("3", None, 3.0, True):
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": size}))
+        assert Vocabulary.of_folder(tmp_path).vocab_size is None
+
+
+@pytest.mark.parametrize("value", ["1", None, 1.5, -1, True])
+def test_a_token_id_that_is_no_number_is_refused(tmp_path: Path, value: Any) -> None:
+    root = folder(tmp_path / "m", entries={"a": 0, "b": value})
+    with pytest.raises(CheckpointError) as caught:
+        Vocabulary.of_folder(root)
+    assert str(caught.value) == (
+        f"{root}/tokenizer.json: token id {value!r}; a whole number is required. Copy the file anew."
+    )
+    added = folder(tmp_path / "added", added_tokens=[{"id": value}])
+    with pytest.raises(CheckpointError, match=r"added/tokenizer\.json: token id"):
+        Vocabulary.of_folder(added)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"model": 5}, {"model": {"vocab": 5}}, {"added_tokens": 7}, {"added_tokens": [3, "x"]}]
+)
+def test_parts_of_other_types_hold_no_tokens(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """What is wrong with them the tokenizer's own loader says."""
+    root = folder(tmp_path / "m", **changes)
+    assert Vocabulary.of_folder(root).num_tokens == (0 if "model" in changes else 3)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_a_file_that_is_no_json_object_is_refused(tmp_path: Path, name: str) -> None:
+    root = folder(tmp_path / "m")
+    (root / name).write_text("[1")
+    with pytest.raises(CheckpointError, match=f"m/{name}: no valid JSON in UTF-8"):
+        Vocabulary.of_folder(root)
+
+
+TEXT = "<s>a <x> <y>b<z></s>"
+CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+
+
+def token(content: str, special: bool = True, **flags: bool) -> dict[str, Any]:
+    return {"content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False} | {
+        "special": special,
+        **flags,
+    }
+
+
+def typed(content: str) -> dict[str, Any]:
+    return {"__type": "AddedToken", **token(content)}
+
+
+def decoder(*tokens: dict[str, Any], first: int = 258) -> dict[str, Any]:
+    return {CONFIG: {"added_tokens_decoder": {str(first + number): each for number, each in enumerate(tokens)}}}
+
+
+def write(folder: Path, files: dict[str, Any], own: list[Any] | None = None, vocab_size: int = 300) -> Path:
+    """A tokenizer of bytes with <s>, </s> and its own further tokens from 258 on, and the files beside it."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE({character: index for index, character in enumerate(alphabet)}, []))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend.add_special_tokens(["<s>", "</s>"])
+    backend.add_tokens(own or [])
+    folder.mkdir(exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": vocab_size}))
+    for name, values in files.items():
+        (folder / name).write_text(json.dumps(values))
+    return folder
+
+
+# files beside tokenizer.json, and tokens that it has of its own
+CASES: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "declared": (decoder(token("<x>"), token("<y>", special=False)), []),
+    "out of order": ({CONFIG: {"added_tokens_decoder": {"259": token("<y>"), "258": token("<x>")}}}, []),
+    "gap": (decoder(token("<y>"), first=270), []),
+    "id of another token": (decoder(token("<y>"), first=257), []),
+    "id of a letter": (decoder(token("<y>"), first=5), []),
+    "same text, other id": (decoder(token("<x>"), first=259), ["<x>"]),
+    "special in one file": (decoder(token("<x>")), [AddedToken("<x>", special=False)]),
+    "special in the other": (decoder(token("<x>", special=False)), [AddedToken("<x>", special=True)]),
+    "normalized": (decoder({"content": "<x>", "normalized": True}), []),
+    "strips": ({CONFIG: {"eos_token": "<x>", **decoder(token("<x>", lstrip=True))[CONFIG]}}, []),
+    "end by name": ({CONFIG: {"eos_token": "<x>"}}, []),
+    "end by object": ({CONFIG: {"eos_token": typed("<x>")}}, []),
+    "end of the vocabulary": ({CONFIG: {"eos_token": "<x>"}}, [AddedToken("<x>", special=False, lstrip=True)]),
+    "map over configuration": ({CONFIG: {"eos_token": "<x>"}, MAP: {"bos_token": "<y>", "eos_token": "</s>"}}, []),
+    "map beside declared": ({CONFIG: {"added_tokens_decoder": {}}, MAP: {"eos_token": "<y>"}}, []),
+    "null in the map": ({CONFIG: {"pad_token": "<x>"}, MAP: {"pad_token": None}}, []),
+    "object in the map": ({MAP: {"eos_token": token("<y>", lstrip=True)}}, []),
+    "order of names": ({CONFIG: {"pad_token": "<x>", "eos_token": "<y>", "bos_token": "<z>"}}, []),
+    "other names": ({CONFIG: {"image_token": "<x>", "eos_token": "<y>", "extra_special_tokens": {"i": "<z>"}}}, []),
+    "empty name": ({CONFIG: {"bos_token": "", "eos_token": "</s>"}}, []),
+    "extra": ({CONFIG: {"extra_special_tokens": ["<x>"], "additional_special_tokens": ["<y>"]}}, []),
+    "extra by name": (
+        {CONFIG: {"extra_special_tokens": {"image_token": "<x>"}, "additional_special_tokens": ["<y>"]}},
+        [],
+    ),
+    "additional": ({CONFIG: {"additional_special_tokens": ["<y>", typed("<x>")]}}, []),
+    "additional in both": (
+        {CONFIG: {"additional_special_tokens": ["<z>"]}, MAP: {"additional_special_tokens": ["<x>"]}},
+        [],
+    ),
+    "additional in the map": ({MAP: {"additional_special_tokens": ["<x>", "<y>"]}}, []),
+    "extra in both": ({CONFIG: {"extra_special_tokens": ["<z>"]}, MAP: {"extra_special_tokens": ["<x>", "<z>"]}}, []),
+    "extra by name in the map": ({MAP: {"extra_special_tokens": {"image_token": "<x>"}}}, []),
+    "added_tokens.json": ({ADDED: {"<y>": 259, "<x>": 258}}, []),
+    "added_tokens.json, special": ({CONFIG: {"eos_token": "<x>"}, ADDED: {"<y>": 258, "<x>": 259}}, []),
+    "added_tokens.json, clashing": ({ADDED: {"<y>": 257, "<x>": 280}}, []),
+    "added_tokens.json beside declared": ({**decoder(token("<x>")), ADDED: {"<y>": 258}}, []),
+    "add_bos_token": ({CONFIG: {"bos_token": "<s>", "add_bos_token": True, "add_eos_token": True}}, []),
+    "no file": ({}, ["<x>"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    files, own = CASES[name]
+    if CONFIG in files:
+        files = {**files, CONFIG: {"tokenizer_class": "PreTrainedTokenizerFast", **files[CONFIG]}}
+    folder = write(tmp_path / "model", files, own)
+    ours, theirs = Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
+    ids = ours.encode(TEXT)
+    assert ids == theirs(TEXT).input_ids
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert (ours.vocab_size, ours.bos_token_id) == (len(theirs), theirs.bos_token_id)
+    assert ours.special_token_ids == {number for number, each in theirs.added_tokens_decoder.items() if each.special}
+    texts = {key: text for key, text in theirs.special_tokens_map.items() if text}
+    assert TokenizerSettings.read(folder).texts == texts
+    if theirs.eos_token_id is not None:
+        assert theirs.eos_token_id in ours.eos_token_ids
+
+
+@pytest.mark.parametrize(
+    ("config", "added", "text"),
+    [
+        ({"added_tokens_decoder": None, "eos_token": None, "extra_special_tokens": None}, None, "a"),
+        ({"additional_special_tokens": [None, {"content": "<x>", "special": None}]}, None, "<x>"),
+        ({"eos_token": {"content": "<x>"}, "image_token": None, "model_token": 3}, None, "<x>"),
+        ({"eos_token": ["<x>", "</s>"]}, None, "<x>"),
+        ({"added_tokens_decoder": {"258": "<x>", "259": None}}, None, "<x>"),
+        ({}, {"<x>": 258, "<y>": None}, "<x>"),
+    ],
+)
+def test_null_asks_for_nothing_and_other_spellings_are_read(config: Any, added: Any, text: str, tmp_path: Path) -> None:
+    """transformers refuses these."""
+    folder = write(tmp_path / "model", {CONFIG: config} | ({} if added is None else {ADDED: added}))
+    assert len(Tokenizer.from_folder(folder).encode(text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (
+            CONFIG,
+            {"eos_token": 2},
+            "eos_token is '2'; a text, an object with content and flags that are true or false,",
+        ),
+        (CONFIG, {"eos_token": {"content": None}}, "eos_token is .*; a text, an object with content"),
+        (
+            CONFIG,
+            {"added_tokens_decoder": ["<x>"]},
+            "added_tokens_decoder is .*; an object of tokens by id is required",
+        ),
+        (CONFIG, {"added_tokens_decoder": {"x": token("<x>")}}, "added_tokens_decoder is 'x'; a token id, which is a"),
+        (CONFIG, {"added_tokens_decoder": {"9" * 5000: token("<x>")}}, "added_tokens_decoder is '9{80}'; a token id"),
+        (CONFIG, {"added_tokens_decoder": {"258": {"id": 3}}}, "added_tokens_decoder is .*; a text, an object with"),
+        (
+            CONFIG,
+            {"added_tokens_decoder": {"258": {"content": "x", "special": 1}}},
+            "added_tokens_decoder is .* flags",
+        ),
+        (CONFIG, {"extra_special_tokens": [["<x>"]]}, "extra_special_tokens is .*; a text, an object with content"),
+        (
+            ADDED,
+            {"<x>": -1},
+            "the id of '<x>' is '-1'; a token id, which is a whole number, is required. Take the file",
+        ),
+        (MAP, [], "a JSON list is at the top; a JSON object is required"),
+    ],
+)
+def test_damaged_files_are_refused_by_name(file: str, content: Any, message: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", {file: content})
+    with pytest.raises(CheckpointError, match=f"{file}: {message}"):
+        Tokenizer.from_folder(folder)
+
+
+def test_tokens_that_tokenizer_json_lacks_belong_to_the_vocabulary_where_the_model_has_rows(tmp_path: Path) -> None:
+    plain = Vocabulary.of_folder(write(tmp_path / "plain", {}))
+    more = Vocabulary.of_folder(write(tmp_path / "more", {CONFIG: {"eos_token": "<x>"}}))
+    beyond = Vocabulary.of_folder(write(tmp_path / "beyond", {CONFIG: {"pad_token": "<x>"}}, vocab_size=258))
+    full = Vocabulary.of_folder(write(tmp_path / "full", {}, vocab_size=258))
+    assert (plain.num_tokens, more.num_tokens, beyond.num_tokens) == (258, 259, 258)
+    assert not plain.equals(more) and beyond.equals(full)

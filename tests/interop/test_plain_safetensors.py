@@ -1,20 +1,30 @@
-"""Weights that come back bit for bit, by others' readers."""
+"""Plain weights, stacks of experts too, by others' readers: bit for bit, in flat memory."""
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from checkpoints import write_safetensors, write_tiny_llama
 from dequantized import dequantized
 from packages import patch_array, quantize
 from safetensors import safe_open
+from stacked_models import write_random_model
 
+from mxconv.checkpoint.safetensors_header import format_header
+from mxconv.codecs.mxfp4 import dequantize_mxfp4
+from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.errors import MxconvError
 from mxconv.interop import exported
+from mxconv.interop.compressed_tensors import export_compressed_tensors
 from mxconv.interop.plain_safetensors import export_safetensors
+from mxconv.package.package import Package
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -151,3 +161,93 @@ def test_a_configuration_that_names_another_dtype_than_the_weights_have_is_mende
         "torch_dtype": "bfloat16",
         "text_config": {"dtype": "bfloat16"},
     }
+
+
+STACKS = {
+    "gpt_oss": "model.layers.0.mlp.experts.down_proj",
+    "granitemoe": "model.layers.0.block_sparse_moe.input_linear.weight",
+}
+
+
+@pytest.fixture(scope="module", params=list(STACKS))
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stacks") / request.param
+    return write_random_model(folder, request.param, num_hidden_layers=1, hidden_size=64, head_dim=16)
+
+
+@pytest.fixture(scope="module")
+def package(source: Path) -> Path:
+    quantize(source, source.with_name("package"))
+    return source.with_name("package")
+
+
+def test_the_target_is_exported_bit_for_bit(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "p", codec="bsfp")
+    export_safetensors(tmp_path / "p", tmp_path / "plain")
+    expected, found = (safetensors.torch.load_file(f / "model.safetensors") for f in (source, tmp_path / "plain"))
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name].view(torch.int16), found[name].view(torch.int16)) for name in expected)
+
+
+def test_the_draft_is_exported_the_way_the_source_has_it(package: Path, tmp_path: Path) -> None:
+    export_safetensors(package, tmp_path / "plain", level="draft")
+    plain = safetensors.torch.load_file(tmp_path / "plain" / "model.safetensors")
+    with Package(package) as opened:
+        stacks = [record for record in opened.manifest.tensors if record.stack is not None]
+        assert len(stacks) == 2
+        for record in stacks:
+            for number in range(4):
+                stored = opened.mxfp4(record, number)
+                rows, columns = stored.shape
+                values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))[:rows, :columns]
+                found = plain[record.name][number].float().numpy()
+                assert np.array_equal(found, values if record.name.endswith("weight") else values.T)
+
+
+def test_a_format_without_a_place_for_stacks_names_the_tensor(source: Path, package: Path, tmp_path: Path) -> None:
+    with pytest.raises(MxconvError) as caught:
+        export_compressed_tensors(package, tmp_path / "out")
+    name = STACKS[source.name]
+    shape = [4, 384, 64] if source.name == "gpt_oss" else [4, 768, 64]
+    assert str(caught.value) == (
+        f"{package}: tensor {name} {shape} is a stack of experts; compressed-tensors is written of matrices and "
+        "vectors alone. Export --to safetensors."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+LIMIT = 75_000_000  # bytes
+SHAPE = (14_336, 4096)
+EXPORT = """
+import resource, sys
+from pathlib import Path
+from mxconv.interop.compressed_tensors import export_compressed_tensors
+from mxconv.interop.plain_safetensors import export_safetensors
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+export = {"mxfp4": export_compressed_tensors, "bsfp": export_safetensors}[sys.argv[1]]
+export(Path(sys.argv[2]), Path(sys.argv[3]))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_peak_memory_does_not_grow_with_the_model(codec: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    block = (np.random.default_rng(0).standard_normal((2048, SHAPE[1]), np.float32) * 0.02).astype(ml_dtypes.bfloat16)
+    header, _ = format_header([("model.layers.0.mlp.up_proj.weight", "BF16", SHAPE)], {})
+    with (source / "model.safetensors").open("xb") as file:
+        file.write(header)
+        for _ in range(SHAPE[0] // len(block)):
+            file.write(block.tobytes())
+    (source / "config.json").write_text("{}")
+    quantize(source, tmp_path / "package", codec=codec)
+    # a shell between: the kernel counts what a process was before its exec, and this one may have loaded a lot
+    command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", EXPORT, codec]
+    run = subprocess.run(
+        [*command, str(tmp_path / "package"), str(tmp_path / "export")], check=True, capture_output=True, text=True
+    )
+    assert 2 * SHAPE[0] * SHAPE[1] > LIMIT
+    assert int(run.stdout) < LIMIT
+    for path in tmp_path.rglob("*.safetensors"):
+        path.unlink()

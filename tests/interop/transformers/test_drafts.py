@@ -1,11 +1,15 @@
 """`generate` with drafts against `generate` without: transformers is the oracle of every token."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hub_server import HubServer
 from packages import quantize
 from transformers import AutoModelForSeq2SeqLM, T5Config
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
@@ -317,3 +321,26 @@ def test_look_ups_propose_trees_to_drafts_and_torch_is_told_chains(
             nodes[tree] = second.num_nodes, second.num_proposed
     assert nodes["chain"][0] == nodes["chain"][1]
     assert nodes[12][0] > nodes[12][1]
+
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def test_the_example_decodes_with_two_drafts(three_levels: Path, tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / "transformers_generate.py", EXAMPLES / "models" / "pylib-1.5m", "org/drafts"]
+    with HubServer({"org/drafts": {"main": three_levels}}) as hub:
+        done = subprocess.run(
+            [*map(str, command), "def main("],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            env=hub.environment(tmp_path / "cache"),
+        )
+    assert done.returncode == 0, done.stderr
+    *_, rounds, first, second, verdict = done.stdout.splitlines()
+    found = re.fullmatch(r"(\d+) tokens in (\d+) passes of .*pylib-1\.5m", rounds)
+    assert found is not None and int(found[2]) < int(found[1]) == 64
+    assert re.fullmatch(r"bsfp: \d+ of \d+ proposed tokens accepted", first)
+    assert re.fullmatch(r"pylib-0\.2m: \d+ of \d+ proposed tokens accepted", second)
+    assert verdict == "the same text as without drafts"
