@@ -29,7 +29,7 @@ from mxconv.calibrate import calibrate
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.readers.medusa_heads import MedusaHeads
+from mxconv.drafts.medusa import MedusaHeads
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.native_decoder import NativeDecoder
