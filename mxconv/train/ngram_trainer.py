@@ -67,7 +67,7 @@ class Best(NamedTuple):
     context: int
     token: int
     probability: float
-    count: int
+    frequency: int
 
 
 class NgramTrainer:
@@ -118,7 +118,9 @@ class NgramTrainer:
 
         found = [(2, best) for best in pairs.best(lambda _, token: self._tokens[token] / total)]
         found += [(3, best) for best in self._triples.best(after_one)]
-        frequent = sorted((each for each in found if each[1].count >= min_count), key=lambda each: -each[1].count)
+        frequent = sorted(
+            (each for each in found if each[1].frequency >= min_count), key=lambda each: -each[1].frequency
+        )
         kept = sorted(frequent[:max_entries])
         most_frequent = min(self._tokens, key=lambda token: (-self._tokens[token], token))
         return NgramTable(
