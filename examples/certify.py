@@ -113,21 +113,22 @@ for name, (values, made) in heads.items():
     halves = {key: part.to(output.dtype) if part.is_floating_point() else part for key, part in made.items()}
     save_file({key: part.clone() for key, part in halves.items()}, folder / name / "model.safetensors")
 table, small, foreign = f"ngram:{folder}/table", f"checkpoint:{same}", f"checkpoint:{other}"
-own, skip, stream = ["own"], "layer-skip:a2+m3", "streaming:sink=4,window=28"
+own, stream = ["own"], "streaming:sink=4,window=28"
 two, pages = f"mx2:{folder}/two.safetensors", "retrieval,pages=1,window=64"
 readers = [f"{kind}:{folder}/{kind},confidence=0" for kind in ("speculator", "spire", "eagle3", *heads)]
 papers = Path(__file__).parent / "papers"
 recycling, stand = f"{papers}/token_recycling.py:TokenRecyclingKind", f"{papers}/stand.py:StandKind"
 merged = f"{papers}/rasd.py:MergedKind"
+swift, exits = f"{papers}/swift.py:SwiftKind", f"{papers}/swift.py:EarlyExitKind"
 LOOK_UPS = [["prompt-lookup"], [table], [recycling], [stand], [merged]]
-ALONE = [own, [small], [foreign], *LOOK_UPS, [skip], [stream], ["swift"], ["early-exit"], *([each] for each in readers)]
+ALONE = [own, [small], [foreign], *LOOK_UPS, [stream], [swift], [exits], *([each] for each in readers)]
 ALONE += [[two], [pages], [f"{pages},bits=16"], [f"{stream},bits=4"]]
-MIXED = [[*own, small], [*own, foreign], [skip, small, recycling], [*own, small, table]]
+MIXED = [[*own, small], [*own, foreign], [stream, small, recycling], [*own, small, table]]
 MIXED += [[*own, stream, foreign, "prompt-lookup"], [*own, two], [*own, pages, two]]
 TREES = [["prompt-lookup"], [table], [recycling], [*own, small, recycling], [merged]]
 TREES += [[two], [*own, pages], *([*own, reader] for reader in readers)]
 AUTO = [[*own, small, table], [*own, recycling], [*own, two, pages], [*own, readers[-1]]]
-OF_OWN = [[small], [recycling], [skip, stream], [small, "prompt-lookup"], *([reader] for reader in readers)]
+OF_OWN = [[small], [recycling], [stream, pages], [small, "prompt-lookup"], *([reader] for reader in readers)]
 DRAWN = [own, [*own, small, "prompt-lookup"], [two], [pages], readers[:1], [*own, readers[-1]]]
 Lengths, Trees = Literal["auto"] | None, int | Literal["auto", "chain"]
 HIERARCHIES: list[tuple[str, list[str], Lengths, Trees]] = []

@@ -8,6 +8,7 @@ from mxconv.drafts.kinds import KINDS
 
 PAPERS = Path(__file__).parents[1] / "examples" / "papers"
 RECYCLING = f"{PAPERS / 'token_recycling.py'}:TokenRecyclingKind"
+SWIFT = f"{PAPERS / 'swift.py'}:SwiftKind"
 STAND = f"{PAPERS / 'stand.py'}:StandKind"
 
 

@@ -122,7 +122,7 @@ def test_drafts_lie_beside_the_recipe(made: Callable[[str], Path], folder: Path,
     made("BSFP")
     table = write_table(tmp_path / "table", sha256_file(folder / "shards" / "tokenizer.json"))
     small = write_tiny_llama(tmp_path / "small", num_hidden_layers=1)
-    drafts = (f"checkpoint:{small}", "layer-skip:1", f"ngram:{table}")
+    drafts = (f"checkpoint:{small}", "streaming", f"ngram:{table}")
     quantize(folder / "shards", tmp_path / "package", codec="bsfp", drafts=drafts)
     recipe = write_recipe(tmp_path / "package", tmp_path / "recipe.json")
     names = {record.path for record in recipe.further}

@@ -42,10 +42,9 @@ HIERARCHIES: dict[str, tuple[list[str], list[str], Lengths, Trees]] = {
     "a small model": (["small"], [], None, "chain"),
     "a look-up, chains": ([], [f"{RECYCLING},confidence=0"], None, "chain"),
     "a look-up, trees": ([], [f"{RECYCLING},confidence=0"], None, 16),
-    "a part of itself": ([], ["layer-skip:a1,confidence=0.1"], None, "chain"),
-    "a part of itself with its own cache": ([], ["layer-skip:m1,cache=own"], None, "chain"),
     "itself over a window": ([], ["streaming,sink=1,window=6"], None, "chain"),
-    "four levels": (["small"], ["layer-skip:a1", "prompt-lookup"], None, 8),
+    "itself over a window with its own cache": ([], ["streaming,sink=1,window=6,cache=own"], None, "chain"),
+    "four levels": (["small"], ["streaming", "prompt-lookup"], None, 8),
     "what pays": (["small"], [RECYCLING], "auto", "auto"),
 }
 
@@ -170,28 +169,23 @@ def test_the_exported_draft_writes_the_same_text_in_transformers(
     assert ours == theirs[0, len(ids) :].tolist()
 
 
-def test_a_part_of_the_model_is_decoded_with_the_4_bit_copy_below_it(tmp_path: Path) -> None:
-    drafts, codec, selection = ("layer-skip:a1", "streaming,sink=1,window=5"), "mxfp4", COUPLED
+def test_a_view_of_the_model_is_decoded_with_the_4_bit_copy_below_it(tmp_path: Path) -> None:
+    codec, selection = "mxfp4", COUPLED
+    drafts = ("streaming,sink=1,window=5",)
     quantize(write_tiny_llama(tmp_path / "source", num_hidden_layers=3), tmp_path / "p", codec=codec, drafts=drafts)
-    for first in ("layer-skip", "streaming"):
-        with LoadedPackage(tmp_path / "p", ["target", first]) as other:
-            ids = other.tokenizer.encode(TEXT)
-            expected = by_hand(decoder_of(other.levels[1]), ids, 24, selection=selection)
-            assert expected != by_hand(decoder_of(other.levels[0]), ids, 24, selection=selection)
-        specs = [parse_draft("layer-skip:m1"), parse_draft(f"{RECYCLING},confidence=0")]
-        with LoadedPackage(tmp_path / "p", [first, codec], drafts=specs) as loaded:
-            for tree in ("chain", 12):
-                hierarchy = Hierarchy(loaded.levels, tree=tree)  # type: ignore[arg-type]
-                verified(loaded, hierarchy, [TEXT], selection)
-                found, generation = speculate(hierarchy, ids, 24, selection=selection)
-                assert (found.token_ids, found.logits) == (expected.token_ids, expected.logits)
-            assert generation.trace.statistics[1].num_proposed > 0
-            # who writes no keys and values for a layer cannot lend them
-            assert loaded.levels[1].shares_cache == (first == "streaming")
-            part = decoder_of(loaded.levels[2])  # of the run's target: what that one lacks, it lacks too
-            assert [layer.skips_attention for layer in part.layers] == [False, first == "layer-skip", False]
-            assert [layer.skips_mlp for layer in part.layers] == [False, True, False]
-            assert {layer.pattern is None for layer in part.layers} == {first == "layer-skip"}
+    with LoadedPackage(tmp_path / "p", ["target", "streaming"]) as other:
+        ids = other.tokenizer.encode(TEXT)
+        expected = by_hand(decoder_of(other.levels[1]), ids, 24, selection=selection)
+        assert expected != by_hand(decoder_of(other.levels[0]), ids, 24, selection=selection)
+    with LoadedPackage(
+        tmp_path / "p", ["streaming", codec], drafts=[parse_draft(f"{RECYCLING},confidence=0")]
+    ) as loaded:
+        for tree in ("chain", 12):
+            hierarchy = Hierarchy(loaded.levels, tree=tree)  # type: ignore[arg-type]
+            verified(loaded, hierarchy, [TEXT], selection)
+            found, generation = speculate(hierarchy, ids, 24, selection=selection)
+            assert (found.token_ids, found.logits) == (expected.token_ids, expected.logits)
+        assert generation.trace.statistics[1].num_proposed > 0 and loaded.levels[1].shares_cache
 
 
 def test_a_small_model_of_the_package_is_decoded_in_its_own_tokens(tmp_path: Path) -> None:
@@ -208,7 +202,10 @@ def test_a_small_model_of_the_package_is_decoded_in_its_own_tokens(tmp_path: Pat
     with LoadedPackage(tmp_path / "package", ["target"]) as other:
         assert other.tokenizer.encode(PROMPTS[0]) != alone.tokenizer.encode(PROMPTS[0])
     recycling = parse_draft(f"{RECYCLING},confidence=0")
-    for names, specs in ((["nested", "prompt-lookup"], []), (["nested"], [parse_draft("layer-skip:a1"), recycling])):
+    for names, specs in (
+        (["nested", "prompt-lookup"], []),
+        (["nested"], [parse_draft("streaming,sink=1,window=5"), recycling]),
+    ):
         with LoadedPackage(tmp_path / "package", names, drafts=specs) as loaded:
             assert loaded.folder == tmp_path / "package/drafts/1-nested"
             assert Path(loaded.tokenizer.name).parent == loaded.folder

@@ -73,8 +73,8 @@ def quantize(
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="A further level, outermost first: checkpoint:PATH, package:PATH, layer-skip:LAYERS, "
-            "swift, early-exit, streaming, retrieval, fewer-experts:NUMBER, speculator:PATH, medusa:PATH, "
+            help="A further level, outermost first: checkpoint:PATH, package:PATH, "
+            "streaming, retrieval, fewer-experts:NUMBER, speculator:PATH, medusa:PATH, "
             "spire:PATH, eagle3:PATH, dflash:PATH, gemma4-assistant:PATH, mtp, "
             "prompt-lookup, ngram:TABLE, each [,num_draft_tokens=N,confidence=P]. "
             "Repeatable.",

@@ -32,15 +32,13 @@ from mxconv.engine.matrices import Matrices
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads
-from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
-from mxconv.kernels.matrix import Matrix
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import DraftInputs
-from mxconv.speculation.model_draft import PassDraft
-from mxconv.speculation.reader import Reader, ReaderSizes
+from mxconv.speculation.model_draft import StagedDraft
+from mxconv.speculation.reader import MOST_STAGES, ReaderSizes, StagedReader
 
 ORDERING = "masked_embedding.token_ordering"
 
@@ -51,14 +49,14 @@ class AssistantConfig(ReaderConfig):
 
     Args:
         name: of the file, for messages.
-        layer: `text_config`, its own layers.
+        own: `text_config`, its layers.
         target_size: `backbone_hidden_size`, numbers of a state of the target.
         num_clusters: of tokens; 0 where the output head is read whole.
         num_read: how many of them a token's logits are computed of.
     """
 
     name: str
-    layer: ModelConfig
+    own: ModelConfig
     target_size: int
     num_clusters: int
     num_read: int
@@ -72,17 +70,17 @@ class AssistantConfig(ReaderConfig):
             section.reject(SIZE, "0 is required")
         if section.flag("enable_moe_block", False):
             section.reject("enable_moe_block", "false is required")
-        layer = gemma4(Fields({**section.values, NUM_SHARED: 0}, section.name))
+        own = gemma4(Fields({**section.values, NUM_SHARED: 0}, section.name))
         is_clustered = fields.flag("use_ordered_embeddings", False)
         num_clusters = fields.size("num_centroids", 2048) if is_clustered else 0
         num_read = fields.size("centroid_intermediate_top_k", 32)
-        if is_clustered and (layer.vocab_size % num_clusters or num_read > num_clusters):
-            fields.reject("num_centroids", f"a divisor of {layer.vocab_size}, and as many as are read, are required")
-        return cls(fields.name, layer, fields.size("backbone_hidden_size", 1536), num_clusters, num_read)
+        if is_clustered and (own.vocab_size % num_clusters or num_read > num_clusters):
+            fields.reject("num_centroids", f"a divisor of {own.vocab_size}, and as many as are read, are required")
+        return cls(fields.name, own, fields.size("backbone_hidden_size", 1536), num_clusters, num_read)
 
     @property
     def sizes(self) -> ReaderSizes:
-        return ReaderSizes(self.target_size, self.layer.vocab_size)
+        return ReaderSizes(self.target_size, self.own.vocab_size)
 
     def below(self, target: ModelConfig) -> ModelConfig:
         """Its layers, each of which reads the keys and values of the target's last layer of its kind that has some.
@@ -90,30 +88,26 @@ class AssistantConfig(ReaderConfig):
         Raises:
             ModelError: the target has no such layer, or one of other heads.
         """
+        mixers = [(n, each.mixer) for n, each in enumerate(target.layers) if isinstance(each.mixer, Attention)]
+        last = {mixer.window is None: (n, mixer) for n, mixer in mixers if mixer.source is None}
         layers = []
-        for parts in self.layer.layers:
+        for parts in self.own.layers:
             own = parts.mixer
             assert isinstance(own, Attention), "a Gemma 4's layers attend"
-            found = [
-                (index, other.mixer)
-                for index, other in enumerate(target.layers)
-                if isinstance(other.mixer, Attention)
-                and other.mixer.source is None
-                and (other.mixer.window is None) == (own.window is None)
-            ]
-            heads = (own.num_key_value_heads, own.head_dim)
-            if not found or (found[-1][1].num_key_value_heads, found[-1][1].head_dim) != heads:
+            number, theirs = last.get(own.window is None, (0, None))
+            heads = own.num_key_value_heads, own.head_dim
+            if theirs is None or (theirs.num_key_value_heads, theirs.head_dim) != heads:
                 kind = "without" if own.window is None else "with"
                 raise ModelError(
                     f"{self.name}: layers {kind} a window read {heads[0]} key-value heads of size {heads[1]}; those of "
                     "the target's last such layer are required. Use the assistant of this target."
                 )
-            layers.append(replace(parts, mixer=replace(own, source=found[-1][0])))
-        return replace(self.layer, layers=tuple(layers))
+            layers.append(replace(parts, mixer=replace(own, source=number)))
+        return replace(self.own, layers=tuple(layers))
 
 
-class Assistant(Reader):
-    """The layers, between two projections from and to states of the target.
+class Assistant(StagedReader):
+    """The layers: each stage is all of them, over the target's own cache, after the states of the one before.
 
     Args:
         config: of the assistant.
@@ -126,81 +120,62 @@ class Assistant(Reader):
         ModelError: a tensor is missing or misshapen, or the target has other heads.
     """
 
+    num_stages = MOST_STAGES
+
     def __init__(
         self, config: AssistantConfig, weights: ModelWeights, ordering: I64 | None, target: Decoder, name: str
     ) -> None:
         super().__init__(config.sizes, Reads(normed_last=True), name)
-        self.config, self._target = config, target
-        layer, own = config.below(target.config), CheckedWeights(weights, name)
-        self.before = own.matrix("pre_projection.weight", layer.hidden_size, 2 * config.target_size)
-        self.after = own.matrix("post_projection.weight", config.target_size, layer.hidden_size)
-        self.layers = [Layer(own, layer, index) for index in range(layer.num_hidden_layers)]
-        self.norm = own.norm(layer.final_norm, layer.hidden_size)
-        self.head = own.matrix(layer.embedding, layer.vocab_size, layer.hidden_size)
-        self.clusters: Matrix | None = None
-        if config.num_clusters:
-            assert ordering is not None, "read with the weights"
-            self.clusters = own.matrix("masked_embedding.centroids.weight", config.num_clusters, layer.hidden_size)
-            self._tokens = ordering.reshape(config.num_clusters, -1)
+        self._num_read, self._target = config.num_read, target
+        layers, own = config.below(target.config), CheckedWeights(weights, name)
+        size = layers.hidden_size
+        self.before = own.matrix("pre_projection.weight", size, 2 * config.target_size)
+        self.after = own.matrix("post_projection.weight", config.target_size, size)
+        self.layers = [Layer(own, layers, index) for index in range(layers.num_hidden_layers)]
+        self.norm = own.norm(layers.final_norm, size)
+        self.head = own.matrix(layers.embedding, layers.vocab_size, size)
+        self._tokens = None if ordering is None else ordering.reshape(config.num_clusters, -1)
+        if ordering is not None:
+            self.clusters = own.matrix("masked_embedding.centroids.weight", config.num_clusters, size)
 
-    def step(self, states: F32, tokens: Sequence[int], cache: KVCache) -> tuple[F32, F32]:
-        """The states after some tokens, (n, hidden size of the target), and their logits, (n, vocab_size).
+    def advance(self, index: int, states: F32, tokens: Sequence[int], cache: KVCache | None = None) -> F32:
+        """The states after some tokens: (n, its own hidden size), of which `after` makes such as the target's.
 
         Args:
-            states: of the tokens before, like those that are returned.
+            index: 0 after states of the target, others after those that are returned.
+            states: of the tokens before, a row each.
             tokens: n ids.
-            cache: of the target, without the text's last token. The assistant places all tokens there.
+            cache: of the target, without the text's last token. All tokens are placed after it.
         """
+        assert cache is not None, "it reads the target's"
         positions = Positions([cache.length + cache.num_left_out] * len(tokens))
         embedded, _ = self._target.first_inputs(np.array(tokens, np.intp), positions)
-        x = self.before.multiply(np.concatenate([embedded, states], axis=1))
+        above = self.after.multiply(states) if index else states
+        x = self.before.multiply(np.concatenate([embedded, above], axis=1))
         rows = SequenceRows(tokens, cache, sees="cache")
         for layer in self.layers:
             x = layer(x, [rows], positions)
-        normed = self.norm(x)
-        return self.after.multiply(normed), self._logits(normed)
+        return self.norm(x)
 
-    def _logits(self, normed: F32) -> F32:
+    def logits(self, index: int, states: F32) -> F32:
         """All of them, or those of the tokens of the likeliest clusters: minus infinity for others."""
-        if self.clusters is None:
-            return self.head.multiply(normed)
-        chosen = np.argsort(-self.clusters.multiply(normed), axis=1, kind="stable")[:, : self.config.num_read]
-        logits = np.full((len(normed), self.config.layer.vocab_size), -np.inf, np.float32)
-        for row, state, places in zip(logits, normed, chosen, strict=True):
+        if self._tokens is None:
+            return self.head.multiply(states)
+        chosen = np.argsort(-self.clusters.multiply(states), axis=1, kind="stable")[:, : self._num_read]
+        logits = np.full((len(states), self.sizes.vocab_size), -np.inf, np.float32)
+        for row, state, places in zip(logits, states, chosen, strict=True):
             tokens = self._tokens[places].ravel()
             row[tokens] = self.head.rows(tokens) @ state
         return logits
 
 
-class AssistantDraft(PassDraft):
-    """Proposes by a pass a token, or a depth of a tree, over the target's own cache."""
+class AssistantDraft(StagedDraft):
+    """Proposes by stages that read the target's cache, which no other text's rows share."""
 
-    def __init__(self, assistant: Assistant, inputs: DraftInputs) -> None:
-        super().__init__(inputs)
-        inputs.session.states.want(assistant.reads)
-        self._assistant = assistant
-        self._states: F32 = np.empty((0, 0), np.float32)  # after the context; then, a row each
-
-    def most_tokens(self, context: Sequence[int]) -> int:
-        is_there = len(context) > 1 and max(context) < self._assistant.sizes.vocab_size
-        return MOST_ROWS if is_there and self.inputs.session.holds(context) else 0
-
-    def begin(self, context: Sequence[int]) -> F32:
-        length = len(context) - 1
-        (last,) = self.inputs.session.states.read(self._assistant.reads, length - 1, length)
-        self._states, logits = self._evaluated(last, context[-1:])
-        return logits
-
-    def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
-        above = self._states[[parent + 1 for parent in tree.parents[tree.num_cached :]]]
-        states, logits = self._evaluated(above, tokens)
-        self._states = np.concatenate([self._states, states])
-        return logits
-
-    def _evaluated(self, states: F32, tokens: Sequence[int]) -> tuple[F32, F32]:
-        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
-            made, logits = self._assistant.step(states, tokens, self.inputs.session.cache)
-        return made, logits[:, : self.inputs.vocab_size]
+    def evaluated(self, reader: Any, index: int, states: F32, tokens: Sequence[int]) -> tuple[F32, F32]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = reader.advance(index, states, tokens, self.inputs.session.cache)
+            return made, reader.logits(index, made)
 
 
 class AssistantKind(ReaderKind):
@@ -222,7 +197,7 @@ class AssistantKind(ReaderKind):
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """Layers over the whole context, and the head."""
         assert place is not None, "it has a folder"
-        sizes = ModelSizes.of(AssistantConfig.from_file(place / "config.json").layer)
+        sizes = ModelSizes.of(AssistantConfig.from_file(place / "config.json").own)
         return PassCost.of_folder(place, record, sizes, None)
 
     def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> AssistantDraft:
@@ -231,18 +206,15 @@ class AssistantKind(ReaderKind):
 
 def _ordering(tensor: SourceTensor | None, config: AssistantConfig, name: str) -> I64:
     """Every token once. Raises ModelError where it is anything else."""
-    size = config.layer.vocab_size
-    if tensor is None or tensor.dtype != "I64" or tensor.shape != (size,):
-        found = "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
-        raise ModelError(
-            f"{name}: tensor {ORDERING} is {found}; I64 [{size}] is required. Take the assistant's own file."
-        )
-    tokens: I64 = tensor.array().astype(np.int64)
-    if not np.array_equal(np.sort(tokens), np.arange(size)):
-        raise ModelError(
-            f"{name}: tensor {ORDERING} has not every token once; that is required. Take the assistant's own."
-        )
-    return tokens
+    size, found = config.own.vocab_size, "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+    if tensor is not None and tensor.dtype == "I64":
+        tokens: I64 = tensor.array().astype(np.int64)
+        if np.array_equal(np.sort(tokens), np.arange(size)):
+            return tokens
+    raise ModelError(
+        f"{name}: tensor {ORDERING} is {found}; I64 [{size}] with every token once is required. Take the assistant's "
+        "own file."
+    )
 
 
 GEMMA4_ASSISTANT = AssistantKind()

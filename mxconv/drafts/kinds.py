@@ -2,11 +2,10 @@
 
 checkpoint:PATH_OR_ID   a 16-bit model as it is
 package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names another of its levels
-layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
+streaming               the target over a sink and a window
 retrieval               its 4-bit copy over these and the pages of the cache that matter most to each token
 fewer-experts:NUMBER    the target, every token sent to so many experts
 mx2:FILE                the target in 2 bits, below its 4 bits or alone
-swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
 medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state
@@ -29,7 +28,7 @@ from mxconv.package.level_record import LevelRecord
 from mxconv.package.removed import REMOVED_KINDS
 
 WORDS = (
-    "checkpoint", "package", "mx2", "layer-skip", "swift", "early-exit", "streaming", "retrieval", "fewer-experts",
+    "checkpoint", "package", "mx2", "streaming", "retrieval", "fewer-experts",
     "prompt-lookup", "ngram", "speculator", "medusa", "spire", "eagle3", "dflash", "gemma4-assistant", "mtp",
 )  # fmt: skip
 
@@ -48,12 +47,6 @@ def kind_named(word: str) -> DraftKind:
             from mxconv.drafts.model import PACKAGE as kind
         case "mx2":
             from mxconv.drafts.two_bit_draft import MX2 as kind
-        case "layer-skip":
-            from mxconv.drafts.target_views import LAYER_SKIP as kind
-        case "swift":
-            from mxconv.drafts.target_views import SWIFT as kind
-        case "early-exit":
-            from mxconv.drafts.target_views import EARLY_EXIT as kind
         case "fewer-experts":
             from mxconv.drafts.target_views import FEWER_EXPERTS as kind
         case "streaming":

@@ -24,7 +24,7 @@ from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.text.tokenizer import Tokenizer
 
-SELF_DRAFTED = ("target", "layer-skip", "streaming", "fewer-experts")  # kinds that the target's 4-bit copy drafts for
+SELF_DRAFTED = ("target", "streaming", "fewer-experts")  # kinds that the target's 4-bit copy drafts for
 
 
 class LoadedPackage:

@@ -1,27 +1,111 @@
-"""Medusa's heads as drafts, `medusa:PATH_OR_ID`: they read the target's last state.
+"""Medusa's heads as drafts, `medusa:PATH_OR_ID`: residual blocks and an output matrix a token, over one state.
 
 Their trees are those of every reader, grown by the heads' own probabilities; fixed shapes are not read.
+
+Source:
+    Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads" (arXiv 2401.10774),
+    section 2.1. Layouts of files: formats/medusa.md.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from mxconv.arch.elements import Linear
 from mxconv.arch.fields import Fields
+from mxconv.arrays import F32
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.medusa_heads import HeadsConfig, MedusaHeads, Shapes
 from mxconv.drafts.speculator import stage_cost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.states import Reads
+from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
+from mxconv.kernels.rowwise import silu
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.model_draft import StagedDraft
-from mxconv.speculation.reader import ReaderSizes
+from mxconv.speculation.reader import MOST_STAGES, ReaderSizes, StagedReader
+
+MOST_BLOCKS = 64
+
+
+class HeadsLayout:
+    """Where a folder has its heads: config.json names a few sizes, and the weights tell the others.
+
+    Args:
+        folder: of a checkpoint or a package.
+        is_package: which of the two.
+        vocab_size: rows of the target's output matrix, which serves heads that have none.
+
+    Raises:
+        ModelError: the two contradict each other.
+    """
+
+    def __init__(self, folder: Path, is_package: bool, vocab_size: int) -> None:
+        with Package(folder) if is_package else open_checkpoint(folder) as opened:
+            records = opened.manifest.tensors if isinstance(opened, Package) else opened.tensors.values()
+            shapes = {each.name: tuple(each.shape) for each in records if len(each.shape) == 2}
+        fields = Fields.read(folder / "config.json")
+        number, blocks, stem = "medusa_num_heads", "medusa_num_layers", ""
+        self._linear, self._output, self._has_biases = "{head}.{block}.linear", "{head}.{blocks}", True
+        if fields.values.get("model_type") == "medusa" and "num_heads" in fields.values:  # as vLLM reads them
+            number, blocks, self._has_biases = "num_heads", "num_hidden_layers", fields.flag("medusa_fc_bias", False)
+            if fields.size("truncated_vocab_size", fields.size("vocab_size")) != fields.values["vocab_size"]:
+                fields.reject("truncated_vocab_size", "the same as vocab_size is required", "Use heads of all tokens.")
+            stem = "medusa_heads." * any(name.startswith("medusa_heads.") for name in shapes)
+            self._linear = f"{stem}blocks.{{head}}.layers.{{block}}"
+            self._output = f"{stem}lm_heads." + ("0" if fields.flag("original_lm_head", False) else "{head}")
+        self.num_blocks, least = fields.size(blocks, 1), fields.size(number)
+        if self.num_blocks > MOST_BLOCKS:
+            fields.reject(blocks, f"at most {MOST_BLOCKS} blocks are supported")
+        firsts = (f"{self.linear(head, 0).name}.weight" for head in range(MOST_STAGES))
+        self.num_heads = len(list(takewhile(shapes.__contains__, firsts)))
+        if self.num_heads < least:
+            first = self._linear.format(head="N", block=0)
+            fields.reject(number, f"at most {self.num_heads} is required, the number of tensors {first}.weight")
+        output = shapes.get(f"{self.output(0).name}.weight")
+        self.has_outputs, rows = output is not None, vocab_size if output is None else output[0]
+        hidden_size = shapes[f"{self.linear(0, 0).name}.weight"][0]
+        self.sizes = ReaderSizes(hidden_size, rows, most_tokens=self.num_heads)
+
+    def linear(self, head: int, block: int) -> Linear:
+        return Linear(self._linear.format(head=head, block=block), self._has_biases)
+
+    def output(self, head: int) -> Linear:
+        return Linear(self._output.format(head=head, blocks=self.num_blocks))
+
+
+class MedusaHeads(StagedReader):
+    """Heads over the state that chose the context's last token: a stage is a head, and reads no tokens."""
+
+    reads_tokens = False
+
+    def __init__(self, layout: HeadsLayout, weights: ModelWeights, target: Decoder, name: str) -> None:
+        super().__init__(layout.sizes, Reads(normed_last=True), name)
+        own, size, self.num_stages = CheckedWeights(weights, name), layout.sizes.hidden_size, layout.num_heads
+        self._blocks = [
+            [own.projection(layout.linear(head, block), size, size) for block in range(layout.num_blocks)]
+            for head in range(layout.num_heads)
+        ]
+        self._outputs = [
+            own.projection(layout.output(head), layout.sizes.vocab_size, size) if layout.has_outputs else target.output
+            for head in range(layout.num_heads)
+        ]
+
+    def advance(self, index: int, states: F32, tokens: Sequence[int]) -> F32:
+        return states
+
+    def logits(self, index: int, states: F32) -> F32:
+        for linear in self._blocks[index]:
+            states = states + silu(linear(states))
+        return self._outputs[index](states)
 
 
 class MedusaKind(ReaderKind):
@@ -30,16 +114,15 @@ class MedusaKind(ReaderKind):
     name = "medusa"
 
     def sizes(self, folder: Path, is_package: bool, vocab_size: int) -> ReaderSizes:
-        return self._config(folder, is_package, vocab_size).sizes
+        return HeadsLayout(folder, is_package, vocab_size).sizes
 
     def check_layers(self, folder: Path, num_layers: int) -> None:
-        pass  # `least_layers` of its sizes says it
+        pass  # the last state is of every target
 
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
     ) -> MedusaHeads:
         assert target is not None, "heads may take the output matrix from it"
-        config = self._config(folder, record.codec == "package", target.config.vocab_size)
         weights, tensors = reader_weights(folder, record, make, stack)
         for name, tensor in tensors.items():
             if len(tensor.shape) == 2 and tensor.dtype not in ("BF16", "F16"):
@@ -47,32 +130,20 @@ class MedusaKind(ReaderKind):
                     f"{folder}: tensor {name} is {tensor.dtype}; BF16 or F16 is required. Convert it with mxconv "
                     f"quantize --dtype bf16, and use --draft {self.name}:PACKAGE."
                 )
-        return MedusaHeads(config, weights, target, record.name)
+        layout = HeadsLayout(folder, record.codec == "package", target.config.vocab_size)
+        return MedusaHeads(layout, weights, target, record.name)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """Every token is a pass of one head, a model without layers."""
         assert place is not None and target is not None and target.sizes is not None, "it has a folder and a target"
-        config = self._config(place, record.codec == "package", target.sizes.vocab_size)
-        shape = config.hidden_size, config.vocab_size
-        cost = stage_cost(place, record, target, shape, config.num_heads, None)
-        if not config.shares_output:
-            return cost
-        head = 2 * shape[0] * shape[1] if target.head_bytes is None else target.head_bytes
-        return replace(cost, num_bytes=cost.num_bytes + config.num_heads * head)
+        layout = HeadsLayout(place, record.codec == "package", target.sizes.vocab_size)
+        shape = layout.sizes.hidden_size, layout.sizes.vocab_size
+        cost = stage_cost(place, record, target, shape, layout.num_heads, None)
+        head = 0 if layout.has_outputs else target.head_bytes or 2 * shape[0] * shape[1]
+        return replace(cost, num_bytes=cost.num_bytes + layout.num_heads * head)
 
     def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> StagedDraft:
         return StagedDraft(reader, inputs)
-
-    def _config(self, folder: Path, is_package: bool, vocab_size: int) -> HeadsConfig:
-        """The sizes that config.json and the weights tell."""
-        if is_package:
-            with Package(folder) as package:
-                shapes: Shapes = {tensor.name: tuple(tensor.shape) for tensor in package.manifest.tensors}
-        else:
-            with open_checkpoint(folder) as checkpoint:
-                shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
-        matrices = {name: shape for name, shape in shapes.items() if len(shape) == 2}
-        return HeadsConfig.of_medusa(Fields.read(folder / "config.json"), matrices, vocab_size)
 
 
 MEDUSA = MedusaKind()

@@ -28,7 +28,7 @@ from mxconv.drafts.kind import (
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.readers.reader_config import reader_of
 from mxconv.drafts.sparse_views import STREAMING
-from mxconv.drafts.target_views import FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, TARGET
+from mxconv.drafts.target_views import FEWER_EXPERTS, SELF_DRAFT, TARGET
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.open_source import open_source
@@ -40,9 +40,7 @@ from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.text.tokenizer import Tokenizer
 
 # kinds with its weights, none searched
-OF_MODEL: dict[str, ModelKind] = {
-    kind.name: kind for kind in (TARGET, SELF_DRAFT, LAYER_SKIP, STREAMING, FEWER_EXPERTS)
-}
+OF_MODEL: dict[str, ModelKind] = {kind.name: kind for kind in (TARGET, SELF_DRAFT, STREAMING, FEWER_EXPERTS)}
 
 
 class CheckpointDraft(ModelKind):

@@ -5,10 +5,8 @@ from pathlib import Path
 
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.skipped import Skipped
 from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, package_bytes, screened_bytes
 from mxconv.engine.stored_weights import package_config
-from mxconv.kernels.matrix import Matrix
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 
@@ -66,48 +64,15 @@ class PassCost:
         """Bytes of weights that a pass over one token reads, of experts those that it chooses; None is no decoder."""
         if decoder is None:
             return self.num_bytes // self.num_passes
-        read, stored = PartBytes.of(decoder), PartBytes.of(decoder, every_expert=True)
-        head = read.head if self.head_bytes is None else self.head_bytes
-        kept = (read.total(skipped_parts(decoder)) - read.head) / ((stored.total() - stored.head) or 1)
+        rows, columns = decoder.head.shape
+        head = 2 * rows * columns if self.head_bytes is None else self.head_bytes
+        kept = num_layer_weights(decoder) / (num_layer_weights(decoder, every_expert=True) or 1)
         return round(head + (self.num_bytes - head) * kept)
 
 
-@dataclass(frozen=True)
-class PartBytes:
-    """Bytes of the attention and the MLP of every layer, and of the output head. Norms and biases do not count."""
-
-    attention: tuple[float, ...]
-    mlp: tuple[float, ...]
-    head: float
-
-    @classmethod
-    def of(cls, decoder: Decoder, every_expert: bool = False) -> "PartBytes":
-        """Count the matrices of a decoder at 16 bits a weight; of experts those of one row, or every one."""
-
-        def num_bytes(*matrices: Matrix) -> float:
-            return 2.0 * sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)
-
-        mlps = [layer.mlp for layer in decoder.layers]
-        return cls(
-            attention=tuple(num_bytes(*layer.mixer.matrices) for layer in decoder.layers),
-            mlp=tuple(
-                0.0 if mlp is None else 2.0 * (mlp.num_stored_weights if every_expert else mlp.num_weights)
-                for mlp in mlps
-            ),
-            head=num_bytes(decoder.head),
-        )
-
-    def total(self, skipped: Skipped | None = None) -> float:
-        """Bytes of a pass without the skipped parts."""
-        left_out = skipped or Skipped()
-        attention = sum(part for layer, part in enumerate(self.attention) if layer not in left_out.attention)
-        mlp = sum(part for layer, part in enumerate(self.mlp) if layer not in left_out.mlp)
-        return attention + mlp + self.head
-
-
-def skipped_parts(decoder: Decoder) -> Skipped:
-    """The parts that a decoder leaves out."""
-    return Skipped(
-        frozenset(layer.index for layer in decoder.layers if layer.skips_attention),
-        frozenset(layer.index for layer in decoder.layers if layer.skips_mlp),
-    )
+def num_layer_weights(decoder: Decoder, every_expert: bool = False) -> int:
+    """The number of weights in the matrices of a decoder's layers; of experts those of one row, or every one."""
+    matrices = [matrix for layer in decoder.layers for matrix in layer.mixer.matrices]
+    mlps = [layer.mlp for layer in decoder.layers if layer.mlp is not None]
+    in_mlps = sum(mlp.num_stored_weights if every_expert else mlp.num_weights for mlp in mlps)
+    return in_mlps + sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)

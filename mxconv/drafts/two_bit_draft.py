@@ -18,7 +18,7 @@ from mxconv.package.package import Package
 from mxconv.package.stored import mx2_arrays, stored_shape, tensor_arrays
 from mxconv.speculation.loaded_level import LoadedLevel
 
-OWN = ("target", "self-draft", "layer-skip", "streaming", "fewer-experts")  # kinds with the package's own weights
+OWN = ("target", "self-draft", "streaming", "fewer-experts")  # kinds with the package's own weights
 
 
 class TwoBitDraft(SelfDraft):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attending, Attention
+from mxconv.arch.description import Attention
 from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
 from mxconv.engine.attention_window import RetrievedPages, SinkWindow
@@ -25,7 +25,6 @@ from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInputs
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows, checked_ids, spans
-from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import StateRoom, States
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.engine.weights import CheckedWeights, ModelWeights
@@ -155,39 +154,33 @@ class Decoder:
 
     def variant(
         self,
-        skipped: Skipped | None = None,
         pattern: SinkWindow | None = None,
         name: str | None = None,
         num_experts: int | None = None,
+        layers: Sequence[Layer] | None = None,
     ) -> Self:
         """A draft made of this decoder's own weights, which the two share: cheap to make.
 
-        It uses the same KV cache, where it reads what this decoder wrote and writes nothing for attention that it
-        skips. What it did write is not what this decoder would have: truncate the cache before this one goes on.
+        It uses the same KV cache, where it reads what this decoder wrote. What it writes is not what this decoder would
+        have: truncate the cache before this one goes on.
 
         Args:
-            skipped: the parts to leave out. Attention goes too where another layer that it reads from is left out.
-            pattern: what to attend to; None is everything. Neither adds to what a variant already leaves out.
-                Pages are retrieved in layers that see every position.
+            pattern: what to attend to; None is everything. Pages are retrieved in layers that see every position.
             name: what messages call it.
             num_experts: that a row is sent to in each layer that has experts, fewer than otherwise; None is as many.
+            layers: to evaluate, in their order; None is all of them. Those that are not write nothing to the cache.
 
         Raises:
-            ModelError: `skipped` names a layer that there is not, or no layer has more than `num_experts`,
-                or none attends to keys of every position, of which pages could be retrieved.
+            ModelError: no layer has more than `num_experts`, or none attends to keys of every position, of which pages
+                could be retrieved.
         """
         if num_experts is not None:
             check_fewer(self.config, num_experts, name or self.name)
-        skipped = skipped or Skipped()
-        skipped.check(self.config.num_hidden_layers)
         made = copy(self)
         made.name, made.pattern = name or self.name, pattern
-        made.layers = [copy(layer) for layer in self.layers]
+        made.layers = [copy(layer) for layer in (self.layers if layers is None else layers)]
         for layer in made.layers:
             mixer = layer.parts.mixer
-            reads_skipped = isinstance(mixer, Attending) and mixer.source in skipped.attention
-            layer.skips_attention = layer.index in skipped.attention or reads_skipped
-            layer.skips_mlp = layer.index in skipped.mlp
             retrieves = isinstance(mixer, Attention) and mixer.window is None
             layer.pattern = pattern if retrieves or not made.retrieves else None
             if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
@@ -233,7 +226,8 @@ class Decoder:
             for room, place in reading:
                 room.take(stage, x[place])
             if stage < num_layers:
-                x = self.layers[stage](x, sequences, positions, None if own is None else own[stage])
+                layer = self.layers[stage]
+                x = layer(x, sequences, positions, None if own is None else own[layer.index])
         for room, place in reading:
             room.take(num_layers + 1, self.norm(x[place]))
         wanted = np.concatenate(

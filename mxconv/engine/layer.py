@@ -22,9 +22,6 @@ from mxconv.engine.weights import CheckedWeights, WeightedNorm
 class Layer:
     """The tensors of layer `index`, and what it does with them.
 
-    The last three attributes are of drafts: a part that is skipped leaves its input as it is, and writes nothing to
-    the cache. `skips_attention` skips the mixer, whichever it is.
-
     Args:
         weights: all tensors.
         config: what the model is made of.
@@ -35,9 +32,7 @@ class Layer:
 
     mixer: WeightedAttention | WeightedLatentAttention | RecurrentMixer
     mlp: WeightedMlp | WeightedMixture | None = None
-    skips_attention = False
-    skips_mlp = False
-    pattern: SinkWindow | None = None
+    pattern: SinkWindow | None = None  # of drafts
 
     def __init__(
         self,
@@ -89,18 +84,14 @@ class Layer:
 
     def mixed(self, x: F32, sequences: Sequence[SequenceRows], positions: Positions) -> F32:
         """The first half: rows and what the mixer adds to them."""
-        if self.skips_attention:
-            if isinstance(self.mixer, RecurrentMixer):
-                self.mixer.follow(sequences)
-            return x
         taken = _normed(self.before_mixer, x)
         return x + self._scaled(_normed(self.after_mixer, self.mixer(taken, sequences, positions, self.pattern)))
 
     def finished(self, x: F32, mixed: F32, own_inputs: F32 | None = None) -> F32:
         """The second half: what the MLP and the layer's own inputs make of the first one of `x`."""
-        if self.mlp is not None and not self.skips_mlp:
+        if self.mlp is not None:
             mixed = self.with_mlp(mixed, x if self.parts.is_parallel else mixed)
-        if self.layer_input is not None and own_inputs is not None and not self.skips_mlp:
+        if self.layer_input is not None and own_inputs is not None:
             mixed = mixed + self.layer_input(mixed, own_inputs)
         return mixed if self.scalar is None else mixed * self.scalar
 

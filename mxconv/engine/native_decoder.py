@@ -85,7 +85,7 @@ class NativeDecoder(Decoder):
     @property
     def _fills_ranges(self) -> bool:
         """Whether a pass puts the ranges of keys of every layer that drafts retrieve from."""
-        return self.retrieves and not any(layer.skips_attention for layer in self.layers)
+        return self.retrieves and len(self.layers) == self.config.num_hidden_layers
 
 
 class NativePairs:

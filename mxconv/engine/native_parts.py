@@ -45,15 +45,13 @@ class NativeParts:
         }
 
     def layer(self, layer: Layer, paired: Callable[[_native.Part], _native.Part] | None = None) -> _native.Layer:
-        """A layer without the parts that a draft skips; `paired` makes its mixer one that norms what it takes in."""
-        branches = []
-        if isinstance(layer.mixer, RecurrentMixer) or not layer.skips_attention:
-            before, after = native_of(layer.before_mixer), native_of(layer.after_mixer)
-            mixer = self._mixer(layer)
-            if paired is not None:
-                mixer, before = paired(mixer), None
-            branches.append(_native.Branch(mixer, before, False, after, layer.parts.residual_multiplier))
-        if layer.mlp is not None and not layer.skips_mlp:
+        """A layer; `paired` makes its mixer one that norms what it takes in."""
+        before, after = native_of(layer.before_mixer), native_of(layer.after_mixer)
+        mixer = self._mixer(layer)
+        if paired is not None:
+            mixer, before = paired(mixer), None
+        branches = [_native.Branch(mixer, before, False, after, layer.parts.residual_multiplier)]
+        if layer.mlp is not None:
             branches += _mlp_branches(layer, layer.mlp)
             if (own := layer.layer_input) is not None:
                 made = _layer_input(own, layer.index)
@@ -63,7 +61,7 @@ class NativeParts:
     def _mixer(self, layer: Layer) -> _native.Part:
         mixer, slot, pattern = layer.mixer, self.config.slots[layer.index], layer.pattern
         if isinstance(mixer, RecurrentMixer):
-            return _recurrent(mixer, slot, only_follows=layer.skips_attention)
+            return _recurrent(mixer, slot)
         is_chunked = isinstance(mixer, WeightedAttention) and mixer.parts.is_chunked
         sink, window = (pattern.sink, pattern.window) if pattern else (0, 0)
         pages = pattern.pages if isinstance(pattern, RetrievedPages) else 0
@@ -226,11 +224,11 @@ def _expert(
     return projection(experts.gate(number)), projection(experts.up(number)), down
 
 
-def _recurrent(mixer: RecurrentMixer, slot: int, only_follows: bool) -> _native.Part:
-    """A mixer with a state; one that only follows adds nothing to rows, and its states go with the text."""
+def _recurrent(mixer: RecurrentMixer, slot: int) -> _native.Part:
+    """A mixer with a state."""
     assert isinstance(mixer, WeightedShortConvolution | WeightedDeltaNet | WeightedMamba2), "there are no others"
     own = mixer.convolution
-    convolution = _native.Convolution(native_of(own.taps), native_of(own.bias), slot, only_follows)
+    convolution = _native.Convolution(native_of(own.taps), native_of(own.bias), slot, False)
     if isinstance(mixer, WeightedShortConvolution):
         return _native.short_convolution(convolution=convolution, **natives(mixer, "inputs", "output"))
     if isinstance(mixer, WeightedMamba2):

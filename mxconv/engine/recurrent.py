@@ -50,12 +50,6 @@ class RecurrentMixer(WeightedPart, ABC):
             made.append(states.run(slot, inputs[span], self.step))
         return self.finish(np.concatenate(made), aside)
 
-    def follow(self, sequences: Sequence[SequenceRows]) -> None:
-        """For a draft that skips it: the states still go with the text."""
-        for rows in sequences:
-            states, slot = self._states(rows)
-            states.follow(slot, self.step)
-
     def _states(self, rows: SequenceRows) -> tuple[StateCache, int]:
         assert rows.cache.states is not None, "a cache of this model"
         return rows.cache.states, rows.cache.slots[self.index]

@@ -195,10 +195,6 @@ class StateCache:
         kept[layer, first - origin : walk.length + len(inputs) - origin] = inputs[first - walk.length :]
         return np.array(given)
 
-    def follow(self, layer: int, step: Step) -> None:
-        """For a draft without this layer: its state still goes with the text, over inputs that are there."""
-        self._settled(layer, step)
-
     def commit(self) -> None:
         """The rows of the pass are there, in all layers."""
         if (walk := self.walk) is None:

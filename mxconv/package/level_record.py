@@ -60,7 +60,7 @@ class LevelBase(Record):
     num_draft_tokens: UpTo64 | None = None
     confidence: Share | None = Field(default=None, description="drafting stops when the top probability falls below")
     level: Null = None
-    skipped: Null = None
+    skipped: Null = None  # of kinds that were removed, as is the next one
     skip: Null = None
     sink: Null = None
     window: Null = None
@@ -88,7 +88,6 @@ class PlainRecord(LevelBase):
         "target",
         "self-draft",
         "mx2",
-        "early-exit",
         "ngram",
         "spire",
         "eagle3",
@@ -104,16 +103,6 @@ class ModelRecord(LevelBase):
     level: str | None = Field(
         default=None, description="with codec package: name of the level of that package which drafts; null: its target"
     )
-
-
-class LayerSkipRecord(LevelBase):
-    kind: Literal["layer-skip"]
-    skipped: str = Field(description="the parts left out, as a3-5+m7+8")
-
-
-class SwiftRecord(LevelBase):
-    kind: Literal["swift"]
-    skip: Share = Field(description="the share of attention and MLP parts that is left out at most")
 
 
 class StreamingRecord(LevelBase):
@@ -152,8 +141,6 @@ class SpeculatorRecord(LevelBase):
 LevelRecord = Annotated[
     PlainRecord
     | ModelRecord
-    | LayerSkipRecord
-    | SwiftRecord
     | StreamingRecord
     | RetrievalRecord
     | FewerExpertsRecord

@@ -105,11 +105,6 @@ class Hierarchy:
             for index, each in enumerate(self.levels)
             if each.kind.is_look_up
         }
-        self._variants = {
-            index: variants
-            for index, each in enumerate(self.levels)
-            if each.decoder is not None and (variants := each.kind.varied(each, self.target))
-        }
         self._sharpness = [Sharpness() for _ in self.levels]
 
     def generate(
@@ -220,8 +215,6 @@ class Hierarchy:
             elif self.levels[index].decoder is not None:
                 level = self._level(index, session, statistics[index], acceptance, drafts)
                 made = ModelDraft(level, self.confidence[index - 1], self._sharpness[index])
-                if variants := self._variants.get(index):
-                    made = variants.of_text(made)
             drafts.insert(0, made)
         return self._level(0, session, statistics[0], acceptance, drafts)
 

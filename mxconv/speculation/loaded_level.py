@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
@@ -45,13 +45,6 @@ class DraftInputs:
     sharpness: Sharpness
 
 
-class DraftMaker(Protocol):
-    """Makes the draft of each text, and keeps what outlives a text."""
-
-    def of_text(self, level: Any) -> Draft:
-        """The draft of one text, around the level that decodes for it."""
-
-
 class LevelKind:
     """A kind of level, as a hierarchy uses it; a kind of draft overrides what differs from these defaults."""
 
@@ -69,10 +62,6 @@ class LevelKind:
     def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> Draft:
         """The draft for one text of a level that the network, a reader of this kind, can read."""
         raise NotImplementedError
-
-    def varied(self, loaded: "LoadedLevel", target: Decoder) -> DraftMaker | None:
-        """What makes the drafts of texts around a model whose parts change while it decodes; None of others."""
-        return None
 
 
 MODEL = LevelKind()

@@ -191,8 +191,11 @@ class StagedDraft(PassDraft):
 
     def _evaluated(self, states: F32, tokens: Sequence[int]) -> tuple[F32, F32]:
         """The states and logits of the next stage."""
-        rows = StageRows(self._reader, self._stage, states, tokens)
         with self.statistics.forward():
-            made, logits = self.inputs.session.passes.stage(rows)
+            made, logits = self.evaluated(self._reader, self._stage, states, tokens)
         self._stage += 1
         return made, logits[:, : self.inputs.vocab_size]
+
+    def evaluated(self, reader: StagedReader, index: int, states: F32, tokens: Sequence[int]) -> tuple[F32, F32]:
+        """The states and logits of a stage, whose rows other texts may share."""
+        return self.inputs.session.passes.stage(StageRows(reader, index, states, tokens))

@@ -6,13 +6,14 @@ The rule of the probabilities is that of formats/ngram.md.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from mxconv.arrays import F64, I64, U32, U64, Bool
 from mxconv.checkpoint.tokenizer_files import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import MAX_VOCAB_SIZE, NgramEntries, NgramTable
@@ -20,11 +21,10 @@ from mxconv.progress import Progress, silent
 from mxconv.text.texts import read_documents
 from mxconv.text.tokenizer import Tokenizer
 
-TOKEN_BITS = np.uint64(21)  # three tokens in 64 bits
-TOKEN_MASK = np.uint64((1 << 21) - 1)
+TOKEN_BITS = 21  # of an n-gram, which is one integer, its first token highest
+TOKEN_MASK = (1 << TOKEN_BITS) - 1
 HELD_PER_ENTRY = 4  # distinct n-grams counted for each entry that may be kept
 MIN_HELD = 1 << 20
-BUFFERED = 1 << 21  # n-grams sorted at once
 
 
 def train_ngram(
@@ -40,7 +40,7 @@ def train_ngram(
         texts: files of plain text, or .jsonl with `text` or `prompt` keys.
         tokenizer_folder: a model's folder or a package: anything with the tokenizer.json of the target.
         min_count: the least count of a context's best next token, at least 1.
-        max_entries: the most contexts to keep, at least 1. Memory grows with it, by at most 600 bytes each.
+        max_entries: the most contexts to keep, at least 1. Memory grows with it, by about a kilobyte each.
         progress: told the bytes read.
 
     Raises:
@@ -61,6 +61,15 @@ def train_ngram(
     return trainer.table(tokenizer_sha256, min_count, max_entries)
 
 
+class Best(NamedTuple):
+    """The most probable token after a context, and how often it followed."""
+
+    context: int
+    token: int
+    probability: float
+    frequency: int
+
+
 class NgramTrainer:
     """Counts of tokens, of pairs and of triples, and the table that follows from them.
 
@@ -70,13 +79,14 @@ class NgramTrainer:
     """
 
     def __init__(self, vocab_size: int, max_held: int) -> None:
-        self._unigrams: I64 = np.zeros(vocab_size, np.int64)
-        self._bigrams, self._trigrams = NgramCounts(max_held), NgramCounts(max_held)
-        self._last: U64 = np.zeros(0, np.uint64)  # up to two tokens before the next piece of a document
+        self._vocab_size = vocab_size
+        self._tokens = Counter[int]()
+        self._pairs, self._triples = NgramCounts(max_held), NgramCounts(max_held)
+        self._last: list[int] = []  # up to two tokens before the next piece of a document
 
     @property
     def num_tokens(self) -> int:
-        return int(self._unigrams.sum())
+        return self._tokens.total()
 
     def add(self, token_ids: Sequence[int], begins_document: bool) -> None:
         """Count a piece of a document.
@@ -84,123 +94,56 @@ class NgramTrainer:
         Raises:
             ModelError: a token id is too large for the format.
         """
-        if begins_document:
-            self._last = self._last[:0]
-        if not token_ids:
-            return
-        if (vocab_size := max(max(token_ids) + 1, len(self._unigrams))) > MAX_VOCAB_SIZE:
+        self._vocab_size = max(self._vocab_size, max(token_ids, default=0) + 1)
+        if self._vocab_size > MAX_VOCAB_SIZE:
             raise ModelError(
-                f"tokenizer: a vocabulary of {vocab_size:,}; at most {MAX_VOCAB_SIZE:,} is required. Use another model."
+                f"tokenizer: a vocabulary of {self._vocab_size:,}; at most {MAX_VOCAB_SIZE:,} is required. Use another "
+                "model."
             )
-        if vocab_size > len(self._unigrams):
-            self._unigrams = np.pad(self._unigrams, (0, vocab_size - len(self._unigrams)))
-        distinct, counts = np.unique(np.array(token_ids, np.int64), return_counts=True)
-        self._unigrams[distinct] += counts
-        tokens = np.concatenate([self._last, np.array(token_ids, np.uint64)])
-        pairs = tokens[:-1] << TOKEN_BITS | tokens[1:]
-        # those that begin and end before the piece were counted with the last one
-        self._bigrams.add(pairs[max(len(self._last) - 1, 0) :])
-        self._trigrams.add(pairs[:-1] << TOKEN_BITS | tokens[2:])
+        if begins_document:
+            self._last = []
+        tokens = [*self._last, *token_ids]
+        pairs = [first << TOKEN_BITS | second for first, second in pairwise(tokens)]
+        self._tokens.update(token_ids)
+        self._pairs.add(pairs[max(len(self._last) - 1, 0) :])  # those before were counted with the last piece
+        self._triples.add(pair << TOKEN_BITS | third for pair, third in zip(pairs, tokens[2:], strict=False))
         self._last = tokens[-2:]
 
     def table(self, tokenizer_sha256: str, min_count: int, max_entries: int) -> NgramTable:
         """The table of what was counted, at least one token."""
-        chances = self._unigrams / self.num_tokens
-        bigrams = Followers.of(*self._bigrams.sorted())
-        trigrams = Followers.of(*self._trigrams.sorted())
-        after_one = bigrams.interpolated(chances[bigrams.tokens])
-        # P(w | b) of every triple a b w, whose pair b w may have been dropped
-        shorter = bigrams.probability(trigrams.contexts & TOKEN_MASK, trigrams.tokens, chances)
-        after_two = trigrams.interpolated(shorter)
-        best_one, best_two = bigrams.best(after_one), trigrams.best(after_two)
-        keep_one, keep_two = _chosen(bigrams.counts[best_one], trigrams.counts[best_two], min_count, max_entries)
-        best_one, best_two = best_one[keep_one], best_two[keep_two]
-        pairs = trigrams.contexts[best_two]
-        most_frequent = int(np.argmax(chances))
+        total, pairs = self.num_tokens, self._pairs
+
+        def after_one(context: int, token: int) -> float:
+            return pairs.probability(context & TOKEN_MASK, token, self._tokens[token] / total)
+
+        found = [(2, best) for best in pairs.best(lambda _, token: self._tokens[token] / total)]
+        found += [(3, best) for best in self._triples.best(after_one)]
+        frequent = sorted(
+            (each for each in found if each[1].frequency >= min_count), key=lambda each: -each[1].frequency
+        )
+        kept = sorted(frequent[:max_entries])
+        most_frequent = min(self._tokens, key=lambda token: (-self._tokens[token], token))
         return NgramTable(
             tokenizer_sha256=tokenizer_sha256,
-            vocab_size=len(self._unigrams),
-            num_tokens=self.num_tokens,
+            vocab_size=self._vocab_size,
+            num_tokens=total,
             min_count=min_count,
-            num_pruned=self._bigrams.num_pruned + self._trigrams.num_pruned,
-            trigrams=_entries(
-                (pairs >> TOKEN_BITS) << np.uint64(32) | pairs & TOKEN_MASK, trigrams.tokens, after_two, best_two
-            ),
-            bigrams=_entries(bigrams.contexts[best_one].astype(np.uint32), bigrams.tokens, after_one, best_one),
-            unigram=(most_frequent, float(np.float32(chances[most_frequent]))),
+            num_pruned=pairs.num_pruned + self._triples.num_pruned,
+            trigrams=_entries([best for order, best in kept if order == 3], np.uint64),
+            bigrams=_entries([best for order, best in kept if order == 2], np.uint32),
+            unigram=(most_frequent, float(np.float32(self._tokens[most_frequent] / total))),
         )
 
 
-@dataclass(frozen=True)
-class Followers:
-    """Distinct n-grams of one length, sorted, seen as contexts and what followed them."""
-
-    contexts: U64  # (n,) the n-gram without its last token
-    tokens: U32  # (n,) the last token
-    counts: I64  # (n,)
-    begins: I64  # (contexts,) index of each context's first n-gram
-
-    @classmethod
-    def of(cls, ngrams: U64, counts: I64) -> "Followers":
-        contexts = ngrams >> TOKEN_BITS
-        is_first = np.ones(len(ngrams), np.bool_)
-        is_first[1:] = contexts[1:] != contexts[:-1]
-        return cls(contexts, (ngrams & TOKEN_MASK).astype(np.uint32), counts, np.flatnonzero(is_first))
-
-    def interpolated(self, shorter: F64) -> F64:
-        """Witten and Bell's probability of each n-gram, given that of the one without its first token."""
-        numbers = self._distinct()
-        index = np.repeat(np.arange(len(numbers)), numbers)
-        return (self.counts + numbers[index] * shorter) / (self._totals() + numbers)[index]
-
-    def probability(self, contexts: U64, tokens: U32, chances: F64) -> F64:
-        """The probability of any token after any context of one token; `chances` are those without context."""
-        shorter = chances[tokens]
-        if not len(self.counts):
-            return shorter
-        ngrams = self.contexts << TOKEN_BITS | self.tokens
-        places = np.searchsorted(ngrams, contexts << TOKEN_BITS | tokens).clip(max=len(ngrams) - 1)
-        is_seen = ngrams[places] == contexts << TOKEN_BITS | tokens
-        counts = np.where(is_seen, self.counts[places], 0)
-        known = self.contexts[self.begins]
-        index = np.searchsorted(known, contexts).clip(max=len(known) - 1)
-        numbers = self._distinct()[index]
-        interpolated = (counts + numbers * shorter) / (self._totals()[index] + numbers)
-        return np.where(known[index] == contexts, interpolated, shorter)
-
-    def best(self, probabilities: F64) -> I64:
-        """The index of each context's most probable n-gram, the lowest where equal."""
-        if not len(self.begins):
-            return self.begins
-        greatest = np.maximum.reduceat(probabilities, self.begins)
-        candidates = np.flatnonzero(probabilities == np.repeat(greatest, self._distinct()))
-        return candidates[np.searchsorted(candidates, self.begins)]
-
-    def _distinct(self) -> I64:
-        """(contexts,) how many different tokens follow."""
-        return np.diff(self.begins, append=len(self.counts))
-
-    def _totals(self) -> I64:
-        """(contexts,) how often anything follows."""
-        return np.add.reduceat(self.counts, self.begins) if len(self.begins) else self.counts
-
-
-def _chosen(bigrams: I64, trigrams: I64, min_count: int, max_entries: int) -> tuple[Bool, Bool]:
-    """Which contexts to keep, given how often the best token followed each: the most frequent ones."""
-    counts = np.concatenate([bigrams, trigrams])
-    keep = counts >= min_count
-    if keep.sum() > max_entries:
-        keep[:] = False
-        keep[np.argsort(-counts, kind="stable")[:max_entries]] = True
-    return keep[: len(bigrams)], keep[len(bigrams) :]
-
-
-def _entries(contexts: U32 | U64, tokens: U32, probabilities: F64, best: I64) -> NgramEntries:
-    return NgramEntries(contexts, tokens[best], probabilities[best].astype(np.float32))
+def _entries(kept: Sequence[Best], dtype: type[np.uint32 | np.uint64]) -> NgramEntries:
+    """Contexts as the format has them, 32 bits a token."""
+    contexts = [(best.context >> TOKEN_BITS) << 32 | best.context & TOKEN_MASK for best in kept]
+    tokens, probabilities = [best.token for best in kept], [best.probability for best in kept]
+    return NgramEntries(np.array(contexts, dtype), np.array(tokens, np.uint32), np.array(probabilities, np.float32))
 
 
 class NgramCounts:
-    """How often each n-gram occurs. An n-gram is one integer, its first token highest.
+    """How often each n-gram occurs, and what that says of its last token.
 
     Args:
         max_held: distinct n-grams to keep. At more, those of the lowest counts are dropped until half are left, so
@@ -211,47 +154,40 @@ class NgramCounts:
     """
 
     def __init__(self, max_held: int) -> None:
-        self.max_held = max_held
         self.num_pruned = 0  # distinct n-grams dropped, each time counted
-        self._keys: U64 = np.zeros(0, np.uint64)
-        self._counts: I64 = np.zeros(0, np.int64)
-        self._buffer: list[U64] = []
-        self._num_buffered = 0
+        self._max_held = max_held
+        self._counts = Counter[int]()
+        self._totals, self._distinct = Counter[int](), Counter[int]()  # by context, once `best` has seen all counts
 
-    def add(self, ngrams: U64) -> None:
-        """Count occurrences, (n,)."""
-        if not len(ngrams):
-            return
-        self._buffer.append(ngrams)
-        self._num_buffered += len(ngrams)
-        if self._num_buffered >= BUFFERED:
-            self._merge()
+    def add(self, ngrams: Iterable[int]) -> None:
+        """Count occurrences."""
+        self._counts.update(ngrams)
+        if len(self._counts) > self._max_held:
+            threshold = sorted(self._counts.values())[len(self._counts) - self._max_held // 2 - 1]
+            kept = {ngram: count for ngram, count in self._counts.items() if count > threshold}
+            self.num_pruned += len(self._counts) - len(kept)
+            self._counts = Counter(kept)
 
-    def sorted(self) -> tuple[U64, I64]:
-        """Distinct n-grams, ascending, and their counts."""
-        self._merge()
-        return self._keys, self._counts
+    def best(self, shorter: Callable[[int, int], float]) -> list[Best]:
+        """The most probable token after each context, the lowest where equal, in the order of contexts.
 
-    def _merge(self) -> None:
-        if not self._num_buffered:
-            return
-        keys, counts = np.unique(np.concatenate(self._buffer), return_counts=True)
-        self._buffer, self._num_buffered = [], 0
-        places = np.searchsorted(self._keys, keys)
-        is_known = np.zeros(len(keys), np.bool_)
-        inside = places < len(self._keys)
-        is_known[inside] = self._keys[places[inside]] == keys[inside]
-        self._counts[places[is_known]] += counts[is_known]
-        places, keys, counts = places[~is_known], keys[~is_known], counts[~is_known]
-        self._keys = np.insert(self._keys, places, keys)
-        self._counts = np.insert(self._counts, places, counts)
-        if len(self._keys) > self.max_held:
-            self._prune()
+        Args:
+            shorter: the probability of a token after a context without its first token.
+        """
+        self._totals, self._distinct = Counter(), Counter(ngram >> TOKEN_BITS for ngram in self._counts)
+        for ngram, count in self._counts.items():
+            self._totals[ngram >> TOKEN_BITS] += count
+        found: dict[int, Best] = {}
+        for ngram, count in sorted(self._counts.items()):
+            context, token = ngram >> TOKEN_BITS, ngram & TOKEN_MASK
+            chance = self.probability(context, token, shorter(context, token))
+            if context not in found or chance > found[context].probability:
+                found[context] = Best(context, token, chance, count)
+        return list(found.values())
 
-    def _prune(self) -> None:
-        """Drop all n-grams of the lowest counts, as many counts as it takes."""
-        num_dropped = len(self._keys) - self.max_held // 2
-        threshold = np.partition(self._counts, num_dropped - 1)[num_dropped - 1]
-        keep = self._counts > threshold
-        self.num_pruned += len(keep) - int(keep.sum())
-        self._keys, self._counts = self._keys[keep], self._counts[keep]
+    def probability(self, context: int, token: int, shorter: float) -> float:
+        """Witten and Bell's probability of a token after a context, once `best` has seen all counts."""
+        if not (distinct := self._distinct[context]):
+            return shorter
+        count = self._counts[context << TOKEN_BITS | token]
+        return (count + distinct * shorter) / (self._totals[context] + distinct)

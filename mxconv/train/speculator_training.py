@@ -24,19 +24,15 @@ class SpeculatorTask(TrainingTask):
         config: sizes.
         target: what it reads.
         dtype: to which the weights are rounded when they are written.
-        reads_tokens: as `SpeculatorModel` has it.
     """
 
-    def __init__(
-        self, config: SpeculatorConfig, target: FrozenTarget, dtype: torch.dtype, reads_tokens: bool = True
-    ) -> None:
+    def __init__(self, config: SpeculatorConfig, target: FrozenTarget, dtype: torch.dtype) -> None:
         super().__init__(config.to_dict(), target, dtype, [f"head {stage}" for stage in range(1, config.n_predict + 1)])
         self.config = config
-        self.reads_tokens = reads_tokens
 
     def model(self) -> "SpeculatorModel":
         """Embeddings and output heads begin as the target's where its states are as long as those of the stages."""
-        made = SpeculatorModel(self.config, self.reads_tokens)
+        made = SpeculatorModel(self.config)
         theirs = self.target.model
         embedding, head = (
             part.weight.cpu() for part in (theirs.get_input_embeddings(), theirs.get_output_embeddings())
@@ -97,16 +93,14 @@ class SpeculatorModel(nn.Module):
 
     Args:
         config: sizes.
-        reads_tokens: False makes Medusa's heads of equal size: each reads the state alone, none the tokens chosen.
 
     Source:
         arXiv 2404.19124, section 3.1; initialization section 4: a standard deviation of inner_dim^-1/2.
     """
 
-    def __init__(self, config: SpeculatorConfig, reads_tokens: bool = True) -> None:
+    def __init__(self, config: SpeculatorConfig) -> None:
         super().__init__()
         self.config = config
-        self.reads_tokens = reads_tokens
         self.speculator = Stages(config)
         for parameter in self.parameters():
             if parameter.dim() == 2:
@@ -134,20 +128,11 @@ class SpeculatorModel(nn.Module):
         x = states[:, :num_positions]
         if own.scale_input:
             x = functional.rms_norm(x, x.shape[-1:], eps=EPS) / sqrt(2)
-        read, made = x, []
+        made = []
         for stage in range(own.n_predict):
             place, projection = (0, min(stage, 1)) if own.tie_weights else (stage, stage)
-            if self.reads_tokens:
-                tokens = token_ids[:, 1 + stage : 1 + stage + num_positions]
-                x = stages.proj[projection](x) + self.token_weight * stages.emb[place](tokens)
-            else:
-                x = stages.proj[0](read) if own.tie_weights else self._medusa(stage, read)
+            tokens = token_ids[:, 1 + stage : 1 + stage + num_positions]
+            x = stages.proj[projection](x) + self.token_weight * stages.emb[place](tokens)
             x = functional.gelu(stages.ln[place](x))
             made.append(stages.head[place](x))
         return made
-
-    def _medusa(self, stage: int, read: Tensor) -> Tensor:
-        """Every head projects the target's state; where its own projection is of another length, through the first."""
-        projection = self.speculator.proj[stage]
-        out: Tensor = projection(read if projection.in_features == read.shape[-1] else self.speculator.proj[0](read))
-        return out

@@ -85,14 +85,14 @@ def table(tmp_path: Path) -> Path:
 
 def test_drafts_of_every_kind_become_levels(tmp_path: Path, table: Path) -> None:
     target, small = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "small", num_hidden_layers=1)
-    specs = ("layer-skip:a1,cache=own", "streaming:sink=2,window=9", f"checkpoint:{small}", f"ngram:{table}")
+    specs = ("streaming:sink=2,window=9,cache=own", f"checkpoint:{small}", f"ngram:{table}")
     manifest = quantize(target, tmp_path / "p", drafts=specs)
     levels = manifest.levels[2:]
-    assert [level.name for level in levels] == ["layer-skip", "streaming", "small", "stories"]
-    assert [level.kind for level in levels] == ["layer-skip", "streaming", "model", "ngram"]
-    assert (levels[0].skipped, levels[1].sink, levels[1].window) == ("a1", 2, 9)
-    assert levels[3].path == "drafts/4-stories/stories.safetensors"
-    assert (tmp_path / "p" / levels[3].path).read_bytes() == table.read_bytes()
+    assert [level.name for level in levels] == ["streaming", "small", "stories"]
+    assert [level.kind for level in levels] == ["streaming", "model", "ngram"]
+    assert (levels[0].sink, levels[0].window, levels[0].shares) == (2, 9, ["weights", "tokenizer"])
+    assert levels[2].path == "drafts/3-stories/stories.safetensors"
+    assert (tmp_path / "p" / levels[2].path).read_bytes() == table.read_bytes()
     assert verify(tmp_path / "p").ok
     level = quantize(target, tmp_path / "look-up", drafts=("prompt-lookup:max_ngram=4",)).levels[2]
     assert (level.kind, level.max_ngram) == ("prompt-lookup", 4)
@@ -111,9 +111,9 @@ def test_a_table_below_a_model_is_in_the_tokens_of_that_model(tmp_path: Path, ta
 
 def test_several_look_ups_may_come_last(tmp_path: Path, table: Path) -> None:
     target = write_tiny_llama(tmp_path / "m")
-    specs = ("layer-skip:a1", f"ngram:{table}", "prompt-lookup:min_ngram=2")
+    specs = ("streaming", f"ngram:{table}", "prompt-lookup:min_ngram=2")
     levels = quantize(target, tmp_path / "p", drafts=specs).levels[2:]
-    assert [level.kind for level in levels] == ["layer-skip", "ngram", "prompt-lookup"]
+    assert [level.kind for level in levels] == ["streaming", "ngram", "prompt-lookup"]
     assert (levels[2].min_ngram, levels[2].max_ngram) == (2, 3)
     assert verify(tmp_path / "p").ok
 
@@ -125,11 +125,6 @@ def test_nothing_can_draft_for_a_look_up(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "--draft prompt-lookup: a look-up, with streaming below it; only a model can use a draft. Give look-ups last."
     )
-
-
-def test_layers_that_the_target_does_not_have_cannot_be_skipped(tmp_path: Path) -> None:
-    message = "skipped layers '0+m2': layer 2; layers of the model, 0 to 1, are required."
-    assert error_of(write_tiny_llama(tmp_path / "m"), "layer-skip:0+m2").startswith(message)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])

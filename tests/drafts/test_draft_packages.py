@@ -19,8 +19,6 @@ from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package
 
-FURTHER = ("layer-skip:m0", "streaming,sink=1,window=5", "swift", "prompt-lookup")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -30,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = write_tiny_llama(folder / "small", seed=1, num_hidden_layers=3)
     smaller = write_tiny_llama(folder / "smaller", seed=2, num_hidden_layers=1)
     for codec in ("mxfp4", "bsfp"):
-        drafts = (FURTHER[0], FURTHER[1], FURTHER[2], f"checkpoint:{smaller}", FURTHER[3])
+        drafts = ("streaming,sink=1,window=5", "retrieval", f"checkpoint:{smaller}", "prompt-lookup")
         pack(small, folder / codec, codec=codec, drafts=drafts)
     pack(folder / "source", folder / "alone")
     return folder
@@ -72,7 +70,7 @@ def test_its_four_bits_multiply_what_those_of_the_package_multiply(folder: Path)
     assert found["int8"] != found["fp32"]
 
 
-@pytest.mark.parametrize("name", ["target", "layer-skip", "streaming"])
+@pytest.mark.parametrize("name", ["target", "streaming"])
 def test_another_level_is_named(folder: Path, tmp_path: Path, name: str) -> None:
     with (
         drafting(folder, f"package:{folder / 'bsfp'},level={name}", tmp_path / "package") as loaded,
@@ -96,7 +94,7 @@ def test_a_manifest_of_before_there_was_a_choice_drafts_from_16_bits(folder: Pat
 
 def test_cost_counts_the_bytes_of_the_level(folder: Path, tmp_path: Path) -> None:
     specs = [f"package:{folder / codec}{level}" for codec in ("mxfp4", "bsfp") for level in ("", ",level=target")]
-    specs.append(f"package:{folder / 'mxfp4'},level=layer-skip")
+    specs.append(f"package:{folder / 'mxfp4'},level=streaming")
     pack(folder / "source", tmp_path / "package", drafts=tuple(specs))
     with Package(folder / "mxfp4") as mxfp4, Package(folder / "bsfp") as bsfp:
         expected = [package_bytes(each, is_draft) for each in (mxfp4, bsfp) for is_draft in (True, False)]
@@ -104,7 +102,7 @@ def test_cost_counts_the_bytes_of_the_level(folder: Path, tmp_path: Path) -> Non
         levels = package_levels(package)[2:]
     assert [level.codec for level in levels] == ["mxfp4", "bf16", "bsfp-draft", "bsfp", "bf16"]
     assert [level.num_bytes for level in levels[:4]] == expected
-    assert levels[4].num_bytes is not None and 0 < levels[4].num_bytes < expected[1]
+    assert levels[4].num_bytes is not None and levels[4].num_bytes == expected[1]
     assert {level.acceptance for level in levels} == {0.68}  # of small models, whatever their bits
 
 
@@ -121,8 +119,8 @@ def test_a_package_that_references_its_target_drafts_where_the_source_is(folder:
 
 
 REFUSED = {
-    "none": r"level 'none' is not in this package; one of target, mxfp4, layer-skip, streaming, swift",
-    "swift": "level swift is of the kind swift; a level with the weights of the package's own model, target, mxfp4, la",
+    "none": r"level 'none' is not in this package; one of target, mxfp4, streaming, retrieval, smaller",
+    "retrieval": "level retrieval is of the kind retrieval; a level with the weights of the package's own model, targ",
     "prompt-lookup": "level prompt-lookup is of the kind prompt-lookup; a level with the weights of the package's own",
     "smaller": r"level smaller is of the kind model; .* --draft checkpoint:.*mxfp4/drafts/\d-smaller takes that",
 }

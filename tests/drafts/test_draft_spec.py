@@ -20,13 +20,6 @@ def spec(
         ("checkpoint:a/b", spec("checkpoint", "a/b")),
         ("package:C:/x,num_draft_tokens=3,confidence=0.25", spec("package", "C:/x", 3, 0.25)),
         ("package:x,level=a=b", spec("package", "x", level="a=b")),
-        ("layer-skip:a3-5+m7+8", spec("layer-skip", "a3-5+m7+8")),
-        (
-            "layer-skip:1,cache=own,confidence=1",
-            spec("layer-skip", "1", confidence=1.0, cache="own"),
-        ),
-        ("swift:skip=0.3,num_draft_tokens=4", spec("swift", "", 4, skip=0.3)),
-        ("early-exit,confidence=0.5", spec("early-exit", confidence=0.5)),
         (
             "streaming:sink=0,window=1,cache=own",
             spec("streaming", cache="own", sink=0, window=1),
@@ -58,7 +51,7 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, expected: 
 
 
 KNOWN = (
-    "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, mx2:FILE, layer-skip:LAYERS, swift, early-exit, streaming, "
+    "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, mx2:FILE, streaming, "
     "retrieval, fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, "
     "speculator:PATH_OR_ID, medusa:PATH_OR_ID, "
     "spire:PATH_OR_ID, eagle3:PATH_OR_ID, dflash:PATH_OR_ID, "
@@ -103,9 +96,6 @@ COMMON = "num_draft_tokens, confidence"
         ("retrieval:window=63", "window is 63; 64 to 2147483648 is required."),
         ("retrieval:pages=0", "pages is 0; 1 to 33554432 is required."),
         ("retrieval,bits=8", "bits is 8; 4 or 16 is required."),
-        ("swift:cache=own", f"parameter 'cache'; one of {COMMON}, skip is required."),
-        ("swift:skip=1.1", "skip is 1.1; 0 to 1 is required."),
-        ("early-exit:3", f"parameter '3'; one of {COMMON} is required."),
         ("fewer-experts:two", "'two' experts; a number from 0 to 99999 is required."),
         ("fewer-experts:-1", "'-1' experts; a number from 0 to 99999 is required."),
         ("streaming:sink=-1", "sink is -1; 0 to 2147483648 is required."),
@@ -129,11 +119,6 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
 @pytest.mark.parametrize(
     ("text", "members", "shares"),
     [
-        ("layer-skip:a1", {"skipped": "a1"}, ["weights", "kv_cache", "tokenizer"]),
-        ("layer-skip:a1,cache=own", {"skipped": "a1"}, ["weights", "tokenizer"]),
-        ("swift", {"skip": 0.45}, ["weights", "kv_cache", "tokenizer"]),
-        ("swift:skip=0.3", {"skip": 0.3}, ["weights", "kv_cache", "tokenizer"]),
-        ("early-exit", {}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming", {"sink": 4, "window": 252}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming:sink=0,window=9,cache=own", {"sink": 0, "window": 9}, ["weights", "tokenizer"]),
         ("retrieval", {"sink": 4, "window": 256, "pages": 16}, ["weights", "kv_cache", "tokenizer"]),

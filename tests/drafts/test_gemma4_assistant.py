@@ -66,9 +66,10 @@ def test_tokens_and_states_are_those_of_transformers(folder: Path, name: str, ch
                     position_ids=torch.tensor([[num_past]]),
                     shared_kv_states=dict(inner.shared_kv_states),
                 )
-            made, (logits,) = assistant.step(state[0].numpy(), [token], cache)
+            made = assistant.advance(0, state[0].numpy(), [token], cache)
+            (logits,), next_state = assistant.logits(0, made), assistant.after.multiply(made)[0]
             state, wanted = expected.last_hidden_state, expected.logits[0, 0].numpy()
-            np.testing.assert_allclose(made[0], state[0, 0].numpy(), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(next_state, state[0, 0].numpy(), rtol=1e-5, atol=1e-5)
             known = np.isfinite(logits)
             assert known.sum() == (40 if changes else 96)
             np.testing.assert_allclose(logits[known], wanted[known], rtol=1e-5, atol=1e-5)
@@ -144,6 +145,7 @@ def test_an_order_without_every_token_is_refused(what: str, folder: Path, tmp_pa
     else:
         write_assistant(tmp_path / "other", make_assistant())
         (tmp_path / "other" / "config.json").write_text((folder / "clustered" / "config.json").read_text())
-    message = "token_ordering is missing; I64" if what == "missing" else "token_ordering has not every token once"
+    found = "missing" if what == "missing" else r"I64 \[96\]"
+    message = rf"token_ordering is {found}; I64 \[96\] with every token once is required\."
     with pytest.raises(ModelError, match=message):
         LoadedPackage(folder / "package", ["target"], drafts=specs(tmp_path, "gemma4-assistant:HERE/other"))

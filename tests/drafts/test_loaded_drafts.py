@@ -22,10 +22,10 @@ from mxconv.package.ngram_table import read_ngram_table
 def test_further_drafts_stand_below_the_packages_own(tmp_path: Path) -> None:
     package = three_levels(tmp_path)
     other = write_tiny_llama(tmp_path / "other", seed=2, vocab_size=90)
-    specs = [parse_draft(text) for text in ("layer-skip:m1", f"checkpoint:{other}", RECYCLING)]
+    specs = [parse_draft(text) for text in ("streaming", f"checkpoint:{other}", RECYCLING)]
     with LoadedPackage(package, drafts=specs) as loaded:
         names = [level.name for level in loaded.levels]
-        assert names == ["target", "mxfp4", "small", "layer-skip", "other", "token-recycling"]
+        assert names == ["target", "mxfp4", "small", "streaming", "other", "token-recycling"]
         tokenizers = [level.tokenizer is loaded.tokenizer for level in loaded.levels]
         assert tokenizers == [True, True, True, True, False, False]
         assert loaded.levels[-1].tokenizer is loaded.levels[-2].tokenizer  # a look-up speaks as the level above
@@ -33,7 +33,6 @@ def test_further_drafts_stand_below_the_packages_own(tmp_path: Path) -> None:
 
 
 KINDS = (
-    "layer-skip:a1",
     "streaming:sink=1,window=3",
     "retrieval:pages=1,window=64",
     "prompt-lookup:max_ngram=2,min_ngram=2",
@@ -68,19 +67,17 @@ def test_a_draft_of_every_kind_is_loaded(tmp_path: Path, is_in_package: bool) ->
 
 @pytest.mark.parametrize("is_in_package", [True, False])
 def test_a_part_of_the_target_shares_its_weights(tmp_path: Path, is_in_package: bool) -> None:
-    with load(tmp_path, ["layer-skip:a1+m0,cache=own", "streaming:sink=1,window=3"], is_in_package) as loaded:
-        target, _, skipping, streaming = (level.decoder for level in loaded.levels)
-        assert target and skipping and streaming
-        assert skipping.head is target.head
+    with load(tmp_path, ["streaming:window=2,cache=own", "streaming:sink=1,window=3"], is_in_package) as loaded:
+        target, _, alone, streaming = (level.decoder for level in loaded.levels)
+        assert target and alone and streaming
+        assert alone.head is target.head
         assert streaming.layers[1].mlp.down.matrix is target.layers[1].mlp.down.matrix
-        assert [layer.skips_attention for layer in skipping.layers] == [False, True]
-        assert [layer.skips_mlp for layer in skipping.layers] == [True, False]
         assert {layer.pattern for layer in streaming.layers} == {SinkWindow(1, 3)}
         assert [level.shares_cache for level in loaded.levels] == [False, True, False, True]
         short, long = IDS[:4], IDS
         assert (logits(streaming, short) == logits(target, short)).all()  # a window that has seen everything
         assert not (logits(streaming, long)[-1] == logits(target, long)[-1]).all()
-        assert not (logits(skipping, short) == logits(target, short)).all()
+        assert not (logits(alone, long) == logits(target, long)).all()
 
 
 @pytest.mark.parametrize("is_in_package", [True, False])
@@ -182,11 +179,6 @@ def test_a_draft_that_is_not_there_is_named(tmp_path: Path) -> None:
     for kind in ("checkpoint", "package", "ngram"):
         with pytest.raises(MxconvError, match=f"{re.escape(str(tmp_path))}/none"):
             load(tmp_path, [f"{kind}:{tmp_path}/none"], is_in_package=False)
-
-
-def test_layers_that_the_target_does_not_have_cannot_be_skipped(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"^skipped layers '2': layer 2; layers of the model, 0 to 1, are required\."):
-        load(tmp_path, ["layer-skip:2"], is_in_package=False)
 
 
 def test_a_level_without_the_path_it_needs_is_refused(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from trained_levels import PROMPTS, TRAINED
 from mxconv.arrays import F32
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.medusa import MEDUSA
-from mxconv.drafts.readers.medusa_heads import MedusaHeads
+from mxconv.drafts.medusa import MEDUSA, MedusaHeads
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import States
 from mxconv.errors import CheckpointError, ModelError, MxconvError

@@ -35,12 +35,12 @@ SELECTIONS = (
 
 @pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedPackage]:
-    """Its own low-bit draft, another model, and what looks up, recycles and skips."""
+    """Its own low-bit draft, another model, and what recycles and looks back a little."""
     folder: Path = tmp_path_factory.mktemp("random")
     drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}",)
     quantize(TRAINED, folder / "package", codec=request.param, drafts=drafts, lm_head="quantize")
     with LoadedPackage(
-        folder / "package", drafts=[parse_draft(text) for text in ("layer-skip:1", RECYCLING)]
+        folder / "package", drafts=[parse_draft(text) for text in ("streaming,sink=1,window=5", RECYCLING)]
     ) as opened:
         yield opened
 

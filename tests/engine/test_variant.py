@@ -25,7 +25,6 @@ from mxconv.engine.attention_window import SinkWindow
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
@@ -33,7 +32,7 @@ from mxconv.kernels.matrix import DenseMatrix
 
 NUM_TOKENS = 100
 ARCHITECTURES = ("llama, biases", "mistral, window", "mistral, long window", "qwen3, biases and window")
-SKIPPED = ("a0", "m2", "1", "a0-1+m1-2", "0-1+a2", "m0-2", "0-2")  # of three layers
+LEFT_OUT = ({1}, {0, 2})  # of three layers
 SINK_WINDOWS = (SinkWindow(4, 16), SinkWindow(0, 3), SinkWindow(1, 1), SinkWindow(70, 20))
 IMPLEMENTATIONS = native_names()
 KINDS = ["numpy", *IMPLEMENTATIONS[:1]]
@@ -41,8 +40,9 @@ KINDS = ["numpy", *IMPLEMENTATIONS[:1]]
 needs_native = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
 
 
-def parse(text: str) -> Skipped:
-    return Skipped.parse(text, 3)
+def without(decoder: Decoder, left_out: set[int], sink_window: SinkWindow | None = None) -> Decoder:
+    layers = [layer for layer in decoder.layers if layer.index not in left_out]
+    return decoder.variant(sink_window, layers=layers)
 
 
 def logits(decoder: Decoder, ids: list[int]) -> np.ndarray:
@@ -63,20 +63,19 @@ def decoder_of(oracle: Any, kind: str) -> Decoder:
 
 def variants(decoder: Decoder) -> dict[str, Decoder]:
     """Some of each kind, and one of both."""
-    both = decoder.variant(parse("a0+m1"), SinkWindow(3, 9))
-    skipping = {text: decoder.variant(parse(text)) for text in SKIPPED}
-    return skipping | {str(w): decoder.variant(pattern=w) for w in SINK_WINDOWS} | {"both": both}
+    both = without(decoder, {1}, SinkWindow(3, 9))
+    fewer = {f"without {left_out}": without(decoder, left_out) for left_out in LEFT_OUT}
+    return fewer | {str(w): decoder.variant(pattern=w) for w in SINK_WINDOWS} | {"both": both}
 
 
-def without(torch_model: Any, skipped: Skipped) -> Any:
-    """The transformers model with the outputs of these parts multiplied by nothing: they add zeros."""
+def torch_without(torch_model: Any, left_out: set[int]) -> Any:
+    """The transformers model with the outputs of these layers multiplied by nothing: they add zeros."""
     changed = copy.deepcopy(torch_model)
-    for index, layer in enumerate(changed.model.layers):
-        outputs = [layer.self_attn.o_proj] * (index in skipped.attention) + [layer.mlp.down_proj] * (
-            index in skipped.mlp
-        )
-        for parameter in (parameter for output in outputs for parameter in output.parameters()):
-            parameter.data.zero_()
+    for index in left_out:
+        layer = changed.model.layers[index]
+        for output in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            for parameter in output.parameters():
+                parameter.data.zero_()
     return changed
 
 
@@ -107,12 +106,13 @@ def assert_as_in_torch(decoder: Decoder, torch_model: Any, ids: list[int]) -> No
     assert (ours.argmax(-1) == theirs.argmax(-1)).all()
 
 
-@pytest.mark.parametrize("number", range(len(SKIPPED)), ids=SKIPPED)
-def test_a_decoder_that_skips_parts_is_the_model_whose_parts_give_nothing(
+@pytest.mark.parametrize("number", range(len(LEFT_OUT)))
+def test_a_decoder_of_fewer_layers_is_the_model_whose_other_layers_give_nothing(
     tiny_oracle: Callable[[str], Any], number: int
 ) -> None:
-    oracle, skipped = tiny_oracle(ARCHITECTURES[number % len(ARCHITECTURES)]), parse(SKIPPED[number])
-    assert_as_in_torch(oracle.decoder.variant(skipped), without(oracle.torch_model, skipped), oracle.text(NUM_TOKENS))
+    oracle, left_out = tiny_oracle(ARCHITECTURES[number]), LEFT_OUT[number]
+    torch_model = torch_without(oracle.torch_model, left_out)
+    assert_as_in_torch(without(oracle.decoder, left_out), torch_model, oracle.text(NUM_TOKENS))
 
 
 @pytest.mark.parametrize("turn", [0, 1])
@@ -159,7 +159,7 @@ def test_native_variants_of_drafts_are_near_those_of_numpy(tiny_oracle: Callable
 def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_and_layers(
     tiny_oracle: Callable[[str], Any], number: int
 ) -> None:
-    """The embedding of token 7 makes the MLP of layer 0 overflow; without attention no other position sees it."""
+    """The embedding of token 7 makes the MLP of layer 0 overflow; no other position attends to it."""
     oracle, matrices, form = tiny_oracle("llama"), matrices_of(number), list(DRAFTS)[number % len(DRAFTS)]
     weights = with_format(oracle.weights, BF16)
     patterns = weights.matrices["model.embed_tokens.weight"].patterns.copy()
@@ -170,15 +170,12 @@ def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_a
         native_copy(oracle.decoder.config, ModelWeights(tensors, weights.vectors), matrices, DRAFTS[form])
         for tensors in (weights.matrices, special)
     )
-    for text in ("a0-2", "a1-2+m0", "a0+m1+a2"):
-        expected = logits(sound.variant(parse(text)), ids)
+    for left_out in (set[int](), {1, 2}):
+        draft, whole = (without(each, left_out, SinkWindow(0, 1)) for each in (broken, sound))
+        expected = logits(whole, ids)
         assert np.isfinite(expected).all()
-        draft = broken.variant(parse(text))
         assert np.isnan(logits(draft, [*ids[:3], 7])[3]).all()
-        assert_same_bits(logits(draft, ids), expected, text)  # in the same buffers
-        if text == "a0-2":
-            mixed = logits(draft, [*ids[:5], 7, *ids[5:]])
-            assert_same_bits(np.delete(mixed, 5, axis=0), expected, "around a row that is not finite")
+        assert_same_bits(logits(draft, ids), expected, str(left_out))  # in the same buffers
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,12 +184,12 @@ def test_leaving_out_nothing_changes_no_bit(tiny_oracle: Callable[[str], Any], k
     decoder, ids = decoder_of(oracle, kind), oracle.text(NUM_TOKENS)
     expected = logits(decoder, ids)
     for variant in (
-        decoder.variant(Skipped()),
+        decoder.variant(),
         decoder.variant(pattern=SinkWindow(0, NUM_TOKENS)),
         decoder.variant(pattern=SinkWindow(NUM_TOKENS - 1, 1)),
         decoder.variant(pattern=SinkWindow(60, 40)),
         decoder.variant(pattern=SinkWindow(1 << 62, 1)),
-        decoder.variant(parse("0-2"), SinkWindow(0, 1)).variant(),
+        decoder.variant(SinkWindow(0, 1)).variant(),
     ):
         assert_same_bits(logits(variant, ids), expected, "everything")
 
@@ -217,11 +214,11 @@ def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_al
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_skipped_attention_writes_nothing_to_the_cache(tiny_oracle: Callable[[str], Any], kind: str) -> None:
+def test_a_layer_that_is_left_out_writes_nothing_to_the_cache(tiny_oracle: Callable[[str], Any], kind: str) -> None:
     oracle = tiny_oracle("llama")
     decoder = decoder_of(oracle, kind)
     cache = KVCache(decoder.config, 16)
-    decoder.variant(parse("a1+m0")).forward(oracle.text(10), cache)
+    without(decoder, {1}).forward(oracle.text(10), cache)
     assert cache.length == 10
     for array in cache.arrays:
         assert not array[1].any()
@@ -231,7 +228,7 @@ def test_skipped_attention_writes_nothing_to_the_cache(tiny_oracle: Callable[[st
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str], Any], kind: str) -> None:
     decoder = decoder_of(tiny_oracle("qwen3, biases and window"), kind)
-    made = decoder.variant(parse("a1"), name="draft")
+    made = decoder.variant(SinkWindow(1, 2), name="draft")
     assert type(made) is type(decoder)
     assert (made.name, decoder.name != "draft") == ("draft", True)
     for name in ("config", "embedding", "norm", "output", "layer_inputs"):
@@ -239,7 +236,7 @@ def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str]
     for mine, theirs in zip(made.layers, decoder.layers, strict=True):
         for name in ("before_mixer", "attention", "before_mlp", "mlp"):
             assert getattr(mine, name) is getattr(theirs, name)
-    assert [layer.skips_attention for layer in decoder.layers] == [False] * 3
+    assert [layer.pattern for layer in decoder.layers] == [None] * 3
 
 
 def test_a_pattern_of_numbers_that_make_no_sense_is_refused(tiny_oracle: Callable[[str], Any]) -> None:

@@ -77,7 +77,7 @@ def test_a_manifest_beyond_100_megabytes_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "member"),
-    [("layer-skip:1", "skip"), ("streaming", "skipped"), ("swift", "sink"), ("prompt-lookup", "sink")],
+    [("streaming", "pages"), ("prompt-lookup", "sink")],
 )
 def test_a_member_of_another_kind_is_refused(text: str, member: str) -> None:
     record = record_of(parse_draft(text), "draft")

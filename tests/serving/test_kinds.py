@@ -18,7 +18,7 @@ from gemma4_assistants import CLUSTERS, make_assistant, write_assistant
 from mtp_packages import write_mimo
 from ngram_tables import write_table
 from packages import quantize
-from plug_ins import RECYCLING, STAND
+from plug_ins import RECYCLING, STAND, SWIFT
 from random_heads import write_heads
 from speculators import speculator_config, write_speculator
 from spires import spire_config, spire_tensors, write_spire
@@ -29,7 +29,7 @@ from mxconv.calibrate import calibrate
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.readers.medusa_heads import MedusaHeads
+from mxconv.drafts.medusa import MedusaHeads
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.native_decoder import NativeDecoder
@@ -48,8 +48,7 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "BSFP and its 4 bits": ("bsfp", ["target", "bsfp"], ["prompt-lookup"], "auto", "auto"),
     "BSFP, fixed trees": ("bsfp", ["target", "bsfp"], [RECYCLING], [4], 12),
     "4 bits as the target": ("mxfp4", ["mxfp4"], [f"{STAND},confidence=0"], [4], 12),
-    "swift": ("mxfp4", ["target"], ["swift,confidence=0"], [3], "chain"),
-    "early exit": ("mxfp4", ["target"], ["early-exit", "prompt-lookup"], "auto", "auto"),
+    "layers left out": ("mxfp4", ["target"], [f"{SWIFT},confidence=0"], [3], "chain"),
     "a window": ("mxfp4", ["target", "mxfp4"], ["streaming,sink=1,window=6"], [3], 8),
     "a window of 4 bits": ("bsfp", ["target"], ["streaming,sink=1,window=6,bits=4"], [3], "chain"),
     "retrieved pages": ("mxfp4", ["target"], ["retrieval,pages=1,window=64"], [3], 8),

@@ -31,7 +31,7 @@ from mxconv.text.penalties import Penalties
 from mxconv.train.ngram_trainer import train_ngram
 
 SELECTIONS = [GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 2**63 + 5)]
-MODELS = ("mxfp4", "layer-skip", "streaming", "noisy", "padded", "renumbered")
+MODELS = ("mxfp4", "streaming", "noisy", "padded", "renumbered")
 LOOK_UPS = ("prompt-lookup", RECYCLING, "ngram", STAND)
 
 
@@ -45,7 +45,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Loade
         write_padded(folder / "padded"),
         write_renumbered(folder / "renumbered"),
     )
-    in_package = ("layer-skip:a1+m2,confidence=0", f"checkpoint:{noisy}", f"checkpoint:{padded}", f"checkpoint:{other}")
+    in_package = (f"checkpoint:{noisy}", f"checkpoint:{padded}", f"checkpoint:{other}")
     quantize(target, folder / "package", drafts=in_package)
     text = folder / "text.txt"
     with mxconv.load(folder / "package", levels=["target"]) as model:
@@ -102,7 +102,7 @@ def test_each_kind_alone(loaded: dict[str, LoadedLevel], name: str) -> None:
     assert accepted > 0.4 * proposed or not is_disguised
 
 
-@pytest.mark.parametrize("names", [["padded", STAND], ["mxfp4", "renumbered", "layer-skip"]], ids=" <- ".join)
+@pytest.mark.parametrize("names", [["padded", STAND], ["mxfp4", "renumbered", "streaming"]], ids=" <- ".join)
 def test_penalties_with_drafts_of_other_vocabularies(loaded: dict[str, LoadedLevel], names: list[str]) -> None:
     """Those of a draft with another tokenizer would be of other tokens: it proposes as it is."""
     penalties = Penalties(1.3, 0.5, 0.25, ((1000, 1.0),))
@@ -115,12 +115,11 @@ MIXED = [
     *([model, look_up] for model, look_up in zip(MODELS, (*LOOK_UPS, *LOOK_UPS), strict=False)),
     ["padded", STAND],
     ["mxfp4", "renumbered", STAND],
-    ["mxfp4", "layer-skip", "streaming"],
     ["noisy", "padded", RECYCLING],
     ["renumbered", "renumbered ngram"],
     ["streaming", "mxfp4", "padded", RECYCLING],
-    ["layer-skip", "mxfp4", "renumbered", RECYCLING],
-    ["renumbered", "layer-skip"],  # reads other tokens than those of the cache that it shares
+    ["mxfp4", "streaming", "renumbered", RECYCLING],
+    ["renumbered", "streaming"],  # reads other tokens than those of the cache that it shares
 ]
 
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoints import write_tiny_tokenizer
@@ -18,8 +17,7 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.errors import MxconvError
 from mxconv.package.ngram_table import NgramTable, write_ngram_table
 from mxconv.text import texts
-from mxconv.train import ngram_trainer
-from mxconv.train.ngram_trainer import Followers, NgramCounts, NgramTrainer, train_ngram
+from mxconv.train.ngram_trainer import NgramCounts, NgramTrainer, train_ngram
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
 GOLDEN = json.loads((VECTORS / "ngram.json").read_text())
@@ -129,11 +127,7 @@ def test_the_most_frequent_entries_are_kept(docs: list[list[int]], max_entries: 
 @settings(max_examples=25)
 @given(documents, st.integers(1, 8))
 def test_a_table_of_counts_that_were_pruned_holds_probabilities(docs: list[list[int]], max_held: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngram_trainer, "BUFFERED", 4)  # counts are merged often
-        table = train(docs, 5, 1, max_held=max_held)
-        assert tables_of(train(docs, 5, 1)) == rounded(REFERENCE.count(docs, 1))  # nothing is dropped
-    found = tables_of(table)
+    found = tables_of(train(docs, 5, 1, max_held=max_held))
     assert len(found["bigram"]) <= max_held and len(found["trigram"]) <= max_held
     for entries in found.values():
         assert all(0 < probability <= 1 for _, probability in entries.values())
@@ -141,13 +135,11 @@ def test_a_table_of_counts_that_were_pruned_holds_probabilities(docs: list[list[
 
 def test_pairs_that_were_dropped_have_the_probability_of_what_is_left() -> None:
     """P(w | b) by the rule: of a pair that is counted, of one that is not, and after a token that nothing follows."""
-    pairs = np.array([1 << 21 | 2, 1 << 21 | 3], np.uint64)
-    left = Followers.of(pairs, np.array([3, 1]))
-    chances = np.array([0.1, 0.2, 0.3, 0.4])
-    found = left.probability(np.array([1, 1, 0, 2], np.uint64), np.array([2, 0, 3, 3], np.uint32), chances)
-    assert found.tolist() == [(3 + 2 * 0.3) / (4 + 2), (0 + 2 * 0.1) / (4 + 2), 0.4, 0.4]
-    nothing = Followers.of(pairs[:0], np.array([], np.int64))
-    assert nothing.probability(np.array([1], np.uint64), np.array([2], np.uint32), chances).tolist() == [0.3]
+    left = NgramCounts(max_held=4)
+    left.add([1 << 21 | 2] * 3 + [1 << 21 | 3])
+    left.best(lambda _, token: 0.5)
+    cases = {(1, 2, 0.3): (3 + 2 * 0.3) / (4 + 2), (1, 0, 0.1): (0 + 2 * 0.1) / (4 + 2), (0, 3, 0.4): 0.4}
+    assert {case: left.probability(*case) for case in cases} == cases
 
 
 def test_ids_above_the_vocabulary_raise_it() -> None:
@@ -202,7 +194,7 @@ def test_numbers_that_keep_nothing_and_texts_without_a_token_are_refused(folder:
 
 def test_the_rarest_are_dropped() -> None:
     counts = NgramCounts(max_held=4)
-    counts.add(np.array([1] * 5 + [2] * 4 + [3] * 3 + [4, 4, 5, 6], np.uint64))
-    keys, found = counts.sorted()
-    assert (keys.tolist(), found.tolist()) == ([1, 2], [5, 4])
-    assert counts.num_pruned == 4
+    counts.add([1] * 5 + [2] * 4 + [3] * 3 + [4, 4, 5, 6])
+    ((_, token, _, count),) = counts.best(lambda *_: 0.0)
+    assert (token, count, counts.num_pruned) == (1, 5, 4)
+    assert [counts.probability(0, token, 0.0) for token in (1, 2, 3)] == [5 / 11, 4 / 11, 0]

@@ -35,7 +35,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = tmp_path_factory.mktemp("evaluated") / request.param
-    quantize(PYLIB, package, codec=request.param, drafts=("layer-skip:2", "prompt-lookup"))
+    quantize(PYLIB, package, codec=request.param, drafts=("streaming", "prompt-lookup"))
     return package
 
 
@@ -128,9 +128,9 @@ def test_rescaling_outliers_costs_the_draft_no_agreement(tmp_path: Path, text: P
 def test_look_ups_are_left_out_and_levels_can_be_chosen(trained: Path, text: Path) -> None:
     evaluation = evaluated(trained, text)
     codec = read_manifest(trained).options.codec
-    assert [level.name for level in evaluation.levels] == ["target", codec, "layer-skip"]
+    assert [level.name for level in evaluation.levels] == ["target", codec, "streaming"]
     assert evaluation.left_out == ["prompt-lookup: a look-up, which has no probability for every token; left out."]
-    chosen = evaluated(trained, text, names=["layer-skip"])
+    chosen = evaluated(trained, text, names=["streaming"])
     assert chosen.levels == [evaluation.levels[0], evaluation.levels[2]]
     assert chosen.left_out == []
     with pytest.raises(

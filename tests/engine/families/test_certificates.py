@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from checkpoints import write_tiny_tokenizer
 from packages import quantize
-from plug_ins import STAND
+from plug_ins import STAND, SWIFT
 
 from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
@@ -140,7 +140,7 @@ def recurrent(family_of: Callable[[str], Any], tmp_path_factory: pytest.TempPath
     ("name", "drafts", "lengths", "tree", "kernel"),
     [
         ("qwen3_5", (), [4], 8, "numpy"),
-        ("mamba2", ("layer-skip:m1+2", STAND), [3, 2, 2], 6, None),
+        ("mamba2", (STAND,), [3, 2], 6, None),
         ("qwen3_5", ("streaming,sink=1,window=3",), "auto", "auto", None),
         ("lfm2", ("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain", None),
     ],
@@ -148,7 +148,7 @@ def recurrent(family_of: Callable[[str], Any], tmp_path_factory: pytest.TempPath
 def test_nothing_changes_with_drafts_of_a_target_with_states(
     recurrent: Callable[[str], Path], name: str, drafts: tuple[str, ...], lengths: Any, tree: Any, kernel: str | None
 ) -> None:
-    """Trees of the self-draft, a level that skips states below it, a model with states of its own."""
+    """Trees of the self-draft, a model with states of its own."""
     package = recurrent(name)
     specs = [parse_draft(draft.format(source=package.parent / "source")) for draft in drafts]
     with LoadedPackage(package, kernel=kernel, num_threads=2, drafts=specs) as loaded:
@@ -159,7 +159,7 @@ def test_nothing_changes_with_drafts_of_a_target_with_states(
 
 
 def test_a_draft_whose_layers_change_studies_on_the_shared_states(recurrent: Callable[[str], Path]) -> None:
-    with LoadedPackage(recurrent("lfm2"), ["target"], drafts=[parse_draft("swift")]) as loaded:
+    with LoadedPackage(recurrent("lfm2"), ["target"], drafts=[parse_draft(SWIFT)]) as loaded:
         assert_nothing_changes(loaded, Hierarchy(loaded.levels, [3], [0.0]), 24, Selection())
 
 

@@ -9,7 +9,6 @@ from row_invariance import assert_batch_invariant, assert_same_bits, logits_afte
 
 from mxconv.arch.families.registry import FAMILIES, TOWERS
 from mxconv.engine.cache import KVCache
-from mxconv.engine.skipped import Skipped
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 NAMES = list(checkpoints.FAMILIES)
@@ -42,18 +41,6 @@ def test_logits_agree_with_transformers_and_do_not_depend_on_how_the_text_is_cut
 
 def test_a_rows_bits_are_those_of_its_path_in_a_batch(family: Any) -> None:
     assert_batch_invariant(family.decoder, family.token_ids, rows=(3, 4))
-
-
-def test_a_draft_that_skips_keys_which_others_read_skips_those_too(family_of: Callable[[str], Any]) -> None:
-    family = family_of("gemma4")
-    assert [layer.mixer.source for layer in family.config.layers] == [None, None, None, None, 2, 3]
-    draft = family.decoder.variant(Skipped.parse("a2+m1", 6))
-    assert [layer.skips_attention for layer in draft.layers] == [False, False, True, False, True, False]
-    cache = KVCache(family.config)
-    whole = draft.forward(family.token_ids[:12], cache)
-    assert np.isfinite(whole).all()
-    assert not cache.read(2, range(12))[0].any()  # nothing was written there
-    assert (whole != family.decoder.forward(family.token_ids[:12], KVCache(family.config))).any()
 
 
 def test_heads_of_two_sizes_share_a_cache_with_room_for_the_larger(family_of: Callable[[str], Any]) -> None:

@@ -16,7 +16,6 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.skipped import Skipped
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.engine import choose_engine, native_names
@@ -68,7 +67,7 @@ class Text:
 
 def try_something(text: Text, draw: st.DataObject, is_lent: bool = False) -> None:
     """One thing that decoders and drafts do with a cache."""
-    start, kinds = len(text.tokens), ["chain", "tree", "grown", "cut", *([] if is_lent else ["lent", "skipping"])]
+    start, kinds = len(text.tokens), ["chain", "tree", "grown", "cut", *([] if is_lent else ["lent"])]
     kind = draw.draw(st.sampled_from(kinds))
     if kind == "chain":
         text.feed(tokens_of(draw, draw.draw(st.integers(1, 30))))
@@ -83,21 +82,16 @@ def try_something(text: Text, draw: st.DataObject, is_lent: bool = False) -> Non
     elif kind == "cut":
         text.cut(text.cache.reachable(max(start - draw.draw(st.integers(0, 40)), 0)) if not is_lent else start)
     else:
-        lend(text, draw, kind == "skipping")
+        lend(text, draw)
 
 
-def lend(text: Text, draw: st.DataObject, skips: bool) -> None:
-    """To a draft: the decoder itself, or one that leaves layers with states out."""
+def lend(text: Text, draw: st.DataObject) -> None:
+    """To a draft: the decoder itself."""
     length, own, logits = len(text.tokens), list(text.tokens), list(text.logits)
     start = text.cache.reachable(max(length - draw.draw(st.integers(0, 9)), 0))
     with borrowed(text.cache, start, length - start):
-        if skips:
-            draft = text.decoder.variant(Skipped.parse("a0+2", text.decoder.config.num_hidden_layers))
-            for _ in range(draw.draw(st.integers(1, 3))):
-                draft.forward(tokens_of(draw, draw.draw(st.integers(1, 3))), text.cache)
-        else:
-            del text.tokens[start:], text.logits[start:]
-            try_something(text, draw, is_lent=True)
+        del text.tokens[start:], text.logits[start:]
+        try_something(text, draw, is_lent=True)
     text.tokens, text.logits = own, logits
 
 
