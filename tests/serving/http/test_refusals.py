@@ -28,7 +28,7 @@ LEAST: dict[str, dict[str, Any]] = {
 LONG = "x " * 600
 TOO_LONG, UNKNOWN, UNSUPPORTED = "context_length_exceeded", "unknown_parameter", "unsupported_parameter"
 BAD_SCHEMA = {"type": "json_schema", "name": "x", "schema": {"type": "x"}}
-GONE = object()  # a member that is left out
+GONE = "(a member that is left out)"
 
 
 def user(content: Any) -> list[Any]:
