@@ -9,6 +9,7 @@ was killed goes on where it stopped.
 formats/package.md says what comes out.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from mxconv import __version__
 from mxconv.calibrate import calibrate
+from mxconv.checkpoint.hashing import hash_file
 from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.checkpoint.source import Checkpoint
@@ -26,14 +28,14 @@ from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
 from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
-from mxconv.conversion.source_hash import FinishedTensors, SourceHashes
 from mxconv.package.folder_target import check_folder, recover_folder
+from mxconv.package.growing_shard import EncodedTensor
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
-from mxconv.package.staging import EncodedTensor, PlacedFile, Staging, fingerprint
+from mxconv.package.staging import PlacedFile, Staging, fingerprint
 from mxconv.package.target import Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
-from mxconv.workers import ByteCounter, Executor, Workers
+from mxconv.workers import ByteCounter, Executor, Workers, beside
 
 
 def convert(
@@ -137,72 +139,69 @@ def _convert(
     *,
     assume_finite: bool,
 ) -> Manifest:
-    hashes = SourceHashes(checkpoint, workers, progress)
-    is_store = place.is_store
-    preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=is_store)
-    sizes, record = preparation.source_sizes, preparation.record.model_dump()
-    decisive = [__version__, record, options.max_shard_bytes, sizes, list(options.drafts)]
-    if preparation.draft_file is not None:
-        decisive += [preparation.draft_file.record.sha256, preparation.screen is not None]
-    staging = place.open(fingerprint(*decisive))
-    try:
-        finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))
-        _encode(preparation, hashes, workers, staging, finished, progress)
-        workers.finish_streams()
-        sources = hashes.records
-        assert sources is not None
-        _place_files(preparation, staging, sources, workers, progress, recipe.further if recipe else ())
-        manifest = describe(preparation, sources, finished.all(), staging, progress)
-        if recipe is not None:
-            manifest = recipe.compared(manifest, finished.all(), preparation.layout)
-        checkpoint.check_unchanged()
-        place.check()
-        staging.commit(manifest.to_bytes())
-    except (NonFiniteError, DifferentPackageError):
-        staging.discard()
-        raise
-    finally:
-        staging.close()
+    files, sizes = checkpoint.hashed_files, checkpoint.file_sizes
+    advance = ByteCounter("hash source", sum(sizes.values()), progress)
+    with beside(workers, hash_file, list(files.values()), advance) as hashes:  # takes as long as all else together
+        preparation = prepare(
+            checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=place.is_store
+        )
+        record = preparation.record.model_dump()
+        decisive = [__version__, record, options.max_shard_bytes, preparation.source_sizes, list(options.drafts)]
         if preparation.draft_file is not None:
-            preparation.draft_file.close()
+            decisive += [preparation.draft_file.record.sha256, preparation.screen is not None]
+        staging = place.open(fingerprint(*decisive))
+        try:
+            encoded = _encode(preparation, workers, staging, progress)
+            sources = [
+                FileRecord(path=relative_name(path, checkpoint), num_bytes=sizes[path], sha256=sha256)
+                for path, sha256 in zip(files, hashes.result(), strict=True)
+            ]
+            _place_files(preparation, staging, sources, workers, progress, recipe.further if recipe else ())
+            manifest = describe(preparation, sources, encoded, staging, progress)
+            if recipe is not None:
+                manifest = recipe.compared(manifest, encoded, preparation.layout)
+            checkpoint.check_unchanged()
+            place.check()
+            staging.commit(manifest.to_bytes())
+        except (NonFiniteError, DifferentPackageError):
+            staging.discard()
+            raise
+        finally:
+            staging.close()
+            if preparation.draft_file is not None:
+                preparation.draft_file.close()
     return manifest
 
 
-def _finished_before(
-    preparation: Preparation, hashes: SourceHashes, workers: Executor, staging: Staging
-) -> list[EncodedTensor]:
-    """The tensors that an earlier run finished from the same weights."""
-    if staging.is_resumed:
-        workers.finish_streams()
-    finished = staging.prepare(preparation.layout, workers)
-    surveys = [survey for survey in preparation.surveys if survey.plan.name in finished]
-
-    pieces = [(survey, hashes.tensor(survey.plan.name) if hashes.covers(survey) else None) for survey in surveys]
-    sha256s = workers.map(hash_tensor, pieces)
-    earlier = [finished[survey.plan.name] for survey in surveys]
-    return [encoded for encoded, sha256 in zip(earlier, sha256s, strict=True) if encoded.sha256 == sha256]
-
-
 def _encode(
-    preparation: Preparation,
-    hashes: SourceHashes,
-    workers: Executor,
-    staging: Staging,
-    finished: FinishedTensors,
-    progress: Progress,
-) -> None:
-    """Encode every tensor that an earlier run did not finish, side by side."""
+    preparation: Preparation, workers: Executor, staging: Staging, progress: Progress
+) -> dict[str, EncodedTensor]:
+    """Encode the tensors of every shard that an earlier run did not finish from the same weights."""
     surveys = {survey.plan.name: survey for survey in preparation.surveys}
-    unhashed = frozenset(name for name, survey in surveys.items() if not hashes.covers(survey))
+    finished = staging.finished(preparation.layout, workers)
+    names = sorted({encoded.name for shard in finished for encoded in shard.tensors})
+    sha256s = dict(zip(names, workers.map(hash_tensor, [surveys[name] for name in names]), strict=True))
+    finished = [shard for shard in finished if all(each.sha256 == sha256s[each.name] for each in shard.tensors)]
+    staging.begin(preparation.layout, finished)
+    stored = {encoded.name for shard in finished for encoded in shard.tensors}
+
     pieces = [
-        EncodePiece(tuple(surveys[name] for name in names), sink, unhashed.intersection(names))
-        for sink, names in staging.sinks([name for name in surveys if name not in finished])
+        EncodePiece(tuple((surveys[name], arrays) for name, arrays in tensors.items()), sink)
+        for sink, tensors in staging.sinks()
     ]
-    begun = {survey.plan.name for piece in pieces for survey in piece.surveys}
-    kept = sum(survey.plan.num_bytes for name, survey in surveys.items() if name not in begun)
+    begun = {survey.plan.name for piece in pieces for survey, _ in piece.tensors}
+    pieces += [
+        EncodePiece(((surveys[name], ()),), None) for name in surveys if name not in begun and name not in stored
+    ]
+    kept = sum(surveys[name].plan.num_bytes for name in stored - begun)
     advance = ByteCounter("encode", kept + sum(piece.num_bytes for piece in pieces), progress)
     advance(kept)
-    workers.map(EncodeTensors(preparation.record), pieces, advance, finished.add)
+    written = workers.map(EncodeTensors(preparation.record), pieces, advance, staging.accept)
+    encoded: dict[str, EncodedTensor] = {}
+    for each in itertools.chain(*(shard.tensors for shard in finished), *(piece.tensors for piece in written)):
+        arrays = encoded[each.name].arrays if each.name in encoded else {}  # in another shard
+        encoded[each.name] = replace(each, arrays=arrays | each.arrays)
+    return encoded
 
 
 def _place_files(

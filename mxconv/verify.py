@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxconv import __version__
+from mxconv.checkpoint.hashing import hash_file
 from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.engine.stored_weights import package_faults
 from mxconv.errors import PackageError
 from mxconv.package.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest, replace_manifest
 from mxconv.package.package import Package
-from mxconv.package.package_folder import file_hashes, is_damaged
+from mxconv.package.package_folder import files_to_hash
 from mxconv.progress import Progress, silent
 from mxconv.verification.tensor_proof import TensorVerification, VerifyPiece, VerifyTensor, num_bytes_of
-from mxconv.workers import ByteCounter, Executor, Workers
+from mxconv.workers import ByteCounter, Executor, Workers, beside
 
 
 @dataclass(frozen=True)
@@ -132,20 +133,16 @@ def verify(
     manifest = read_manifest(path)
     workers = executor or Workers(num_threads)
     advance = ByteCounter("hash package", sum(record.num_bytes for record in manifest.files), progress)
-    advance(0)
-    files = list(zip(manifest.files, file_hashes(path, manifest.files, advance), strict=True))
-    for record, file in files:
-        if file.num_bytes_in_file == record.num_bytes:
-            workers.add_stream(file)
-        else:
-            advance(record.num_bytes)
-    with Package(path) as package:
-        tensors = _verify_tensors(package, source, workers, progress)
-        tensors += [
-            TensorVerification(name, "keep", "missing", detail=fault) for name, fault in package_faults(package)
-        ]
-    workers.finish_streams()
-    damaged = [record.path for record, file in files if is_damaged(record, file)]
+    files = dict(zip(manifest.files, files_to_hash(path, manifest.files, advance), strict=True))
+    whole = {record: file for record, file in files.items() if file is not None}
+    with beside(workers, hash_file, list(whole.values()), advance) as hashes:
+        with Package(path) as package:
+            tensors = _verify_tensors(package, source, workers, progress)
+            tensors += [
+                TensorVerification(name, "keep", "missing", detail=fault) for name, fault in package_faults(package)
+            ]
+        sha256s = dict(zip(whole, hashes.result(), strict=True))
+    damaged = [record.path for record in files if sha256s.get(record) != record.sha256]
     return Verification(manifest, tensors, damaged, source is not None)
 
 

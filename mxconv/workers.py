@@ -1,16 +1,15 @@
-"""Who does the work: tasks, and streams beside them, for the threads of this process and for a cluster alike.
+"""Do a task to many pieces side by side, by the threads of this process or by a cluster.
 
 A *task* is a function of one piece (mostly a tensor). Any thread of any process may call it: it knows files by their
-paths, so it can be sent to another process. A *stream* advances in steps, one after another, beside the tasks. The
-SHA-256 of a file is one: it cannot be split, and it takes as long as everything else together, so it begins first.
-Every executor does the same to the same slices, so no byte depends on who did it.
+paths, so it can be sent to another process. Every executor does the same to the same slices, so no byte depends on
+who did it.
 """
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 from mxconv.progress import Progress
 
@@ -25,40 +24,17 @@ def uncounted(_: int) -> None:
     """The `Advance` of slices that nobody counts."""
 
 
-class Stream(ABC):
-    """Work in steps, one after another. A pickled copy begins at the beginning, in any process."""
-
-    def is_ready(self) -> bool:
-        """Whether a step can be done now; called often."""
-        return True
-
-    def is_complete(self) -> bool:
-        """Whether everything that the stream reads is there, so that a copy can run to its end."""
-        return True
-
-    @abstractmethod
-    def advance(self) -> bool:
-        """Do a step of some milliseconds; False after the last one. Called by one thread at a time."""
-
-    @abstractmethod
-    def report(self) -> Any:
-        """The result of a copy at its end, for `accept`."""
-
-    @abstractmethod
-    def accept(self, report: Any) -> None:
-        """Take what a copy has found, and count as finished."""
-
-
 class Executor(Protocol):
-    """Does tasks side by side, and streams beside them."""
+    """Does tasks side by side."""
 
     @property
     def num_workers(self) -> int:
         """How many pieces are done at a time."""
         ...
 
-    def add_stream(self, stream: Stream) -> None:
-        """Carry this on, too, from the next `map` to `finish_streams`; streams that came earlier go first."""
+    @property
+    def beside(self) -> "Executor":
+        """Who works at the same time as this one."""
         ...
 
     def map(
@@ -84,10 +60,6 @@ class Executor(Protocol):
         """
         ...
 
-    def finish_streams(self) -> None:
-        """Carry the streams on to their ends. All must be able to get there."""
-        ...
-
 
 class ByteCounter:
     """Adds up bytes from several threads and reports the sum."""
@@ -103,35 +75,16 @@ class ByteCounter:
             self.progress(self.stage, self.done, self.total)
 
 
-@dataclass
-class _Run(Generic[Piece, Result]):
-    """State of one call of `Workers.map`, shared by its threads."""
-
-    task: Callable[[Piece, Advance], Result]
-    pieces: Sequence[Piece]
-    advance: Advance = uncounted
-    done: Callable[[Result], None] | None = None
-    num_begun: int = 0
-    num_finished: int = 0
-    results: dict[int, Result] = field(default_factory=dict)  # by the index of the piece
-    errors: dict[int, BaseException] = field(default_factory=dict)  # likewise; -1 is a stream's
-
-
 class Workers:
-    """Threads for tasks and streams: an `Executor`. Nothing runs outside of its methods."""
+    """Threads: an `Executor`. Nothing runs outside of its methods."""
 
     def __init__(self, num_threads: int) -> None:
         self.num_workers = num_threads
-        # one thread at least is left for tensors, so that they are read while the file is in the page cache
-        self._max_streams = max(1, num_threads // 2)
-        self._streams: list[Stream] = []  # that have not ended
-        self._advancing: list[Stream] = []  # of these
-        self._needs_streams = False  # whether `map` ends only when all streams have
-        self._changed = threading.Condition()
 
-    def add_stream(self, stream: Stream) -> None:
-        with self._changed:
-            self._streams.append(stream)
+    @property
+    def beside(self) -> "Workers":
+        """Half as many threads more."""
+        return Workers(max(1, self.num_workers // 2))
 
     def map(
         self,
@@ -140,68 +93,38 @@ class Workers:
         advance: Advance = uncounted,
         done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
-        """Do a task to every piece, and advance the streams meanwhile: see `Executor.map`."""
-        run = _Run(task, pieces, advance, done)
-        threads = [threading.Thread(target=self._serve, args=(run,), daemon=True) for _ in range(self.num_workers - 1)]
-        for thread in threads:
-            thread.start()
-        self._serve(run)
-        for thread in threads:
-            thread.join()
-        if run.errors:
-            raise run.errors[min(run.errors)]
-        return [run.results[index] for index in range(len(pieces))]
+        """Do a task to every piece: see `Executor.map`."""
 
-    def finish_streams(self) -> None:
-        """Advance the streams to their ends. All must be able to get there."""
-        nothing: Sequence[None] = ()
-        self._needs_streams = True
+        def do(piece: Piece) -> Result:
+            result = task(piece, advance)
+            if done is not None:
+                done(result)
+            return result
+
+        pool = ThreadPoolExecutor(self.num_workers)
         try:
-            self.map(lambda _, __: None, nothing)
+            futures = [pool.submit(do, piece) for piece in pieces]
+            wait(futures, return_when=FIRST_EXCEPTION)
         finally:
-            self._needs_streams = False
+            pool.shutdown(cancel_futures=True)
+        return [future.result() for future in futures]
 
-    def _serve(self, run: _Run[Any, Any]) -> None:
-        """Do tasks and advance streams until nothing is left: what each thread does."""
-        job: int | Stream | None = None
+
+@contextmanager
+def beside(
+    executor: Executor, task: Callable[[Piece, Advance], Result], pieces: Sequence[Piece], advance: Advance
+) -> Iterator["Future[list[Result]]"]:
+    """Do a task to every piece while the block runs, whose end stops what is left; arguments are those of `map`."""
+    is_over = False
+
+    def advance_or_stop(num_bytes: int) -> None:
+        if is_over:
+            raise CancelledError
+        advance(num_bytes)
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(executor.beside.map, task, pieces, advance_or_stop)
         try:
-            while (job := self._next(run)) is not None:
-                if isinstance(job, int):
-                    run.results[job] = run.task(run.pieces[job], run.advance)
-                    if run.done is not None:
-                        run.done(run.results[job])
-                    goes_on = False
-                else:
-                    goes_on = job.advance()
-                with self._changed:
-                    if isinstance(job, int):
-                        run.num_finished += 1
-                    else:
-                        self._advancing.remove(job)
-                        if not goes_on:
-                            self._streams.remove(job)
-                    self._changed.notify_all()
-        except BaseException as error:  # Ctrl-C, too, while this thread waited
-            with self._changed:
-                run.errors[job if isinstance(job, int) else -1] = error
-                self._changed.notify_all()
-
-    def _next(self, run: _Run[Any, Any]) -> int | Stream | None:
-        """The piece or the stream that this thread goes on with; None when there is nothing left."""
-        with self._changed:
-            while not run.errors:
-                is_finished = run.num_finished == len(run.pieces)
-                if is_finished and not (self._needs_streams and self._streams):
-                    return None
-                has_pieces = run.num_begun < len(run.pieces)
-                if len(self._advancing) < self._max_streams or not has_pieces:
-                    idle = (stream for stream in self._streams if stream not in self._advancing)
-                    if ready := next((stream for stream in idle if stream.is_ready()), None):
-                        self._advancing.append(ready)
-                        return ready
-                if has_pieces:
-                    run.num_begun += 1
-                    return run.num_begun - 1
-                assert self._advancing or not is_finished, "a stream waits for nothing"
-                self._changed.wait()
-        return None
+            yield future
+        finally:
+            is_over = True

@@ -3,69 +3,41 @@
 import hashlib
 from pathlib import Path
 
+from mxconv.checkpoint.ranged_file import BLOCK_BYTES, RangedFile
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.system.memory import will_read
-from mxconv.workers import Advance, Stream, uncounted
+from mxconv.workers import Advance, uncounted
 
 CHUNK_BYTES = 1 << 18  # what is read stays in a core's own cache until it is hashed
-PIECE_BYTES = 1 << 25
+AHEAD_BYTES = 1 << 26  # what the disk is asked for beforehand
 
 
-class FileHash(Stream):
-    """The SHA-256 of a regular file, computed in pieces; `advance` is called with the bytes of each once it is hashed.
+def sha256_file(path: Path, advance: Advance = uncounted) -> str:
+    """The SHA-256 of a regular file, in hex; `advance` is called with the bytes of each piece once it is hashed.
 
     Raises:
         CheckpointError: it cannot be read.
     """
-
-    def __init__(self, path: Path, advance: Advance = uncounted) -> None:
-        self.path, self._advance = path, advance
-        self.num_bytes = 0  # hashed so far
-        self.is_finished = False
-        self._digest = hashlib.sha256()
-        self._hexdigest: str | None = None  # of another process
-        self.num_bytes_in_file = check_regular_file(path)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """A copy begins at the beginning."""
-        return FileHash, (self.path.absolute(),)
-
-    def advance(self) -> bool:
-        """Hash up to 32 MB more; False at the end of the file. Raises CheckpointError where it cannot be read."""
-        chunk = bytearray(CHUNK_BYTES)
-        window = memoryview(chunk)
-        end = self.num_bytes + PIECE_BYTES
-        with open_file(self.path) as file:
-            will_read(file, self.num_bytes, 2 * PIECE_BYTES)
-            file.seek(self.num_bytes)
-            while self.num_bytes < end:
-                num_read = file.readinto(chunk)  # type: ignore[attr-defined]
-                if not num_read:
-                    self.is_finished = True
-                    return False
-                self._digest.update(window[:num_read])
-                self.num_bytes += num_read
-                self._advance(num_read)
-        return True
-
-    def hexdigest(self) -> str:
-        """The SHA-256 of the bytes that were hashed so far."""
-        return self._digest.hexdigest() if self._hexdigest is None else self._hexdigest
-
-    def report(self) -> tuple[int, str]:
-        """Length and hash of the file, at its end."""
-        return self.num_bytes, self.hexdigest()
-
-    def accept(self, report: tuple[int, str]) -> None:
-        """Take what a copy reports."""
-        self._advance(report[0] - self.num_bytes)
-        self.num_bytes, self._hexdigest = report
-        self.is_finished = True
+    check_regular_file(path)
+    digest, chunk, num_bytes = hashlib.sha256(), bytearray(CHUNK_BYTES), 0
+    window = memoryview(chunk)
+    with open_file(path) as file:
+        while num_read := file.readinto(chunk):  # type: ignore[attr-defined]
+            if num_bytes % (AHEAD_BYTES // 2) < CHUNK_BYTES:
+                will_read(file, num_bytes, AHEAD_BYTES)
+            digest.update(window[:num_read])
+            num_bytes += num_read
+            advance(num_read)
+    return digest.hexdigest()
 
 
-def sha256_file(path: Path, advance: Advance = uncounted) -> str:
-    """The SHA-256 of a file's bytes, in hex; arguments and errors are those of `FileHash`."""
-    whole = FileHash(path, advance)
-    while whole.advance():
-        pass
-    return whole.hexdigest()
+def hash_file(file: Path | RangedFile, advance: Advance) -> str:
+    """Return the SHA-256 of a file here or on a store: a task."""
+    if isinstance(file, Path):
+        return sha256_file(file, advance)
+    digest = hashlib.sha256()
+    for begin in range(0, file.num_bytes, BLOCK_BYTES):
+        window = file.window(begin, min(begin + BLOCK_BYTES, file.num_bytes))
+        digest.update(window.data)
+        advance(len(window))
+    return digest.hexdigest()

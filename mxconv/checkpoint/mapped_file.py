@@ -13,7 +13,7 @@ from mxconv.checkpoint.regular_file import Look, open_file
 from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry, read_header
 from mxconv.checkpoint.tensor import WeightFile
 from mxconv.errors import CheckpointError
-from mxconv.system.memory import release, will_need
+from mxconv.system.memory import release
 
 
 class MappedBytes(WeightFile):
@@ -45,10 +45,6 @@ class MappedBytes(WeightFile):
         if self._bytes is None:
             raise ValueError(f"{self.path}: the checkpoint was closed")
         return self._bytes[begin:end]
-
-    def fetch(self, begin: int, end: int) -> None:
-        """Have the disk bring these bytes into the page cache, and do not wait for it."""
-        will_need(self._map, begin, end)
 
     def release(self, rows: NDArray[np.generic]) -> None:
         """Take the pages under a view of this file out of resident memory; reading them again is safe."""

@@ -85,12 +85,6 @@ class RangedFile(WeightFile):
             self._blocks.last = kept = number, np.frombuffer(content, np.uint8)
         return kept[1]
 
-    def fetch(self, begin: int, end: int) -> None:
-        """Do nothing: only disks read ahead."""
-
-    def release(self, rows: NDArray[np.generic]) -> None:
-        """Do nothing: an array goes with its last user."""
-
     def close(self) -> None:
         """Let the blocks go."""
         self._blocks = threading.local()

@@ -65,9 +65,11 @@ class Checkpoint:
         return self.snapshot is not None
 
     @property
-    def windowed_files(self) -> dict[Path, MappedFile | RangedFile]:
-        """The weight files by path; none of a checkpoint that is not safetensors."""
-        return {file.path: file for file in self._files if isinstance(file, MappedFile | RangedFile)}
+    def hashed_files(self) -> dict[Path, Path | RangedFile]:
+        """The weight files and the index, by path, as `hash_file` takes them."""
+        on_store = {file.path: file for file in self._files if isinstance(file, RangedFile)}
+        paths = (*self.weight_files, *([self.index_file] if self.index_file else []))
+        return {path: on_store.get(path, path) for path in paths}
 
     @property
     def file_sizes(self) -> dict[Path, int]:

@@ -1,4 +1,4 @@
-"""Tasks and streams as Ray tasks: an `Executor` of `mxconv.workers`.
+"""Pieces as Ray tasks: an `Executor` of `mxconv.workers`.
 
 Ray decides where each task runs and runs it again when its worker dies. That changes no byte: a piece writes the same
 bytes to the same places, whoever does it and however often.
@@ -15,7 +15,7 @@ from typing import Any
 
 from mxconv import __version__
 from mxconv.errors import MxconvError
-from mxconv.workers import Advance, Piece, Result, Stream, uncounted
+from mxconv.workers import Advance, Piece, Result, uncounted
 
 MAX_RETRIES = 8  # of a task whose worker died
 AHEAD = 2  # tasks a worker that are submitted: one runs, one is there when it ends
@@ -44,17 +44,16 @@ class RayExecutor:
         if memory_bytes is not None:
             options["memory"] = memory_bytes
         self._run_pieces = ray.remote(**options)(run_pieces)
-        self._waiting: list[Stream] = []
-        self._running: dict[Any, Stream] = {}  # by Ray's reference
 
     @property
     def num_workers(self) -> int:
         """Number of processors of the cluster now; nodes may come and go."""
         return int(self._ray.cluster_resources().get("CPU", 0))
 
-    def add_stream(self, stream: Stream) -> None:
-        """Run this stream in a worker, from beginning to end, once all that it reads is there."""
-        self._waiting.append(stream)
+    @property
+    def beside(self) -> "RayExecutor":
+        """The same: Ray takes tasks of several threads."""
+        return self
 
     def map(
         self,
@@ -72,15 +71,11 @@ class RayExecutor:
         errors: dict[int, Exception] = {}
         while running or (batches and not errors):
             num_workers = max(self.num_workers, 1)
-            self._start_streams(max(1, num_workers // 2))  # the others read tensors, while the file is in the cache
             while batches and not errors and len(running) < AHEAD * num_workers:
                 indexes = batches.popleft()
                 reference = run.remote(__version__, key, sent, [pickle.dumps(pieces[index]) for index in indexes])
                 running[reference] = indexes
-            reference = self._wait([*running, *self._running])
-            if reference in self._running:
-                self._end_stream(reference)
-                continue
+            reference = self._wait(list(running))
             for index, outcome in zip(running.pop(reference), self._get(reference), strict=False):
                 if outcome.error is not None:
                     errors[index] = outcome.error
@@ -92,28 +87,6 @@ class RayExecutor:
         if errors:
             raise errors[min(errors)]
         return [results[index] for index in range(len(pieces))]
-
-    def finish_streams(self) -> None:
-        """Run the streams that are left to their ends."""
-        while self._waiting or self._running:
-            self._start_streams(max(self.num_workers, 1))
-            assert self._running, "a stream waits for what nobody makes"
-            self._end_stream(self._wait(list(self._running)))
-
-    def _start_streams(self, at_most: int) -> None:
-        """Submit complete streams, while fewer than this many run."""
-        for stream in [stream for stream in self._waiting if stream.is_complete()]:
-            if len(self._running) < at_most:
-                self._waiting.remove(stream)
-                run = self._run_pieces.options(name="hash")
-                reference = run.remote(__version__, b"hash", pickle.dumps(run_to_end), [pickle.dumps(stream)])
-                self._running[reference] = stream
-
-    def _end_stream(self, reference: Any) -> None:
-        stream, (outcome,) = self._running.pop(reference), self._get(reference)
-        if outcome.error is not None:
-            raise outcome.error
-        stream.accept(outcome.result)
 
     def _wait(self, references: list[Any]) -> Any:
         """The first reference that is ready.
@@ -209,10 +182,3 @@ def _run_piece(version: str, key: bytes, task: bytes, piece: bytes) -> PieceOutc
         except Exception:  # some exceptions cannot be sent
             return PieceOutcome(error=MxconvError(f"{type(error).__name__} in a worker: {error}"))
         return PieceOutcome(error=error)
-
-
-def run_to_end(stream: Stream, _: Advance) -> Any:
-    """Run a copy of a stream to its end: a task; its report."""
-    while stream.advance():
-        pass
-    return stream.report()

@@ -6,6 +6,7 @@ from mxconv.conversion.drafts import level_of
 from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.drafts.kind import DEFAULT_BSFP_CONFIDENCE
+from mxconv.package.growing_shard import EncodedTensor
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.level_record import LevelRecord, PlainRecord
 from mxconv.package.manifest import (
@@ -14,7 +15,7 @@ from mxconv.package.manifest import (
     SourceRecord,
     TokenizerRecord,
 )
-from mxconv.package.staging import EncodedTensor, Staging
+from mxconv.package.staging import Staging
 from mxconv.package.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
 from mxconv.progress import Progress
 from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
@@ -103,7 +104,6 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
 
 def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
     plan, sha256 = survey.plan, encoded.sha256
-    assert sha256 is not None
     segments = [SegmentRecord.of(s.table, s.num_escapes, s.rescale_factor) for s in survey.segments]
     has_one = len(segments) == 1
     experts = None

@@ -3,7 +3,7 @@
 import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -20,8 +20,9 @@ from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad, padded
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Survey
 from mxconv.kernels.encoders import cast_bsfp, encode_mxfp4
+from mxconv.package.growing_shard import EncodedTensor, Write, Written
 from mxconv.package.manifest import OptionsRecord
-from mxconv.package.staging import EncodedTensor, Sink, Write, Written
+from mxconv.package.staging import Sink
 from mxconv.package.stored import carried_array
 from mxconv.workers import Advance
 
@@ -33,23 +34,24 @@ def encode_tensor(
     survey: Survey,
     options: OptionsRecord,
     write: Write,
-    copy: bool,
-    hash_source: bool,
+    arrays: Collection[str],
     progress: Advance,
 ) -> EncodedTensor:
-    """Stream one tensor: its hash, if it is asked for, and the checksum of each array that was written.
+    """Stream one tensor: its hash, and the checksum of each array that was written.
 
     Args:
         survey: its plan and table.
         options: of the conversion, which name the rules for scales.
         write: called with ascending, adjoining pieces of each array.
-        copy: also write the 16-bit tensor under its own name.
-        hash_source: whether to hash the 16-bit tensor.
+        arrays: the names of those to write; under its own name the 16-bit tensor is written.
         progress: called with the 16-bit bytes of each slice.
 
     Raises:
         NonFiniteError: MXFP4 or MXINT8 of a weight that is not finite.
     """
+    plan, source = survey.plan, hashlib.sha256()
+    if arrays and all(name == plan.name for name in arrays):
+        survey = Survey(replace(plan, codec="keep", carried=None))
     checksums: Counter[str] = Counter()
     written: Counter[str] = Counter()
 
@@ -59,16 +61,13 @@ def encode_tensor(
         checksums[name] = zlib.crc32(contiguous.reshape(-1).view(np.uint8).data, checksums[name])
         written[name] += contiguous.nbytes
 
-    plan, source = survey.plan, hashlib.sha256()
     for original, pieces in encoded_slices(survey, options):
-        if hash_source:
-            source.update(original.reshape(-1).view(np.uint8).data)
-        if copy:
-            emit(plan.name, original)
-        for name, piece in pieces.items():
-            emit(name, piece)
+        source.update(original.reshape(-1).view(np.uint8).data)
+        for name, piece in {plan.name: original, **pieces}.items():
+            if name in arrays:
+                emit(name, piece)
         progress(original.nbytes)
-    return EncodedTensor(plan.name, source.hexdigest() if hash_source else None, dict(checksums))
+    return EncodedTensor(plan.name, source.hexdigest(), dict(checksums))
 
 
 def encoded_slices(
@@ -184,17 +183,15 @@ def _steps(plan: TensorPlan, num_rows: int, num_bytes: int, multiple: int = 1) -
         yield start, min(start + step, num_rows)
 
 
-@dataclass(frozen=True)
-class EncodePiece:
+class EncodePiece(NamedTuple):
     """Tensors whose arrays go into one sink."""
 
-    surveys: tuple[Survey, ...]
-    sink: Sink
-    unhashed: frozenset[str]  # tensors that nobody else hashes
+    tensors: tuple[tuple[Survey, Collection[str]], ...]  # each with the names of its arrays that are written
+    sink: Sink | None  # None where nothing is: they are only hashed
 
     @property
     def num_bytes(self) -> int:
-        return sum(survey.plan.num_bytes for survey in self.surveys)
+        return sum(survey.plan.num_bytes for survey, _ in self.tensors)
 
 
 @dataclass(frozen=True)
@@ -204,23 +201,18 @@ class EncodeTensors:
     options: OptionsRecord
 
     def __call__(self, piece: EncodePiece, advance: Advance) -> Written:
-        tensors = []
-        with piece.sink.writing() as write:
-            for survey in piece.surveys:
-                name = survey.plan.name
-                arrays = set(piece.sink.arrays(name))
-                if arrays == {name}:  # the 16-bit tensor alone
-                    survey = Survey(replace(survey.plan, codec="keep", carried=None))
-                hash_source = name in piece.unhashed
-                tensors.append(encode_tensor(survey, self.options, write, name in arrays, hash_source, advance))
-            return piece.sink.finish(tensors)
+        def encode(write: Write) -> list[EncodedTensor]:
+            return [encode_tensor(survey, self.options, write, names, advance) for survey, names in piece.tensors]
+
+        return Written(encode(_nowhere)) if piece.sink is None else piece.sink.take(encode)
 
 
-def hash_tensor(piece: tuple[Survey, str | None], _: Advance) -> str:
-    """A task: the SHA-256 of a 16-bit tensor, unless it is known."""
-    survey, sha256 = piece
-    if sha256 is not None:
-        return sha256
+def _nowhere(name: str, _: int, __: NDArray[np.generic]) -> None:
+    raise AssertionError(f"array {name} has a place")
+
+
+def hash_tensor(survey: Survey, _: Advance) -> str:
+    """Return the SHA-256 of a 16-bit tensor: a task."""
     digest = hashlib.sha256()
     for part in _slices(survey):
         digest.update(np.ascontiguousarray(part.original).reshape(-1).view(np.uint8).data)

@@ -9,11 +9,12 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import relative_name
 from mxconv.errors import PackageError
+from mxconv.package.growing_shard import EncodedTensor
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.recipe import Recipe, is_further, manifest_recipe, tensor_check
 from mxconv.package.shard_layout import ShardLayout
-from mxconv.package.staging import EncodedTensor, PlacedFile
+from mxconv.package.staging import PlacedFile
 
 
 class DifferentPackageError(PackageError):
@@ -91,7 +92,7 @@ class RecipeCheck:
         package = self.recipe.package
         names = [record.name for record in manifest.tensors]
         checks = [
-            tensor_check(each.sha256 or "", dict.fromkeys(arrays, 0) | each.arrays)
+            tensor_check(each.sha256, dict.fromkeys(arrays, 0) | each.arrays)
             for each, arrays in ((encoded[name], [a.name for a in layout.arrays.get(name, ())]) for name in names)
         ]
         different = self.recipe.differing(names, checks)

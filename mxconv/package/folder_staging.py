@@ -3,8 +3,8 @@
     PACKAGE.partial/                 becomes PACKAGE in one rename
     PACKAGE.partial/.mxconv-journal  see journal.py
 
-A tensor's line is written only after its arrays are, with their checksums. On resume the arrays of finished tensors
-are read again, so that even a crash of the machine, which may keep the line and lose the bytes, is noticed.
+A shard's line is written when it is whole and on the disk. On resume it is hashed again, so that even a crash of the
+machine, which may keep the line and lose the bytes, is noticed.
 """
 
 import errno
@@ -13,20 +13,27 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.hashing import hash_file, sha256_file
 from mxconv.package.folder_target import named, put_in_place, remove
+from mxconv.package.growing_shard import (
+    ArrayPlace,
+    EncodedTensor,
+    FinishedShard,
+    FolderSink,
+    GrowingShard,
+    Written,
+    reported,
+)
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.journal import Journal
 from mxconv.package.manifest import FILE_NAME, FileRecord
-from mxconv.package.shard_files import ArrayPlaces, CheckIntact, FolderSink, ShardHash, array_places, reported
-from mxconv.package.shard_layout import Shard, ShardLayout
-from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, Written
+from mxconv.package.shard_layout import ShardLayout
+from mxconv.package.staging import ArrayNames, PlacedFile, Sink
 from mxconv.progress import Progress
-from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve, write_at
+from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder
 from mxconv.workers import ByteCounter, Executor
 
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.EINVAL)  # the last on Windows
@@ -46,16 +53,15 @@ class FolderStaging:
         self.target = named(target)
         self.path = self.target.with_name(self.target.name + ".partial")
         self._lock = threading.Lock()
-        self._files: dict[str, FileIO] = {}
-        self._hashes: list[ShardHash] = []
         self._fingerprint = fingerprint
-        self._places: dict[str, ArrayPlaces] = {}  # of each tensor's arrays
+        self._layout = ShardLayout((), {}, {})
+        self._shards: dict[str, GrowingShard] = {}
+        self._records: dict[str, FileRecord] = {}  # of the shards that are whole
         with self._reported(JOURNAL):
             self._journal = Journal(self.path)
         lines = self._journal.lines
-        self.is_resumed = bool(lines) and lines[0].get("fingerprint") == fingerprint
-        self._finished = lines[1:] if self.is_resumed else []
-        if not self.is_resumed:
+        self._lines = lines[1:] if lines and lines[0].get("fingerprint") == fingerprint else None
+        if self._lines is None:
             try:
                 with self._reported(JOURNAL):
                     self._keep_only(set())
@@ -64,39 +70,53 @@ class FolderStaging:
                 self.close()
                 raise
 
-    def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
-        """Lay out the shards at full length: a full disk is noticed here, not hours later. See `Staging.prepare`."""
+    def finished(self, layout: ShardLayout, workers: Executor) -> list[FinishedShard]:
         with self._reported("the package"):  # companions and drafts may have changed since
             self._keep_only({shard.file_name for shard in layout.shards})
-        for shard in layout.shards:
-            with self._reported(shard.file_name):
-                self._open(shard)
-            self._hashes.append(ShardHash(shard, self.path))
-            workers.add_stream(self._hashes[-1])
-        self._places = array_places(layout)
-        noted = {encoded.name: encoded for line in self._finished if (encoded := _parse_finished(line)) is not None}
-        pieces = [(encoded, self._places.get(name, {})) for name, encoded in noted.items()]
-        intact = workers.map(CheckIntact(self.path.absolute()), pieces)
-        return {encoded.name: encoded for (encoded, _), is_intact in zip(pieces, intact, strict=True) if is_intact}
+        tensors = layout.tensors
+        noted = {shard.file.path: shard for line in self._lines or [] if (shard := _parse(line)) is not None}
+        claimed = [
+            noted[name]
+            for name in (shard.file_name for shard in layout.shards)
+            if name in noted and {encoded.name for encoded in noted[name].tensors} == tensors[name].keys()
+        ]
+        paths = [self.path.absolute() / shard.file.path for shard in claimed]
+        there = [path for path in paths if path.is_file()]
+        found = dict(zip(there, workers.map(hash_file, there), strict=True))
+        return [shard for shard, path in zip(claimed, paths, strict=True) if found.get(path) == shard.file.sha256]
 
-    def sinks(self, names: Sequence[str]) -> Iterator[tuple[Sink, list[str]]]:
-        """Where the arrays of these tensors go, one after another."""
-        for name in names:
-            yield FolderSink(self.path.absolute(), self._fingerprint, self._places.get(name, {})), [name]
+    def begin(self, layout: ShardLayout, finished: Sequence[FinishedShard]) -> None:
+        self._layout, tensors = layout, layout.tensors
+        self._records = {shard.file.path: shard.file for shard in finished}
+        self._shards = {
+            shard.file_name: GrowingShard(shard, self.path, tensors[shard.file_name])
+            for shard in layout.shards
+            if shard.file_name not in self._records
+        }
+
+    def sinks(self) -> Iterator[tuple[Sink, ArrayNames]]:
+        """One sink a tensor."""
+        at = {name: ArrayPlace(shard.file_name, begin) for name, (shard, begin) in self._layout.places.items()}
+        for tensor, arrays in self._layout.arrays.items():
+            names = (array.name for array in arrays)
+            places = {name: at[name] for name in names if at[name].file_name in self._shards}
+            if places:
+                yield FolderSink(self.path.absolute(), places, self._fingerprint), {tensor: list(places)}
 
     def accept(self, written: Written) -> None:
         for encoded in written.tensors:
-            for shard_hash in self._hashes:
-                shard_hash.complete(self._places.get(encoded.name, {}).keys())  # of empty ones nothing is written
+            for shard in self._shards.values():
+                if (finished := shard.finish(encoded)) is not None:
+                    self._note(finished)
 
-    def note(self, encoded: EncodedTensor) -> None:
-        line = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}
+    def _note(self, finished: FinishedShard) -> None:
+        tensors = {each.name: [each.sha256, each.arrays] for each in finished.tensors}
         with self._lock, self._reported(JOURNAL):
-            self._journal.add(line)
+            self._records[finished.file.path] = finished.file
+            self._journal.add({"shard": finished.file.model_dump(), "tensors": tensors})
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
-        shards = {h.name: FileRecord(path=h.name, num_bytes=h.shard.num_bytes, sha256=h.report()) for h in self._hashes}
-        known = {**known, **shards}
+        known = {**known, **self._records}
         paths = sorted(path for path in self.path.rglob("*") if path.is_file() and not path.name.startswith("."))
         names = {path.relative_to(self.path).as_posix(): path for path in paths}
         names.pop(FILE_NAME, None)  # of a run that was killed just before the rename
@@ -142,8 +162,6 @@ class FolderStaging:
         """Write the manifest, make everything durable, and put the folder in its place."""
         self.write_file(FILE_NAME, manifest)
         with self._reported("the package"):
-            for file in self._files.values():
-                os.fsync(file.fileno())
             flush_file(self.path / FILE_NAME)
             flush_folder(self.path)
             if not RENAMES_OPEN_FILES:  # whoever takes the lock in this moment gets the folder, and we an error
@@ -161,19 +179,8 @@ class FolderStaging:
             self.path.rmdir()
 
     def close(self) -> None:
-        """Close the shards and the journal; what was written stays for a later run."""
-        for file in self._files.values():
-            file.close()
-        self._files = {}
+        """Close the journal; what was written stays for a later run."""
         self._journal.close()
-
-    def _open(self, shard: Shard) -> None:
-        path = self.path / shard.file_name
-        path.touch()
-        file = path.open("r+b", buffering=0)
-        self._files[shard.file_name] = file
-        reserve(file, shard.num_bytes)
-        write_at(file, shard.header, 0)
 
     def _keep_only(self, names: set[str]) -> None:
         """Delete everything in the folder but the journal and these files."""
@@ -185,8 +192,9 @@ class FolderStaging:
         return reported(self.path, name)
 
 
-def _parse_finished(line: dict[str, Any]) -> EncodedTensor | None:
-    name, sha256, arrays = line.get("tensor"), line.get("sha256"), line.get("arrays")
-    if isinstance(name, str) and isinstance(sha256, str) and isinstance(arrays, dict):
-        return EncodedTensor(name, sha256, arrays)
-    return None
+def _parse(line: dict[str, Any]) -> FinishedShard | None:
+    try:
+        tensors = [EncodedTensor(name, sha256, dict(arrays)) for name, (sha256, arrays) in line["tensors"].items()]
+        return FinishedShard(FileRecord.model_validate(line["shard"]), tensors)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None

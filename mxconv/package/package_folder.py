@@ -11,11 +11,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from mxconv.checkpoint.hashing import FileHash
+from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.hub import Repository, cached_snapshot, fetch_files, is_hub_id, list_repository, parse_address
 from mxconv.checkpoint.hub_errors import HubUnreachableError
 from mxconv.checkpoint.object_store import Store, is_store_url
-from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
+from mxconv.checkpoint.regular_file import MAX_JSON_BYTES, check_regular_file
 from mxconv.checkpoint.source import check_no_revision
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
@@ -115,28 +115,26 @@ def damaged_files(path: Path, records: Iterable[FileRecord], progress: Progress 
         CheckpointError: a file cannot be read.
     """
     records = list(records)
-    hashes = file_hashes(path, records, ByteCounter("hash package", sum(r.num_bytes for r in records), progress))
-    for record, file in zip(records, hashes, strict=True):
-        while file.num_bytes_in_file == record.num_bytes and file.advance():
-            pass
-    return [record.path for record, file in zip(records, hashes, strict=True) if is_damaged(record, file)]
+    advance = ByteCounter("hash package", sum(record.num_bytes for record in records), progress)
+    sha256s = [sha256_file(file, advance) if file else None for file in files_to_hash(path, records, advance)]
+    return [record.path for record, sha256 in zip(records, sha256s, strict=True) if sha256 != record.sha256]
 
 
-def file_hashes(path: Path, records: Iterable[FileRecord], advance: Advance) -> list[FileHash]:
-    """The hashes of files of a package, none of them begun.
+def files_to_hash(path: Path, records: Iterable[FileRecord], advance: Advance) -> list[Path | None]:
+    """The paths of files of a package; None where the length is not the recorded one, so that no hash is needed.
 
     Raises:
         PackageError: a file is missing, no regular file, or leads out of the package.
     """
+    files: list[Path | None] = []
     try:
-        return [FileHash(inside(path, record.path), advance) for record in records]
+        for record in records:
+            is_as_long = check_regular_file(file := inside(path, record.path)) == record.num_bytes
+            files.append(file.absolute() if is_as_long else None)
+            advance(0 if is_as_long else record.num_bytes)
     except CheckpointError as error:
         raise PackageError(f"{error} It is part of the package {path}.") from error
-
-
-def is_damaged(record: FileRecord, file: FileHash) -> bool:
-    """Whether length or SHA-256 of a file are not the recorded ones; a file of another length need not be hashed."""
-    return file.num_bytes_in_file != record.num_bytes or file.hexdigest() != record.sha256
+    return files
 
 
 def listed_files(manifest: Manifest, listing: Repository) -> list[str]:

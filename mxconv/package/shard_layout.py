@@ -37,6 +37,16 @@ class ShardLayout:
         """Array name to its shard and offset."""
         return {name: (shard, offset) for shard in self.shards for name, offset in shard.offsets.items()}
 
+    @property
+    def tensors(self) -> dict[str, dict[str, list[str]]]:
+        """Of each shard, by its name, the tensors in it and the names of their arrays there."""
+        found: dict[str, dict[str, list[str]]] = {shard.file_name: {} for shard in self.shards}
+        places = self.places
+        for tensor, arrays in self.arrays.items():
+            for array in arrays:
+                found[places[array.name][0].file_name].setdefault(tensor, []).append(array.name)
+        return found
+
 
 def plan_layout(
     groups: dict[str, dict[str, tuple[StoredArray, ...]]], max_shard_bytes: int, format_name: str = "mxconv"

@@ -1,57 +1,29 @@
 """The interface of a growing package: a folder (`folder_staging.py`) or an object store (`store_staging.py`).
 
-Tensors are finished in any order, by any process. After a kill the next run finds what was finished.
+Tensors are encoded in any order, by any process. After a kill the next run finds the shards that were whole.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from mxconv.package.growing_shard import Encode, FinishedShard, Written
 from mxconv.package.manifest import FileRecord
 from mxconv.package.shard_layout import ShardLayout
 from mxconv.progress import Progress
 from mxconv.workers import Executor
 
-Write = Callable[[str, int, NDArray[np.generic]], None]
-"""Takes an array's name, the byte offset inside it, and what belongs there."""
-
-
-@dataclass(frozen=True)
-class EncodedTensor:
-    """The hash of a tensor, and the checksums of the arrays written for it."""
-
-    name: str
-    sha256: str | None  # of the 16-bit tensor, row-major; None where somebody else hashes it
-    arrays: dict[str, int]  # array name to the CRC-32 of its bytes
-
-
-class Written(NamedTuple):
-    """The tensors whose arrays a sink has written."""
-
-    tensors: list[EncodedTensor]
-    upload: FileRecord | None = None  # the shard, where it is on a store by now
+ArrayNames = Mapping[str, Sequence[str]]
+"""The names of the arrays of tensors, by the tensors' names."""
 
 
 class Sink(Protocol):
     """Takes the arrays of some tensors; it can be sent to another process."""
 
-    def arrays(self, tensor: str, /) -> Collection[str]:
-        """Names of the arrays of a tensor that go here."""
-        ...
-
-    def writing(self) -> AbstractContextManager[Write]:
-        """A function that writes pieces of the arrays, until the end of the block."""
-        ...
-
-    def finish(self, tensors: list[EncodedTensor], /) -> Written:
-        """Take all arrays as written; called once, inside the block."""
+    def take(self, encode: Encode, /) -> Written:
+        """Have the arrays of some tensors written."""
         ...
 
 
@@ -66,28 +38,21 @@ class PlacedFile(NamedTuple):
 class Staging(Protocol):
     """The growing package of one conversion."""
 
-    is_resumed: bool
-    """Whether an earlier run of the same conversion left something."""
-
-    def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
-        """Lay out the shards, and hand their streams to the workers.
-
-        Returns:
-            The tensors that an earlier run finished, their bytes checked. Whether the source still holds the same
-            weights is for the caller to find out.
-        """
+    def finished(self, layout: ShardLayout, workers: Executor) -> list[FinishedShard]:
+        """The shards that an earlier run of the same conversion finished, their bytes checked; whether the source still
+        holds the same weights is for the caller to find out."""
         ...
 
-    def sinks(self, names: Sequence[str]) -> Iterable[tuple[Sink, Sequence[str]]]:
-        """Where the arrays of these tensors go, each with the tensors to encode: at least those with these names."""
+    def begin(self, layout: ShardLayout, finished: Sequence[FinishedShard]) -> None:
+        """Lay out the shards but those that an earlier run finished."""
+        ...
+
+    def sinks(self) -> Iterator[tuple[Sink, ArrayNames]]:
+        """Where the arrays go that are still to be written."""
         ...
 
     def accept(self, written: Written) -> None:
-        """Take arrays as written, now or by an earlier run."""
-        ...
-
-    def note(self, encoded: EncodedTensor) -> None:
-        """A tensor is written and hashed: the next run need not do it."""
+        """Take arrays as written; the next run need not do a shard again that is whole now."""
         ...
 
     def write_file(self, name: str, content: bytes) -> None:
@@ -101,7 +66,7 @@ class Staging(Protocol):
         ...
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
-        """Every file of the package, with its hash, by name; the workers have finished their streams."""
+        """Every file of the package, with its hash, by name."""
         ...
 
     def commit(self, manifest: bytes) -> None:

@@ -8,25 +8,28 @@ deletes what it uploaded.
 import hashlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import Look, check_look, check_regular_file
 from mxconv.errors import MxconvError, PackageError
+from mxconv.package.growing_shard import (
+    ArrayPlace,
+    Encode,
+    FinishedShard,
+    FolderSink,
+    GrowingShard,
+    Written,
+    reported,
+)
 from mxconv.package.manifest import FILE_NAME, FileRecord
-from mxconv.package.shard_files import FolderSink, reported
 from mxconv.package.shard_layout import Shard, ShardLayout
-from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, Write, Written
+from mxconv.package.staging import ArrayNames, PlacedFile, Sink
 from mxconv.progress import Progress
-from mxconv.system.disk import reserve, write_at
 from mxconv.workers import Advance, ByteCounter, Executor
 
 
@@ -54,8 +57,6 @@ def check_store(target: Store) -> None:
 class StoreStaging:
     """The growing package of one conversion: see `staging.Staging`."""
 
-    is_resumed = False
-
     def __init__(self, target: Store) -> None:
         """Begin in a folder that `check_store` found empty."""
         self.target = Store(target.url, PackageError)
@@ -64,32 +65,23 @@ class StoreStaging:
         self._names: set[str] = set()  # of these, and of what may be on its way there
         self._is_complete = False
 
-    def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
-        """Take the layout; nothing is there."""
+    def finished(self, layout: ShardLayout, workers: Executor) -> list[FinishedShard]:
+        """None: nothing is there."""
+        return []
+
+    def begin(self, layout: ShardLayout, finished: Sequence[FinishedShard]) -> None:
         self._layout = layout
         self._names.update(shard.file_name for shard in layout.shards)
-        return {}
 
-    def sinks(self, names: Sequence[str]) -> Iterator[tuple[Sink, list[str]]]:
-        """The shards, each with all of its tensors; last, the tensors that lie in none."""
-        owner = {array.name: tensor for tensor, arrays in self._layout.arrays.items() for array in arrays}
-        stored: set[str] = set()
+    def sinks(self) -> Iterator[tuple[Sink, ArrayNames]]:
+        """One sink a shard."""
+        tensors = self._layout.tensors
         for shard in self._layout.shards:
-            arrays: dict[str, list[str]] = {}  # of each tensor in this shard
-            for name in shard.offsets:
-                arrays.setdefault(owner[name], []).append(name)
-            stored.update(arrays)
-            yield UploadedShard(self.target, shard, arrays), list(arrays)
-        for name in names:
-            if name not in stored:
-                yield FolderSink(scratch_of(self.target), "", {}), [name]  # it is only hashed
+            yield UploadedShard(self.target, shard, tensors[shard.file_name]), tensors[shard.file_name]
 
     def accept(self, written: Written) -> None:
         if written.upload is not None:
             self._uploads[written.upload.path] = written.upload
-
-    def note(self, encoded: EncodedTensor) -> None:
-        pass
 
     def write_file(self, name: str, content: bytes) -> None:
         self._names.add(name)
@@ -146,38 +138,22 @@ class UploadedShard:
 
     target: Store
     shard: Shard
-    names: Mapping[str, Sequence[str]]  # of the arrays of each tensor in this shard
+    tensors: ArrayNames
 
-    def arrays(self, tensor: str) -> Sequence[str]:
-        return self.names[tensor]
-
-    @contextmanager
-    def writing(self) -> Iterator[Write]:
-        """A function that writes pieces of the arrays into the scratch file, until the end of the block."""
-        folder, shard = self._path.parent, self.shard
+    def take(self, encode: Encode) -> Written:
+        """Have the arrays written into the scratch file, and upload it."""
+        folder, name = scratch_of(self.target), self.shard.file_name
+        with reported(folder, name):
+            folder.mkdir(parents=True, exist_ok=True)
         try:
-            with reported(folder, shard.file_name):
-                folder.mkdir(parents=True, exist_ok=True)
-                file = FileIO(self._path, "w+b")
-            with file:
-                with reported(folder, shard.file_name):
-                    reserve(file, shard.num_bytes)
-                    write_at(file, shard.header, 0)
-
-                def write(name: str, offset: int, piece: NDArray[np.generic]) -> None:
-                    with reported(folder, shard.file_name):
-                        write_at(file, piece.reshape(-1).view(np.uint8).data, shard.offsets[name] + offset)
-
-                yield write
+            growing = GrowingShard(self.shard, folder, self.tensors)
+            places = {array: ArrayPlace(name, begin) for array, begin in self.shard.offsets.items()}
+            tensors = FolderSink(folder, places).take(encode).tensors
+            (finished,) = filter(None, [growing.finish(encoded) for encoded in tensors])
+            self.target.put(folder / name, name)
+            return Written(tensors, finished.file)
         finally:
-            self._path.unlink(missing_ok=True)
-
-    def finish(self, tensors: list[EncodedTensor]) -> Written:
-        return Written(tensors, upload_file(self.target, self._path, self.shard.file_name))
-
-    @property
-    def _path(self) -> Path:
-        return scratch_of(self.target) / self.shard.file_name
+            (folder / name).unlink(missing_ok=True)
 
 
 class FilePiece(NamedTuple):

@@ -46,14 +46,6 @@ def available_bytes() -> int:
 NEIGHBOUR_BYTES = 1 << 21  # with a page that is read Linux maps others of its cache, as far away as its largest pages
 
 
-def will_need(mapped: mmap.mmap, begin: int, end: int) -> None:
-    """Have the disk bring bytes [begin, end) of a mapped file into the page cache, and do not wait for it."""
-    end = min(end, len(mapped))
-    begin -= begin % mmap.PAGESIZE
-    if sys.platform != "win32" and begin < end and hasattr(mmap, "MADV_WILLNEED"):
-        mapped.madvise(mmap.MADV_WILLNEED, begin, end - begin)
-
-
 def release(mapped: mmap.mmap, begin: int, end: int) -> None:
     """Take the pages under bytes [begin, end) of a file mapped read-only out of resident memory.
 

@@ -1,7 +1,6 @@
 """What Ray makes is what threads make: packages, errors, proofs and figures."""
 
 import contextlib
-import hashlib
 import os
 import random
 import signal
@@ -15,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
-from dying_workers import DiesOnce, die, die_once
+from dying_workers import die, die_once
 from packages import files_of, flip, patch_array, quantize
 from s3_server import S3Server, store
 
@@ -25,9 +24,6 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.convert import convert
 from mxconv.errors import CheckpointError, MxconvError, PackageError
-from mxconv.package.shard_files import ShardHash
-from mxconv.package.shard_layout import plan_layout
-from mxconv.package.stored import StoredArray
 from mxconv.package.target import Target
 from mxconv.rebuild import build, check_rebuild, write_recipe
 from mxconv.report.inspection import inspect_weights
@@ -149,27 +145,9 @@ def test_workers_need_what_a_dry_run_says(make: Make, large: Path, tmp_path: Pat
     assert busy and max(peaks[pid] for pid in busy) < stated
 
 
-def test_a_stream_whose_worker_is_gone_runs_again(make: Make, tmp_path: Path) -> None:
-    executor, stream = make(), DiesOnce(tmp_path / "flag")
-    executor.add_stream(stream)
-    executor.map(die_once, [tmp_path / f"{number}" for number in range(4)])
-    executor.finish_streams()
-    assert stream.num_bytes == 10 and (tmp_path / "flag").exists()
-
-
-def test_the_hash_of_a_shard_waits_for_its_last_array(make: Make, tmp_path: Path) -> None:
-    arrays = {name: (StoredArray(f"{name}.x", "U8", (5000,)),) for name in "ab"}
-    shard = plan_layout({"s": arrays}, 10**9).shards[0]
-    content = shard.header + np.random.default_rng(0).bytes(shard.num_bytes - len(shard.header))
-    (tmp_path / shard.file_name).write_bytes(content)
-    executor, stream = make(), ShardHash(shard, tmp_path)
-    executor.add_stream(stream)
-    stream.complete(["b.x"])
-    executor.map(die_once, [tmp_path / "1"])
-    assert not stream.is_complete()
-    stream.complete(["a.x"])
-    executor.finish_streams()
-    assert stream.report() == hashlib.sha256(content).hexdigest()
+def test_a_piece_whose_worker_is_gone_is_done_again(make: Make, tmp_path: Path) -> None:
+    make().map(die_once, flags := [tmp_path / f"{number}" for number in range(4)])
+    assert all(flag.exists() for flag in flags)
 
 
 def test_a_piece_that_ends_every_worker_is_given_up(

@@ -1,4 +1,4 @@
-"""Files and tensors hashed in one pass, and files hashed while they are written."""
+"""The hashes of files and tensors: of the source, and of shards while they are written."""
 
 import hashlib
 import random
@@ -11,84 +11,71 @@ import torch
 from checkpoints import write_safetensors, write_sharded
 from packages import quantize
 
-from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion import source_hash
-from mxconv.conversion.source_hash import SourceHashes
 from mxconv.errors import CheckpointError
-from mxconv.package.shard_files import ShardHash
+from mxconv.package.growing_shard import ArrayPlace, EncodedTensor, FolderSink, GrowingShard, Write
+from mxconv.package.manifest import Manifest
 from mxconv.package.shard_layout import plan_layout
 from mxconv.package.stored import StoredArray
-from mxconv.progress import silent
-from mxconv.workers import Workers
 
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def hashes_of(source: Path) -> tuple[dict[str, str], dict[str, str | None]]:
-    """By file and by tensor."""
-    workers = Workers(2)
-    with open_checkpoint(source) as checkpoint:
-        hashes = SourceHashes(checkpoint, workers, silent)
-        assert hashes.records is None
-        heard: list[str] = []
-        hashes.listen(heard.append)
-        workers.finish_streams()
-        assert hashes.records is not None
-        assert all(record.num_bytes == (checkpoint.root / record.path).stat().st_size for record in hashes.records)
-        tensors = {name: hashes.tensor(name) for name in checkpoint.tensors}
-        assert sorted(heard) == sorted(name for name, digest in tensors.items() if digest)
-        return {record.path: record.sha256 for record in hashes.records}, tensors
+def recorded(manifest: Manifest) -> tuple[dict[str, str], dict[str, str]]:
+    """The hashes of the source's files and of its tensors."""
+    return (
+        {record.path: record.sha256 for record in manifest.source.files},
+        {record.name: record.sha256 for record in manifest.tensors},
+    )
 
 
-@pytest.mark.parametrize("kernel", ["numpy", None])
-@pytest.mark.parametrize("window", [1, 64, 1000, 1 << 22])
-def test_every_file_and_tensor_has_the_hash_of_its_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str | None, window: int
-) -> None:
-    if kernel is not None:
-        monkeypatch.setenv("MXCONV_KERNEL", kernel)
-    monkeypatch.setattr(source_hash, "WINDOW_BYTES", window)
-    monkeypatch.setattr(source_hash, "PIECE_BYTES", 3 * window)
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_every_file_and_tensor_has_the_hash_of_its_bytes(tmp_path: Path, num_threads: int) -> None:
     rng = np.random.default_rng(0)
     shapes = [(3, 5), (0, 4), (17,), (), (1, 64), (2, 100), (64, 2), (7,)]
     dtypes = [np.uint8, np.uint16, np.float32, ml_dtypes.bfloat16]
     tensors = {f"t{n}": rng.integers(0, 200, shape).astype(dtypes[n % 4]) for n, shape in enumerate(shapes)}
-    source = write_sharded(tmp_path, tensors, 3)
-    files, found = hashes_of(source)
+    tensors["w"] = rng.standard_normal((300, 70)).astype(ml_dtypes.bfloat16)
+    source = write_sharded(tmp_path / "m", tensors, 3)
+    manifest = quantize(source, tmp_path / "p", num_threads=num_threads, skip=("t*",))
+    files, found = recorded(manifest)
     assert files == {path.name: sha256(path.read_bytes()) for path in source.iterdir()}
     assert found == {name: sha256(np.asarray(tensor).tobytes()) for name, tensor in tensors.items()}
 
 
-def test_a_bin_checkpoint_is_hashed_as_a_file_only(tmp_path: Path) -> None:
-    torch.save({"w": torch.ones(4, 4, dtype=torch.float16)}, tmp_path / "pytorch_model.bin")
-    files, tensors = hashes_of(tmp_path)
+def test_a_bin_checkpoint_is_hashed_as_a_file_and_by_its_tensors(tmp_path: Path) -> None:
+    weights = torch.arange(4096).reshape(64, 64).to(torch.float16)
+    torch.save({"w": weights}, tmp_path / "pytorch_model.bin")
+    files, tensors = recorded(quantize(tmp_path / "pytorch_model.bin", tmp_path / "p"))
     assert files == {"pytorch_model.bin": sha256((tmp_path / "pytorch_model.bin").read_bytes())}
-    assert tensors == {"w": None}
+    assert tensors == {"w": sha256(weights.numpy().tobytes())}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_shard_is_hashed_in_order_while_its_arrays_are_completed_in_any(tmp_path: Path, seed: int) -> None:
+def test_a_shard_is_hashed_in_order_while_its_arrays_are_written_in_any(tmp_path: Path, seed: int) -> None:
     order = random.Random(seed)
-    arrays = {f"t{n}": (StoredArray(f"t{n}.x", "U8", (order.choice([0, 1, 7, 64, 500]),)),) for n in range(12)}
-    shard = plan_layout({"s": arrays}, 10**9).shards[0]
-    path = tmp_path / shard.file_name
-    path.write_bytes(shard.header + bytes(shard.num_bytes - len(shard.header)))
-    with path.open("r+b", buffering=0) as file:
-        stream = ShardHash(shard, tmp_path)
-        names = list(arrays)
-        order.shuffle(names)
-        assert stream.is_ready() and (shard.num_bytes == len(shard.header) or stream.advance())
-        for name in names:
-            array = arrays[name][0]
-            file.seek(shard.offsets[array.name])
-            file.write(order.randbytes(array.num_bytes))
-            stream.complete([array.name, "another shard's"])
-            while stream.is_ready():
-                stream.advance()
-        assert not stream.is_ready()
-        assert stream.report() == sha256(path.read_bytes())
+    layout = plan_layout(
+        {"s": {f"t{n}": (StoredArray(f"t{n}.x", "U8", (order.choice([0, 1, 7, 64, 500]),)),) for n in range(12)}}, 10**9
+    )
+    (shard,) = layout.shards
+    growing = GrowingShard(shard, tmp_path, layout.tensors[shard.file_name])
+    names = list(layout.arrays)
+    order.shuffle(names)
+    for number, name in enumerate(names):
+        (array,) = layout.arrays[name]
+
+        def encode(write: Write, name: str = name, array: StoredArray = array) -> list[EncodedTensor]:
+            write(array.name, 0, np.frombuffer(order.randbytes(array.num_bytes), np.uint8))
+            return [EncodedTensor(name, "", {})]
+
+        FolderSink(tmp_path, {array.name: ArrayPlace(shard.file_name, shard.offsets[array.name])}).take(encode)
+        assert growing.finish(EncodedTensor("another shard's", "", {})) is None
+        finished = growing.finish(EncodedTensor(name, "", {}))
+        assert (finished is None) == (number < len(names) - 1)
+    assert finished is not None
+    assert [each.name for each in finished.tensors] == names
+    assert finished.file.sha256 == sha256((tmp_path / shard.file_name).read_bytes())
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 4])

@@ -16,6 +16,7 @@ from mxconv.verify import verify
 
 JOURNAL = ".mxconv-journal"
 NUM_TENSORS = 21
+EACH: dict[str, Any] = {"max_shard_bytes": 1}  # every tensor has a shard
 
 
 @pytest.fixture
@@ -24,9 +25,9 @@ def source(tmp_path: Path) -> Path:
 
 
 def interrupt(source: Path, package: Path, num_tensors: int = 9, **options: Any) -> Path:
-    """A partial folder with this many finished tensors."""
+    """A partial folder with this many finished shards of a tensor."""
     with pytest.raises(StoppedError):
-        quantize(source, package, stop_after(num_tensors), **options)
+        quantize(source, package, stop_after(num_tensors), **EACH | options)
     assert not package.exists()
     partial = package.with_name(package.name + ".partial")
     assert len((partial / JOURNAL).read_text().splitlines()) == 1 + num_tensors
@@ -41,7 +42,7 @@ def resume(source: Path, package: Path, **options: Any) -> int:
         if stage == "encode":
             lines.append(done)
 
-    quantize(source, package, progress, **options)
+    quantize(source, package, progress, **EACH | options)
     assert not package.with_name(package.name + ".partial").exists()
     assert not (package / JOURNAL).exists()
     return NUM_TENSORS - (len(lines) - 1)  # one call for what was finished, then one a tensor of this size
@@ -53,10 +54,10 @@ def resume(source: Path, package: Path, **options: Any) -> int:
 def test_an_interrupted_conversion_goes_on_where_it_stopped_and_gives_the_same_bytes(
     source: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    quantize(source, tmp_path / "whole", **options)
+    quantize(source, tmp_path / "whole", **EACH | options)
     interrupt(source, tmp_path / "p", 9, **options)
     with pytest.raises(StoppedError):
-        quantize(source, tmp_path / "p", stop_after(5), **options)  # a second time
+        quantize(source, tmp_path / "p", stop_after(5), **EACH | options)  # a second time
     assert resume(source, tmp_path / "p", **options) == 14
     assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
 
@@ -65,46 +66,59 @@ def test_an_interrupted_conversion_goes_on_where_it_stopped_and_gives_the_same_b
     ("content", "num_kept"),
     [
         (lambda text: text[:-30], 8),  # the last line cut short
-        (lambda text: text + '{"tensor": "model.no', 9),
+        (lambda text: text + '{"shard": {"path": "mxfp4-0', 9),
         (lambda text: text + "\x00\x00\x00\n", 9),  # what a crash of the machine may leave
-        (lambda text: text + '[1]\n{"tensor": 3}\n{"tensor": "x", "sha256": "", "arrays": {"x": 1}}\n', 9),
+        (lambda text: text + '[1]\n{"shard": 3}\n{"shard": {}, "tensors": [1]}\n', 9),
         (lambda text: text.replace("\n", "\ngarbage \xff\n", 1), 9),
         (lambda text: text + "[" * 100_000 + "\n", 9),
         (lambda text: text[20:], 0),  # the fingerprint is gone: start over
         (lambda text: "", 0),
     ],
 )
-def test_a_damaged_journal_costs_the_tensors_of_its_damaged_lines_and_no_more(
+def test_a_damaged_journal_costs_the_shards_of_its_damaged_lines_and_no_more(
     source: Path, tmp_path: Path, content: Any, num_kept: int
 ) -> None:
     journal = interrupt(source, tmp_path / "p") / JOURNAL
     journal.write_text(content(journal.read_text()), encoding="latin-1")
     with pytest.raises(StoppedError):  # lines written after the damage count as well
-        quantize(source, tmp_path / "p", stop_after(4))
+        quantize(source, tmp_path / "p", stop_after(4), **EACH)
     assert resume(source, tmp_path / "p") == num_kept + 4
     assert verify(tmp_path / "p").lossless
 
 
-def test_damaged_bytes_of_a_finished_tensor_are_encoded_again(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "whole")
+@pytest.mark.parametrize("damage", ["changed", "shortened", "missing"])
+def test_a_finished_shard_whose_bytes_are_others_is_written_again(source: Path, tmp_path: Path, damage: str) -> None:
+    quantize(source, tmp_path / "whole", **EACH)
     partial = interrupt(source, tmp_path / "p")
-    name = "model.layers.0.mlp.down_proj.weight"
-    assert name in (partial / JOURNAL).read_text()
-    header, begin = header_of(partial / "mxfp4.safetensors")
-    flip(partial / "mxfp4.safetensors", begin + header[f"{name}.codes"]["data_offsets"][0] + 5)
+    shard = partial / "mxfp4-00003-of-00015.safetensors"
+    if damage == "changed":
+        flip(shard, shard.stat().st_size - 5)
+    elif damage == "shortened":
+        os.truncate(shard, 100)
+    else:
+        shard.unlink()
     assert resume(source, tmp_path / "p") == 8
     assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
 
 
-def test_missing_and_shortened_shards_are_written_again(source: Path, tmp_path: Path) -> None:
-    partial = interrupt(source, tmp_path / "p", codec="bsfp", segments="paper")
-    os.truncate(partial / "bsfp.safetensors", 100)
-    assert resume(source, tmp_path / "p", codec="bsfp", segments="paper") == 0
-    assert verify(tmp_path / "p").lossless
+def test_a_shard_that_is_not_whole_is_encoded_again(source: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"codec": "bsfp", "max_shard_bytes": 60_000}
+    with pytest.raises(StoppedError):
+        quantize(source, tmp_path / "p", stop_after(14), **options)
+    lines = [json.loads(line) for line in (tmp_path / "p.partial" / JOURNAL).read_text().splitlines()[1:]]
+    num_finished = sum(len(line["tensors"]) for line in lines)
+    assert 1 < len(lines) < num_finished < 14
+    times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "p.partial").glob("*.safetensors")}
+    assert resume(source, tmp_path / "p", **options) == num_finished
+    assert all(
+        (tmp_path / "p" / name).stat().st_mtime_ns == times[name] for name in (line["shard"]["path"] for line in lines)
+    )
+    quantize(source, tmp_path / "whole", **options)
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight"])
-def test_one_changed_byte_of_the_source_with_the_same_length_and_time_costs_its_tensor(
+def test_one_changed_byte_of_the_source_with_the_same_length_and_time_costs_its_shard(
     source: Path, tmp_path: Path, name: str
 ) -> None:
     partial = interrupt(source, tmp_path / "p")
@@ -118,7 +132,7 @@ def test_one_changed_byte_of_the_source_with_the_same_length_and_time_costs_its_
     os.utime(shard, ns=times)
     (partial / "left over").write_text("x")
     assert resume(source, tmp_path / "p") == 9 - was_finished
-    quantize(source, tmp_path / "whole")
+    quantize(source, tmp_path / "whole", **EACH)
     assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
 
 
@@ -131,10 +145,10 @@ def test_companions_that_changed_since_are_taken_as_they_are_now(source: Path, t
     (source / "LICENSE").write_text("old")
     quantize(source, tmp_path / "whole")
     with pytest.raises(StoppedError):
-        quantize(source, tmp_path / "p", stop_in("hash package"))
+        quantize(source, tmp_path / "p", stop_in("hash package"), **EACH)
     (source / "LICENSE").unlink()
     (source / "config.json").write_text("{}")
-    assert resume(source, tmp_path / "p") == NUM_TENSORS
+    assert resume(source, tmp_path / "p") == 15  # the others have no arrays
     assert "LICENSE" not in files_of(tmp_path / "p")
     assert files_of(tmp_path / "p")["config.json"] == b"{}"
     assert verify(tmp_path / "p").ok

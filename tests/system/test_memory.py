@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mxconv.system import memory
-from mxconv.system.memory import NEIGHBOUR_BYTES, can_forget, forget, peak_rss_bytes, release, will_need, will_read
+from mxconv.system.memory import NEIGHBOUR_BYTES, can_forget, forget, peak_rss_bytes, release, will_read
 
 GROWS = """
 import numpy as np
@@ -71,14 +71,12 @@ def test_released_pages_are_gone_and_read_again_the_same(mapped: mmap.mmap) -> N
     assert resident_pages(mapped) * mmap.PAGESIZE == len(before)
     release(mapped, 10 * mmap.PAGESIZE + 5 + NEIGHBOUR_BYTES, len(before))
     assert resident_pages(mapped) <= 10  # none where they came as one large page
-    will_need(mapped, 3, 10**9)
     assert bytes(mapped) == before
 
 
 @pytest.mark.usefixtures("no_advice")
 def test_without_advice_files_are_read_as_before(mapped: mmap.mmap, tmp_path: Path) -> None:
     before = bytes(mapped)
-    will_need(mapped, 0, len(before))
     release(mapped, 0, len(before))
     assert bytes(mapped) == before
     with (tmp_path / "file").open("rb") as file:
