@@ -10,10 +10,11 @@ formats/package.md says what comes out.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from mxconv import __version__
 from mxconv.calibrate import calibrate
@@ -22,17 +23,15 @@ from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.codecs.mxfp4 import NonFiniteError
-from mxconv.conversion.describe import describe
-from mxconv.conversion.drafts import placed_files
+from mxconv.conversion.describe import describe, source_records
 from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
+from mxconv.conversion.preparation import Preparation, prepare
 from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
 from mxconv.package.folder_target import check_folder, recover_folder
 from mxconv.package.growing_shard import EncodedTensor
-from mxconv.package.head_screen import SCREEN_FILE
-from mxconv.package.manifest import FileRecord, Manifest
-from mxconv.package.staging import PlacedFile, Staging, fingerprint
+from mxconv.package.manifest import Manifest
+from mxconv.package.staging import Staging, fingerprint
 from mxconv.package.target import Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers, beside
@@ -67,39 +66,13 @@ def convert(
     check_apart(checkpoint, target)
     if options.calibrate:
         return _convert_calibrated(checkpoint, target, options, progress, executor)
-    place = Place(
-        lambda fingerprint: open_staging(target, fingerprint),
-        lambda: check_folder(target, options.force) if isinstance(target, Path) else None,  # a store's commit looks
-        isinstance(target, Store),
-    )
-    return convert_into(place, checkpoint, options, progress, executor, recipe)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a package grows."""
-
-    open: Callable[[str], Staging]  # given what decides its bytes
-    check: Callable[[], None]  # that nothing is in the way, just before it is seen
-    is_store: bool
-
-
-def convert_into(
-    place: Place,
-    checkpoint: Checkpoint,
-    options: QuantizeOptions,
-    progress: Progress,
-    executor: Callable[[], Executor] | None,
-    recipe: RecipeCheck | None,
-) -> Manifest:
-    """Convert by the cast, or to given codes; arguments and errors are those of `convert`."""
     workers = executor or (lambda: Workers(options.num_threads))
     if options.on_nonfinite == "error" and options.draft_weights is None:  # given codes find no such weight
         try:
-            return _convert(place, checkpoint, options, progress, workers(), recipe, assume_finite=True)
+            return _convert(checkpoint, target, options, progress, workers(), recipe, assume_finite=True)
         except NonFiniteError:  # the survey finds the first one and says it well
             pass
-    return _convert(place, checkpoint, options, progress, workers(), recipe, assume_finite=False)
+    return _convert(checkpoint, target, options, progress, workers(), recipe, assume_finite=False)
 
 
 def _convert_calibrated(
@@ -113,25 +86,26 @@ def _convert_calibrated(
     files = [Path(name) for name in options.calibrate]
     for path in files:
         check_regular_file(path)
-    beside = None if isinstance(target, Store) else target.absolute().parent
-    if beside is not None:
-        beside.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".mxconv-calibration-", dir=beside) as scratch:
+    parent = None if isinstance(target, Store) else target.absolute().parent
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".mxconv-calibration-", dir=parent) as scratch:
         cast, draft_file = Path(scratch, "cast"), Path(scratch, "draft.safetensors")
         # to weights, so that nothing is copied
         can_refer = checkpoint.container == "safetensors" and options.dtype is None and options.codec == "mxfp4"
-        plain = replace(options, calibrate=(), drafts=(), force=False, target="reference" if can_refer else "include")
-        plain = replace(plain, group_scales="least-squares")  # which calibration raises or lowers
+        # group scales by least squares: calibration raises or lowers these
+        given = replace(options, calibrate=(), group_scales="least-squares", draft_weights=str(draft_file))
+        place: Literal["include", "reference"] = "reference" if can_refer else "include"
+        plain = replace(given, draft_weights=None, drafts=(), force=False, target=place)
         convert(checkpoint, cast, plain, progress, executor)
         tokens, threads = options.calibration_tokens, options.num_threads
         calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=options.head_screen)
-        given = replace(options, calibrate=(), draft_weights=str(draft_file))
         return convert(checkpoint, target, given, progress, executor)
 
 
 def _convert(
-    place: Place,
     checkpoint: Checkpoint,
+    target: Target,
     options: QuantizeOptions,
     progress: Progress,
     workers: Executor,
@@ -139,37 +113,38 @@ def _convert(
     *,
     assume_finite: bool,
 ) -> Manifest:
-    files, sizes = checkpoint.hashed_files, checkpoint.file_sizes
-    advance = ByteCounter("hash source", sum(sizes.values()), progress)
-    with beside(workers, hash_file, list(files.values()), advance) as hashes:  # takes as long as all else together
-        preparation = prepare(
-            checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=place.is_store
-        )
+    advance = ByteCounter("hash source", sum(checkpoint.file_sizes.values()), progress)
+    with beside(
+        workers, hash_file, list(checkpoint.hashed_files.values()), advance
+    ) as hashes:  # takes as long as all else together
+        is_store = isinstance(target, Store)
+        preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=is_store)
         record = preparation.record.model_dump()
         decisive = [__version__, record, options.max_shard_bytes, preparation.source_sizes, list(options.drafts)]
         if preparation.draft_file is not None:
             decisive += [preparation.draft_file.record.sha256, preparation.screen is not None]
-        staging = place.open(fingerprint(*decisive))
+        staging = open_staging(target, fingerprint(*decisive))
         try:
             encoded = _encode(preparation, workers, staging, progress)
-            sources = [
-                FileRecord(path=relative_name(path, checkpoint), num_bytes=sizes[path], sha256=sha256)
-                for path, sha256 in zip(files, hashes.result(), strict=True)
-            ]
-            _place_files(preparation, staging, sources, workers, progress, recipe.further if recipe else ())
-            manifest = describe(preparation, sources, encoded, staging, progress)
+            sources = source_records(checkpoint, hashes.result())
+            known = {record.path: record for record in sources} if preparation.links_target else {}
+            placed = preparation.placed_files(recipe.further if recipe else ())
+            staging.place_files(placed, known, workers, progress)
+            for name, content in preparation.contents.items():
+                staging.write_file(name, content)
+            manifest = describe(preparation, sources, encoded, staging.records(known, progress))
             if recipe is not None:
                 manifest = recipe.compared(manifest, encoded, preparation.layout)
             checkpoint.check_unchanged()
-            place.check()
+            if isinstance(target, Path):  # a store's commit looks
+                check_folder(target, options.force)
             staging.commit(manifest.to_bytes())
         except (NonFiniteError, DifferentPackageError):
             staging.discard()
             raise
         finally:
             staging.close()
-            if preparation.draft_file is not None:
-                preparation.draft_file.close()
+            preparation.close()
     return manifest
 
 
@@ -202,28 +177,3 @@ def _encode(
         arrays = encoded[each.name].arrays if each.name in encoded else {}  # in another shard
         encoded[each.name] = replace(each, arrays=arrays | each.arrays)
     return encoded
-
-
-def _place_files(
-    preparation: Preparation,
-    staging: Staging,
-    sources: list[FileRecord],
-    workers: Executor,
-    progress: Progress,
-    further: Sequence[PlacedFile],
-) -> None:
-    """Configuration, tokenizer and licence unchanged; the target's own files where they are included; drafts."""
-    checkpoint = preparation.checkpoint
-    files = [PlacedFile(relative_name(path, checkpoint), path, link=False) for path in checkpoint.companion_files]
-    if preparation.links_target:
-        files += [PlacedFile(name, checkpoint.root / name, link=True) for name in preparation.source_sizes]
-    for number, draft in enumerate(preparation.drafts, 1):
-        files += placed_files(draft, draft_folder(number, draft))
-    files += further
-    known = {record.path: record for record in sources} if preparation.links_target else {}
-    staging.place_files(files, known, workers, progress)
-    contents = {**preparation.derived_files, **preparation.layout.indexes}
-    if (screen := preparation.screen) is not None:
-        contents[SCREEN_FILE] = screen.file
-    for name, content in contents.items():
-        staging.write_file(name, content)

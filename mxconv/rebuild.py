@@ -22,12 +22,10 @@ from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.conversion.preparation import relative_name
 from mxconv.conversion.recipe_check import RecipeCheck
 from mxconv.conversion.recipe_files import make_recipe, write_given_codes
-from mxconv.convert import Place, convert, convert_into
+from mxconv.convert import convert
 from mxconv.errors import PackageError
 from mxconv.open_source import open_source
-from mxconv.package.compared_staging import ComparedStaging
 from mxconv.package.folder_target import remove
-from mxconv.package.manifest import FILE_NAME as MANIFEST
 from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import built_folder, damaged_files, fetch_file
@@ -36,7 +34,8 @@ from mxconv.package.target import Target, check_target
 from mxconv.progress import Progress, silent
 from mxconv.report.output_file import check_output, write_output
 from mxconv.system.processor import usable_processors
-from mxconv.workers import ByteCounter, Executor
+from mxconv.verification.derivation import check_derived
+from mxconv.workers import ByteCounter, Executor, Workers
 
 Executors = Callable[[], Executor]
 
@@ -139,19 +138,16 @@ def check_rebuild(
         CheckpointError: the source cannot be had.
     """
     recipe = recipe_of(path, with_checks=False)
-    with TemporaryDirectory(prefix="mxconv-rebuild-") as scratch:
+    with TemporaryDirectory(prefix="mxconv-rebuild-") as scratch, Package(path) as package:
         draft_file = None
-        with Package(path) as package:
-            if package.manifest.draft_weights is not None:
-                draft_file = Path(scratch, DRAFT_FILE)
-                write_given_codes(package, draft_file)
+        if package.manifest.draft_weights is not None:
+            draft_file = Path(scratch, DRAFT_FILE)
+            write_given_codes(package, draft_file)
         check = RecipeCheck(recipe, path, draft_file)
         with _source(source, check, Path(scratch), progress) as checkpoint:
             options = check.options(usable_processors(), None, False)
-            manifest = (path / MANIFEST).read_bytes()
-            staging = ComparedStaging(path, recipe.package.files, manifest)
-            place = Place(lambda _: staging, lambda: None, is_store=False)
-            convert_into(place, checkpoint, options, progress, executor, check)
+            workers = Workers(options.num_threads) if executor is None else executor()
+            check_derived(package, checkpoint, options, check, workers, progress)
 
 
 def build_in_cache(repo_id: str, snapshot: Path, progress: Progress = silent) -> Path:

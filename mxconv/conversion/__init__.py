@@ -7,7 +7,6 @@ drafts.py         further models that become levels
 rows.py           slices of rows as 16-bit patterns
 worker_memory.py  how large slices may be
 survey.py         one reading pass: non-finite weights, histograms, segment tables
-source_hash.py    SHA-256 of the source's files and tensors, in one pass
 encode.py         rows in, planes out
 describe.py       the manifest
 

@@ -1,7 +1,9 @@
 """The manifest of a finished conversion."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.drafts import level_of
 from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
 from mxconv.conversion.survey import Survey
@@ -15,9 +17,7 @@ from mxconv.package.manifest import (
     SourceRecord,
     TokenizerRecord,
 )
-from mxconv.package.staging import Staging
 from mxconv.package.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
-from mxconv.progress import Progress
 from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 
 
@@ -25,13 +25,10 @@ def describe(
     preparation: Preparation,
     source_files: list[FileRecord],
     encoded: dict[str, EncodedTensor],
-    staging: Staging,
-    progress: Progress,
+    files: list[FileRecord],
 ) -> Manifest:
     """The manifest, with the hash of every file of the package."""
     checkpoint = preparation.checkpoint
-    known = {record.path: record for record in source_files} if preparation.links_target else {}
-    files = staging.records(known, progress)
     by_path = {record.path: record for record in files}
     tokenizer = by_path.get("tokenizer.json")
     vocab_size = (checkpoint.config or {}).get("vocab_size")
@@ -57,6 +54,15 @@ def describe(
         tensors=[_tensor_record(survey, encoded[survey.plan.name]) for survey in preparation.surveys],
         files=files,
     )
+
+
+def source_records(checkpoint: Checkpoint, sha256s: Sequence[str]) -> list[FileRecord]:
+    """The weight files and the index of a source, with the hashes of `hashed_files`."""
+    sizes, files = checkpoint.file_sizes, checkpoint.hashed_files
+    return [
+        FileRecord(path=relative_name(path, checkpoint), num_bytes=sizes[path], sha256=sha256)
+        for path, sha256 in zip(files, sha256s, strict=True)
+    ]
 
 
 def _source_id(preparation: Preparation) -> str:

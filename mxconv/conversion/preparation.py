@@ -1,6 +1,7 @@
 """Everything up to the first written byte: plan, survey, lay out. This is what `--dry-run` shows."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -8,7 +9,7 @@ from typing import Literal
 from mxconv.arch.families.registry import describe_values
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.draft_file import DraftFile
-from mxconv.conversion.drafts import open_drafts
+from mxconv.conversion.drafts import open_drafts, placed_files
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
@@ -20,6 +21,7 @@ from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
+from mxconv.package.staging import PlacedFile
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers
@@ -76,6 +78,28 @@ class Preparation:
     def links_target(self) -> bool:
         """Whether the source's own weight files become part of the package."""
         return self.options.codec == "mxfp4" and self.record.target == "include" and not self.stores_target
+
+    def placed_files(self, further: Sequence[PlacedFile] = ()) -> list[PlacedFile]:
+        """The files that become part of the package as they are: configuration, tokenizer and licence; the target's own
+        where they are included; those of drafts; further ones."""
+        checkpoint = self.checkpoint
+        files = [PlacedFile(relative_name(path, checkpoint), path, link=False) for path in checkpoint.companion_files]
+        if self.links_target:
+            files += [PlacedFile(name, checkpoint.root / name, link=True) for name in self.source_sizes]
+        for number, draft in enumerate(self.drafts, 1):
+            files += placed_files(draft, draft_folder(number, draft))
+        return [*files, *further]
+
+    def close(self) -> None:
+        """Let go of a file that gave codes."""
+        if self.draft_file is not None:
+            self.draft_file.close()
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """The content of each small file that is made."""
+        screen = {} if self.screen is None else {SCREEN_FILE: self.screen.file}
+        return {**self.derived_files, **self.layout.indexes, **screen}
 
     @property
     def is_lossless(self) -> bool:

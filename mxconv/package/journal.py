@@ -1,9 +1,9 @@
 """The journal of a conversion: what it writes for itself, so that it can resume.
 
     line 1      {"fingerprint": ...} of the source files and options
-    each other  a finished tensor
+    each other  a shard that is whole: its hash, and those of its tensors
 
-A kill may cut the last line short; lines that are no JSON object are skipped, so that one of them costs one tensor.
+A kill may cut the last line short; lines that are no JSON object are skipped, so that one of them costs one shard.
 While a conversion runs the journal is locked, and a second one into the same folder is refused.
 """
 

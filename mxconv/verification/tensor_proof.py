@@ -178,7 +178,7 @@ def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVe
     offsets: Counter[str] = Counter()
     for original, pieces in encoded_slices(survey, package.manifest.options):
         for name, piece in pieces.items():
-            if not is_given and not _is_stored(package, name, offsets[name], piece):
+            if not is_given and not is_stored(package, name, offsets[name], piece):
                 stale.add(name)
             offsets[name] += piece.nbytes
         if not len(original):
@@ -220,7 +220,7 @@ def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVe
     )
 
 
-def _is_stored(package: Package, name: str, offset: int, piece: NDArray[np.generic]) -> bool:
+def is_stored(package: Package, name: str, offset: int, piece: NDArray[np.generic]) -> bool:
     """Whether an array of the package has these bytes at this offset."""
     stored = package.arrays[name].array().reshape(-1).view(np.uint8)
     return np.array_equal(stored[offset : offset + piece.nbytes], _bytes(piece))
