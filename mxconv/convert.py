@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from mxconv import __version__
-from mxconv.calibrate import calibrate
 from mxconv.checkpoint.hashing import hash_file
 from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import check_regular_file
@@ -98,6 +97,8 @@ def _convert_calibrated(
         place: Literal["include", "reference"] = "reference" if can_refer else "include"
         plain = replace(given, draft_weights=None, drafts=(), force=False, target=place)
         convert(checkpoint, cast, plain, progress, executor)
+        from mxconv.calibrate import calibrate  # late: every kind of draft, and the decoders
+
         tokens, threads = options.calibration_tokens, options.num_threads
         calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=options.head_screen)
         return convert(checkpoint, target, given, progress, executor)

@@ -4,13 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.conversion.drafts import level_of
-from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
+from mxconv.conversion.preparation import Preparation, relative_name
 from mxconv.conversion.survey import Survey
-from mxconv.drafts.kind import DEFAULT_BSFP_CONFIDENCE
 from mxconv.package.growing_shard import EncodedTensor
 from mxconv.package.head_screen import SCREEN_FILE
-from mxconv.package.level_record import LevelRecord, PlainRecord
+from mxconv.package.level_record import (
+    DEFAULT_BSFP_CONFIDENCE,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_NUM_DRAFT_TOKENS,
+    LevelRecord,
+    PlainRecord,
+)
 from mxconv.package.manifest import (
     FileRecord,
     Manifest,
@@ -18,7 +22,6 @@ from mxconv.package.manifest import (
     TokenizerRecord,
 )
 from mxconv.package.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
-from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 
 
 def describe(
@@ -101,11 +104,7 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
         confidence=DEFAULT_BSFP_CONFIDENCE if is_bsfp else DEFAULT_CONFIDENCE,
         screen=screen,
     )
-    models = [
-        level_of(draft, draft_folder(number, draft), options.codec)
-        for number, draft in enumerate(preparation.drafts, 1)
-    ]
-    return [target, draft, *models]
+    return [target, draft, *preparation.draft_levels]
 
 
 def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:

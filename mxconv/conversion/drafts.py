@@ -2,30 +2,76 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
 from mxconv.drafts.kind import DraftSpec, OpenedDraft, OpenTarget
-from mxconv.drafts.kinds import KINDS, WORDS
+from mxconv.drafts.kinds import KINDS, WORDS, parse_draft
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.staging import PlacedFile
 
 
-def level_of(draft: OpenedDraft, folder: str, own_codec: Codec) -> LevelRecord:
-    """The level that a draft becomes, with its files in `folder`."""
-    kind = KINDS[draft.spec.kind]
-    codec, path = kind.codec_in(draft, own_codec), kind.path_in(folder, draft)
-    return kind.record(draft.spec, draft.name, codec, path, draft.same_tokenizer)
+@dataclass(frozen=True)
+class PackedDrafts:
+    """The drafts of a package that is being made."""
+
+    drafts: list[OpenedDraft]
+    own_codec: Codec
+
+    @classmethod
+    def open(cls, texts: Sequence[str], target: Checkpoint, own_codec: Codec) -> "PackedDrafts":
+        """Those that `--draft` names, their names unique among levels; errors are those of `open_drafts`."""
+        drafts = open_drafts([parse_draft(text) for text in texts], target)
+        return cls(_with_unique_names(drafts, own_codec), own_codec)
+
+    @property
+    def levels(self) -> list[LevelRecord]:
+        """The levels that they become."""
+        found = []
+        for folder, draft in self._folders.items():
+            kind = KINDS[draft.spec.kind]
+            codec, path = kind.codec_in(draft, self.own_codec), kind.path_in(folder, draft)
+            found.append(kind.record(draft.spec, draft.name, codec, path, draft.same_tokenizer))
+        return found
+
+    @property
+    def labelled_files(self) -> list[tuple[str, PlacedFile]]:
+        """Their files, each after the draft's name for messages."""
+        return [
+            (
+                f"--draft {draft.spec.subject}: ",
+                PlacedFile(f"{folder}/{file.as_posix()}", draft.root / file, link=True),
+            )
+            for folder, draft in self._folders.items()
+            if draft.root is not None
+            for file in draft.files
+        ]
+
+    @property
+    def files(self) -> list[PlacedFile]:
+        """Their files, in folders of the package."""
+        return [file for _, file in self.labelled_files]
+
+    @property
+    def _folders(self) -> dict[str, OpenedDraft]:
+        return {f"drafts/{number}-{draft.name}": draft for number, draft in enumerate(self.drafts, 1)}
 
 
-def placed_files(draft: OpenedDraft, folder: str) -> list[PlacedFile]:
-    """The files of a draft, in a folder of the package."""
-    if draft.root is None:
-        return []
-    return [PlacedFile(f"{folder}/{file.as_posix()}", draft.root / file, link=True) for file in draft.files]
+def _with_unique_names(drafts: list[OpenedDraft], codec: str) -> list[OpenedDraft]:
+    """Number the drafts whose folder has the name of another level: levels are chosen by name."""
+    taken = {"target", codec}
+    renamed = []
+    for draft in drafts:
+        name, number = draft.name, 2
+        while name in taken:
+            name, number = f"{draft.name}-{number}", number + 1
+        taken.add(name)
+        renamed.append(replace(draft, name=name))
+    return renamed
 
 
 def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[OpenedDraft]:

@@ -2,29 +2,29 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.draft_file import DraftFile
-from mxconv.conversion.drafts import open_drafts, placed_files
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
 from mxconv.conversion.worker_memory import fit_slices, worker_bytes
-from mxconv.drafts.kind import OpenedDraft
-from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
-from mxconv.package.level_record import check_relative
+from mxconv.package.level_record import LevelRecord, check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
 from mxconv.package.staging import PlacedFile
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers
+
+if TYPE_CHECKING:
+    from mxconv.conversion.drafts import PackedDrafts
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -39,7 +39,7 @@ class Preparation:
     source_sizes: dict[str, int]  # bytes of each weight file and the index
     surveys: list[Survey]
     layout: ShardLayout
-    drafts: list[OpenedDraft]
+    drafts: "PackedDrafts | None"
     derived_files: dict[str, bytes]  # companions that are made from the source's own file
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
     to_store: bool  # goes the package
@@ -86,9 +86,12 @@ class Preparation:
         files = [PlacedFile(relative_name(path, checkpoint), path, link=False) for path in checkpoint.companion_files]
         if self.links_target:
             files += [PlacedFile(name, checkpoint.root / name, link=True) for name in self.source_sizes]
-        for number, draft in enumerate(self.drafts, 1):
-            files += placed_files(draft, draft_folder(number, draft))
-        return [*files, *further]
+        return [*files, *(self.drafts.files if self.drafts else []), *further]
+
+    @property
+    def draft_levels(self) -> list[LevelRecord]:
+        """The levels that --draft asks for."""
+        return self.drafts.levels if self.drafts else []
 
     def close(self) -> None:
         """Let go of a file that gave codes."""
@@ -134,7 +137,11 @@ def prepare(
     record = options.record(is_local=checkpoint.commit is None and not checkpoint.is_on_store)
     plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, to_store or checkpoint.is_on_store)
     derived_files = _with_dtype(checkpoint.derive_files(), options.dtype)
-    drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
+    drafts = None
+    if options.drafts:
+        from mxconv.conversion.drafts import PackedDrafts  # late: every kind of draft, and the decoders
+
+        drafts = PackedDrafts.open(options.drafts, checkpoint, options.codec)
     is_safetensors = checkpoint.container == "safetensors"
     must_store = not is_safetensors or any(plan.is_cast for plan in plans)
     if must_store and record.target == "reference":
@@ -210,25 +217,7 @@ def relative_name(path: Path, checkpoint: Checkpoint) -> str:
     return path.relative_to(checkpoint.root).as_posix()
 
 
-def draft_folder(number: int, draft: OpenedDraft) -> str:
-    """Where the files of a `--draft` go; numbers begin at 1."""
-    return f"drafts/{number}-{draft.name}"
-
-
-def unique_names(drafts: list[OpenedDraft], codec: str) -> list[OpenedDraft]:
-    """Number the drafts whose folder has the name of another level: levels are chosen by name."""
-    taken = {"target", codec}
-    renamed = []
-    for draft in drafts:
-        name, number = draft.name, 2
-        while name in taken:
-            name, number = f"{draft.name}-{number}", number + 1
-        taken.add(name)
-        renamed.append(replace(draft, name=name))
-    return renamed
-
-
-def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: list[OpenedDraft], links_target: bool) -> None:
+def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: "PackedDrafts | None", links_target: bool) -> None:
     """Check the names of files and arrays.
 
     A source file of the name of one of ours would be linked in its place and, when an interrupted conversion goes on,
@@ -247,11 +236,8 @@ def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: list[Opened
                 f"{path}: has the name of a file that mxconv writes; another name is required. Rename it."
             )
         _check_path(name, f"{path}: ", CheckpointError)
-    for number, draft in enumerate(drafts, 1):
-        for file in draft.files:
-            _check_path(
-                f"{draft_folder(number, draft)}/{file.as_posix()}", f"--draft {draft.spec.subject}: ", MxconvError
-            )
+    for label, file in drafts.labelled_files if drafts else ():
+        _check_path(file.name, label, MxconvError)
     written = layout.places.keys()
     for name in checkpoint.tensors:
         if name in written and all(array.name != name for array in layout.arrays.get(name, ())):

@@ -24,16 +24,15 @@ from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import OwnWeights
 from mxconv.engine.tree import TreeLimits
 from mxconv.errors import PackageError
-from mxconv.package.level_record import LevelRecord, PlainRecord, Shared
+from mxconv.package.level_record import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LevelRecord, PlainRecord, Shared
 from mxconv.package.package import Package
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LevelKind, LoadedLevel
+from mxconv.speculation.loaded_level import LevelKind, LoadedLevel
 from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import State, grow_best_first
 from mxconv.text.tokenizer import Tokenizer
 
-DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer
 LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "mx2", "package"]
 Value = int | float | str

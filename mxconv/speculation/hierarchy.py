@@ -19,12 +19,11 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
+from mxconv.package.level_record import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace, DraftEstimate
 from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.loaded_level import (
-    DEFAULT_CONFIDENCE,
-    DEFAULT_NUM_DRAFT_TOKENS,
     USUAL_SHARE,
     DraftInputs,
     LoadedLevel,

@@ -17,8 +17,6 @@ from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.tokenizer import Tokenizer
 
-DEFAULT_NUM_DRAFT_TOKENS = 8  # of BSFP too, where SPEQ has 16: docs/drafts.md says why
-DEFAULT_CONFIDENCE = 0.4
 USUAL_SHARE = 0.35  # of a plain pass: the price of a draft token until it was measured, that of a 4-bit copy
 Proposer = Callable[[LevelStatistics, Acceptance], Draft]
 

@@ -17,8 +17,8 @@ from mxconv.gpu.gpu_experts import GpuExperts, matrices_of_experts
 from mxconv.gpu.gpu_linear import DraftedLinear, GpuLinear, LeveledModule, weights_of_layers
 from mxconv.gpu.gpu_package import GpuPackage
 from mxconv.interop.transformers.torch_target import TorchTarget
+from mxconv.package.level_record import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.package.manifest import Manifest
-from mxconv.speculation.loaded_level import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.speculation.statistics import LevelStatistics
 
 
