@@ -27,12 +27,12 @@ from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
 from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
-from mxconv.package.folder_target import check_folder, recover_folder
 from mxconv.package.growing_shard import EncodedTensor
-from mxconv.package.manifest import Manifest
+from mxconv.package.manifest import FILE_NAME, Manifest
 from mxconv.package.staging import Staging, fingerprint
 from mxconv.package.target import Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
+from mxconv.system.replacement import recover
 from mxconv.workers import ByteCounter, Executor, Workers, beside
 
 
@@ -60,7 +60,7 @@ def convert(
             `target`.
     """
     if isinstance(target, Path):
-        recover_folder(target)
+        recover(target, FILE_NAME)
     check_target(target, options.force)
     check_apart(checkpoint, target)
     if options.calibrate:
@@ -138,7 +138,7 @@ def _convert(
                 manifest = recipe.compared(manifest, encoded, preparation.layout)
             checkpoint.check_unchanged()
             if isinstance(target, Path):  # a store's commit looks
-                check_folder(target, options.force)
+                check_target(target, options.force)
             staging.commit(manifest.to_bytes())
         except (NonFiniteError, DifferentPackageError):
             staging.discard()

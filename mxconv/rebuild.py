@@ -25,15 +25,14 @@ from mxconv.conversion.recipe_files import make_recipe, write_given_codes
 from mxconv.convert import convert
 from mxconv.errors import PackageError
 from mxconv.open_source import open_source
-from mxconv.package.folder_target import remove
 from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import built_folder, damaged_files, fetch_file
 from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, further_folder, read_recipe, recipe_of
 from mxconv.package.target import Target, check_target
 from mxconv.progress import Progress, silent
-from mxconv.report.output_file import check_output, write_output
 from mxconv.system.processor import usable_processors
+from mxconv.system.replacement import check_output, remove, write_output
 from mxconv.verification.derivation import check_derived
 from mxconv.workers import ByteCounter, Executor, Workers
 

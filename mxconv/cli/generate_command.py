@@ -83,9 +83,9 @@ def generate(
 
     How tokens are chosen is as generation_config.json recommends, greedy without; options win.
     """
-    from mxconv.report.output_file import check_output
     from mxconv.speculation.prompts import given_prompts, text_of
     from mxconv.speculation.trace_lines import trace_lines
+    from mxconv.system.replacement import check_output
     from mxconv.text.chat_templates import read_templates
 
     if prompt is not None and prompts is not None:

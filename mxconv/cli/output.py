@@ -58,7 +58,7 @@ class Output:
 
     def write(self, path: Path | None, write: Callable[[Path], None]) -> None:
         """Let `write` fill a file, beside its place and renamed when complete, and say so; None writes nothing."""
-        from mxconv.report.output_file import write_output
+        from mxconv.system.replacement import write_output
 
         if path is not None:
             write_output(path, write)
@@ -77,7 +77,8 @@ def check_outputs(force: bool, pictures: Sequence[Path | None], others: Sequence
     Raises:
         MxconvError: one exists and `force` is not set, or a picture is none of .png and .svg.
     """
-    from mxconv.report.output_file import check_output, check_suffix
+    from mxconv.report.charts import check_suffix
+    from mxconv.system.replacement import check_output
 
     for picture in filter(None, pictures):
         check_suffix(picture)

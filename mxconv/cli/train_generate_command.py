@@ -38,8 +38,8 @@ def generate(
     An answer to --chat ends where the model ends it, --new-tokens are the most, and the file is one of texts: give it
     to the trainings in the place of texts. More texts than prompts answer these again, with other draws.
     """
-    from mxconv.report.output_file import write_output
     from mxconv.speculation.continuations import continuations
+    from mxconv.system.replacement import write_output
     from mxconv.text.distribution import Sampling
     from mxconv.text.tokenizer import Tokenizer
     from mxconv.train.written import chat_prompts, target_decoder, text_beginnings

@@ -26,7 +26,7 @@ def ngram(
     It serves any model with that tokenizer.
     """
     from mxconv.package.ngram_table import write_ngram_table
-    from mxconv.report.output_file import write_output
+    from mxconv.system.replacement import write_output
     from mxconv.train.ngram_trainer import train_ngram
 
     check_outputs(force, [], [output])

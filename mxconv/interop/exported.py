@@ -34,6 +34,7 @@ from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 from mxconv.report.open_weights import OpenWeights
 from mxconv.report.sources import package_weights
+from mxconv.system.replacement import check_folder, put_in_place, recover
 
 RECORD = "mxconv_export.json"
 QUANTIZATION = ("quantization_config", "compression_config", "quantization")  # members of config.json
@@ -168,7 +169,8 @@ def write_model_folder(
         PackageError: the output exists, cannot be written, or a tensor is refused while it is read.
     """
     begin = time.perf_counter()
-    _check_output_folder(output, force)
+    recover(output, RECORD)
+    check_folder(output, RECORD, "export", force)
     output = output.absolute()
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
@@ -177,8 +179,8 @@ def write_model_folder(
         _write_others(partial, package, config or {}, {"format": format_name, **record})
         files = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
         num_bytes = sum((partial / name).stat().st_size for name in files)
-        _check_output_folder(output, force)
-        _put_in_place(partial, output)
+        check_folder(output, RECORD, "export", force)
+        put_in_place(partial, output)
     except OSError as error:
         raise PackageError(
             f"{output}: cannot be written ({error.strerror or error}); a writable place with enough space is "
@@ -252,35 +254,3 @@ def _write_tensors(folder: Path, tensors: Mapping[str, tuple[ExportedTensor, ...
             os.fsync(file.fileno())
     for name, content in layout.indexes.items():
         (folder / name).write_bytes(content)
-
-
-def _check_output_folder(output: Path, force: bool) -> None:
-    """Refuse to overwrite anything but an exported folder, and that only with --force.
-
-    Raises:
-        PackageError: the path exists.
-    """
-    if not os.path.lexists(output):
-        return
-    if not force:
-        raise PackageError(f"{output}: exists; nothing is overwritten. Choose another output, or use --force.")
-    if output.is_symlink() or not output.is_dir() or not (output / RECORD).is_file():
-        raise PackageError(
-            f"{output}: exists and has no {RECORD}; --force replaces exported folders only. "
-            "Choose another output, or remove it."
-        )
-
-
-def _put_in_place(partial: Path, output: Path) -> None:
-    """Rename; an older export steps aside first and comes back if that fails."""
-    if not output.exists():
-        partial.rename(output)
-        return
-    old = output.with_name(f".{output.name}.{os.getpid()}.replaced")
-    output.rename(old)
-    try:
-        partial.rename(output)
-    except OSError:
-        old.rename(output)
-        raise
-    shutil.rmtree(old)

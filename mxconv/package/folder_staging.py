@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.hashing import hash_file, sha256_file
-from mxconv.package.folder_target import named, put_in_place, remove
 from mxconv.package.growing_shard import (
     ArrayPlace,
     EncodedTensor,
@@ -34,6 +33,7 @@ from mxconv.package.shard_layout import ShardLayout
 from mxconv.package.staging import ArrayNames, PlacedFile, Sink
 from mxconv.progress import Progress
 from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder
+from mxconv.system.replacement import named, put_in_place, remove
 from mxconv.workers import ByteCounter, Executor
 
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.EINVAL)  # the last on Windows

@@ -6,9 +6,10 @@ from mxconv.checkpoint.object_store import Store, is_store_url, parse_store_url
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import PackageError
 from mxconv.package.folder_staging import FolderStaging
-from mxconv.package.folder_target import check_folder
+from mxconv.package.manifest import FILE_NAME
 from mxconv.package.staging import Staging
 from mxconv.package.store_staging import StoreStaging, check_store
+from mxconv.system.replacement import check_folder
 
 Target = Path | Store
 
@@ -42,7 +43,7 @@ def check_target(target: Target, force: bool) -> None:
     if isinstance(target, Store):
         check_store(target)
     else:
-        check_folder(target, force)
+        check_folder(target, FILE_NAME, "package", force)
 
 
 def open_staging(target: Target, fingerprint: str) -> Staging:

@@ -5,5 +5,5 @@ inspection.py          figures of every tensor, of layers or kinds, and of all (
 inspection_*.py        an inspection as tables, and as charts and page
 cost_*.py              a cost report as tables, and as charts and page
 traced_run.py          a trace of `generate`: prompts, rounds, trees; its tables and page
-tables.py, charts.py   what tells figures, page.py what shows both in HTML, output_file.py what writes files
+tables.py, charts.py   what tells figures, page.py what shows both in HTML
 """

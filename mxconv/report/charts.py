@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mxconv.cost.surfaces import Surface
-from mxconv.report.output_file import check_suffix
+from mxconv.errors import MxconvError
 from mxconv.report.tables import printable
 
 if TYPE_CHECKING:
@@ -36,6 +36,16 @@ MIN_INCHES = 8.8  # the legend's width
 MOST_CELLS = 11  # of a map, along each axis
 
 Scale = Literal["linear", "log"]
+
+SUFFIXES = (".png", ".svg")  # of pictures
+
+
+def check_suffix(path: Path) -> None:
+    """Raise MxconvError unless the name of a file ends in .png or .svg."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise MxconvError(
+            f"{path}: a picture that ends in {path.suffix!r}; .png or .svg is required. Choose one of the two."
+        )
 
 
 @dataclass

@@ -151,7 +151,7 @@ def test_a_trace_ends_with_the_text_where_a_stop_string_cuts_a_round(run: Any, p
 
 def test_a_trace_that_cannot_be_written_is_an_error(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "mxconv.report.output_file.check_output", lambda *_: None
+        "mxconv.system.replacement.check_output", lambda *_: None
     )  # as if the folder went away meanwhile
     outcome = run("generate", package, "--prompt", "a", "--max-new-tokens", 1, "--trace", "/nowhere/trace.jsonl")
     assert outcome.exit_code == 1

@@ -156,7 +156,7 @@ def test_nothing_is_overwritten_and_force_replaces_exports_only(mxfp4: Path, tmp
     assert "quantization_config" in (output / "config.json").read_text()
     (output / "mxconv_export.json").unlink()
     before = files_of(output)
-    with pytest.raises(PackageError, match=r"has no mxconv_export\.json; --force replaces exported folders only"):
+    with pytest.raises(PackageError, match=r"exists and is no export; --force replaces exports only"):
         export_compressed_tensors(mxfp4, output, force=True)
     assert files_of(output) == before
     assert [path.name for path in tmp_path.iterdir()] == ["export"]

@@ -12,12 +12,13 @@ from pathlib import Path
 from mxconv.checkpoint.hub import Repository, check_hub_id, list_repository, retried
 from mxconv.checkpoint.hub_errors import translated_errors
 from mxconv.errors import PackageError
-from mxconv.package.folder_target import check_folder, put_in_place, recover_folder, remove
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files, differing, listed_files
 from mxconv.package.recipe import FILE_NAME as RECIPE
+from mxconv.package.target import check_target
 from mxconv.progress import Progress, silent
 from mxconv.system.processor import usable_processors
+from mxconv.system.replacement import put_in_place, recover, remove
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ def pull(
         CheckpointError: no such repository or revision, no access, or no connection.
     """
     target = target.absolute()
-    recover_folder(target)
-    check_folder(target, force)
+    recover(target, FILE_NAME)
+    check_target(target, force)
     if (file := Path(repo_id)).suffix == ".json" and file.is_file():
         from mxconv.rebuild import build  # all of a conversion
 
@@ -74,7 +75,7 @@ def pull(
             (staging / name).unlink()
         raise differing(repo_id, damaged)
     _keep_only(staging, {FILE_NAME, *(record.path for record in manifest.files)})
-    check_folder(target, force)
+    check_target(target, force)
     try:
         put_in_place(staging, target)
     except OSError as error:
