@@ -115,9 +115,8 @@ def _convert(
     assume_finite: bool,
 ) -> Manifest:
     advance = ByteCounter("hash source", sum(checkpoint.file_sizes.values()), progress)
-    with beside(
-        workers, hash_file, list(checkpoint.hashed_files.values()), advance
-    ) as hashes:  # takes as long as all else together
+    files = list(checkpoint.hashed_files.values())
+    with beside(workers, hash_file, files, advance) as hashes:  # which takes as long as everything else
         is_store = isinstance(target, Store)
         preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=is_store)
         record = preparation.record.model_dump()
@@ -166,9 +165,7 @@ def _encode(
         for sink, tensors in staging.sinks()
     ]
     begun = {survey.plan.name for piece in pieces for survey, _ in piece.tensors}
-    pieces += [
-        EncodePiece(((surveys[name], ()),), None) for name in surveys if name not in begun and name not in stored
-    ]
+    pieces += [EncodePiece(((surveys[name], ()),), None) for name in surveys if name not in begun | stored]
     kept = sum(surveys[name].plan.num_bytes for name in stored - begun)
     advance = ByteCounter("encode", kept + sum(piece.num_bytes for piece in pieces), progress)
     advance(kept)

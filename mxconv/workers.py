@@ -78,13 +78,15 @@ class ByteCounter:
 class Workers:
     """Threads: an `Executor`. Nothing runs outside of its methods."""
 
-    def __init__(self, num_threads: int) -> None:
+    def __init__(self, num_threads: int, slots: threading.Semaphore | None = None) -> None:
+        """`slots` are shared by those who work at the same time, each piece in one of them."""
         self.num_workers = num_threads
+        self._slots = slots or threading.Semaphore(max(2, num_threads))  # one thread at least is left for tensors
 
     @property
     def beside(self) -> "Workers":
-        """Half as many threads more."""
-        return Workers(max(1, self.num_workers // 2))
+        """Half of the threads, for as long as they have work."""
+        return Workers(max(1, self.num_workers // 2), self._slots)
 
     def map(
         self,
@@ -96,9 +98,10 @@ class Workers:
         """Do a task to every piece: see `Executor.map`."""
 
         def do(piece: Piece) -> Result:
-            result = task(piece, advance)
-            if done is not None:
-                done(result)
+            with self._slots:
+                result = task(piece, advance)
+                if done is not None:
+                    done(result)
             return result
 
         pool = ThreadPoolExecutor(self.num_workers)

@@ -76,14 +76,16 @@ class FolderStaging:
         tensors = layout.tensors
         noted = {shard.file.path: shard for line in self._lines or [] if (shard := _parse(line)) is not None}
         claimed = [
-            noted[name]
-            for name in (shard.file_name for shard in layout.shards)
-            if name in noted and {encoded.name for encoded in noted[name].tensors} == tensors[name].keys()
+            line
+            for shard in layout.shards
+            if (line := noted.get(shard.file_name)) is not None
+            and line.file.num_bytes == shard.num_bytes
+            and {encoded.name for encoded in line.tensors} == tensors[shard.file_name].keys()
         ]
         paths = [self.path.absolute() / shard.file.path for shard in claimed]
         there = [path for path in paths if path.is_file()]
-        found = dict(zip(there, workers.map(hash_file, there), strict=True))
-        return [shard for shard, path in zip(claimed, paths, strict=True) if found.get(path) == shard.file.sha256]
+        sha256s = dict(zip(there, workers.map(hash_file, there), strict=True))
+        return [shard for shard, path in zip(claimed, paths, strict=True) if sha256s.get(path) == shard.file.sha256]
 
     def begin(self, layout: ShardLayout, finished: Sequence[FinishedShard]) -> None:
         self._layout, tensors = layout, layout.tensors
