@@ -57,7 +57,7 @@ class Merged(Draft):
 
     def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         """The likeliest nodes of all trees, or the chain of the first draft that has one."""
-        with self.statistics.forward():
+        with self.statistics.timed_pass():
             proposals = [draft.propose(context, limits) for draft in self._drafts]
             if limits.is_chain:
                 return next((chain for chain in proposals if chain.tokens), Proposal([]))

@@ -119,7 +119,7 @@ class PartsDraft(Draft):
         start = max(self._first_written - 1, stop - MOST_TOKENS, 0)
         is_cached = session.cache.reachable(start) == start and list(context[:stop]) == session.tokens
         if stop - start >= FEWEST_TOKENS and stop < len(context) and is_cached:
-            with self.statistics.forward(), borrowed(session.cache, start, stop - start) as kept:
+            with self.statistics.timed_pass(), borrowed(session.cache, start, stop - start) as kept:
                 rows = SequenceRows(context[start:stop], kept)
                 logits = session.passes.forward(self._choice.without(parts), rows)
             rank, size = self._inputs.acceptance.ranking, self._inputs.vocab_size

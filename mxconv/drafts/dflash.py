@@ -143,7 +143,7 @@ class DflashDraft(PassDraft):
     def begin(self, context: Sequence[int]) -> F32:
         """Read the states that are new, and evaluate the block."""
         head, states, length = self._head, self.inputs.session.states, len(context) - 1
-        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
+        with self.statistics.timed_pass(), np.errstate(over="ignore", invalid="ignore"):
             numbers = states.numbers(length)
             start = num_shared(self._numbers, numbers)
             self._cache.truncate(start)

@@ -275,7 +275,7 @@ class LookUp(Draft, Generic[State]):
     def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         """The likeliest tree of continuations; a chain of those that it is confident of."""
         least = self.confidence if limits.is_chain else 0.0
-        with self.statistics.forward():
+        with self.statistics.timed_pass():
             return grow_best_first(self.state(context), self.continuations, limits, least)
 
 

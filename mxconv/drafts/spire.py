@@ -142,7 +142,7 @@ class SpireDraft(PassDraft):
         return self.evaluate(context[-1:])
 
     def evaluate(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
-        with self.statistics.forward():
+        with self.statistics.timed_pass():
             return self._cache.evaluate(tokens, tree)[:, : self.inputs.vocab_size]
 
 

@@ -39,7 +39,7 @@ class Target(ModelKind):
 
 
 class SelfDraft(ModelKind):
-    """The 4-bit copy, which reads the target's keys and values."""
+    """The 4-bit copy, which reads the target's keys and values: its record says so (`LevelRecord.shares`)."""
 
     name = "self-draft"
 

@@ -75,7 +75,7 @@ class NativeDecoder(Decoder):
         rows = SequenceRows(token_ids, cache, None, 1)
         rows.checked_ids(self.config, self.name)
         multiplier, num_whole = self.config.embedding_multiplier, (cache.length + len(token_ids)) // PAGE
-        made = grown(
+        made = grow_natively(
             self.handle, self._parts, rows, embedding, vocab_size, limits, multiplier, retrieves=self.retrieves
         )
         if self._fills_ranges:
@@ -135,7 +135,7 @@ class NativePairs:
         num_known = int(np.searchsorted(paired.tokens, vocab_size))
         if limits.penalties is not None:
             limits = replace(limits, penalties=limits.penalties.by_place(paired.tokens))
-        made = grown(self.handle, self._parts, rows, paired.embedding, num_known, limits, features=given)
+        made = grow_natively(self.handle, self._parts, rows, paired.embedding, num_known, limits, features=given)
         return replace(made, tokens=paired.tokens[made.tokens].tolist())
 
 
@@ -147,7 +147,7 @@ def _screen(head: Matrix) -> _native.HeadScreen | None:
     return _native.HeadScreen(projection, scores, head.num_candidates)
 
 
-def grown(
+def grow_natively(
     decoder: _native.Decoder,
     parts: NativeParts,
     rows: SequenceRows,

@@ -107,7 +107,7 @@ class ModelDraft(PassDraft):
         level, rules = self.level, self.level.acceptance.rules
         is_masked = rules is not None and rules.mask is not None and limits.is_chain  # rounds skip what is certain
         with level.session.borrow(context) if self.level.shares_session else nullcontext():
-            if is_masked or not level.is_alone(limits.most_depth):
+            if is_masked or not level.rests_for(limits.most_depth):
                 return with_runners_up(self._chosen(context, limits), len(context), level.acceptance, limits)
             return super().grow(context, limits)
 
@@ -144,11 +144,11 @@ class ModelDraft(PassDraft):
 
     def _missing(self, context: Sequence[int]) -> list[int]:
         """The tokens of a context that are not in the cache, which is cut to the others."""
-        return self.level.session.align(context, is_sole=not self.level.shares_session)
+        return self.level.session.align(context, owns_cache=not self.level.shares_session)
 
     def _pass(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
         """Logits of a tree's new rows, or without one of the last token alone."""
-        with self.statistics.forward():
+        with self.statistics.timed_pass():
             num_logits = len(tokens) if tree is not None else 1
             return self.level.session.feed(self.level.decoder, tokens, num_logits, tree)[:, : self.level.vocab_size]
 
@@ -191,7 +191,7 @@ class StagedDraft(PassDraft):
 
     def _evaluated(self, states: F32, tokens: Sequence[int]) -> tuple[F32, F32]:
         """The states and logits of the next stage."""
-        with self.statistics.forward():
+        with self.statistics.timed_pass():
             made, logits = self.evaluated(self._reader, self._stage, states, tokens)
         self._stage += 1
         return made, logits[:, : self.inputs.vocab_size]

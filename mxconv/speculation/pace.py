@@ -23,7 +23,7 @@ class Choice:
 
 
 PLAIN = Choice(0, TreeLimits.chain(0))
-RESTING = Choice(0, TreeLimits.chain(0))  # plain decoding, of which nothing is learned
+RESTING = Choice(0, TreeLimits.chain(0))  # another object: plain decoding of which nothing is learned
 
 
 class Outcome(NamedTuple):

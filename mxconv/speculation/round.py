@@ -52,12 +52,12 @@ class Level:
         proposal = self.propose([*context, *forced], choice, MOST_NODES - len(forced))
         proposed = meter()
         whole = proposal.after(forced) if forced else proposal
-        missing = self.session.align(context, is_sole=not self.shares_session)
-        with self.statistics.forward():
+        missing = self.session.align(context, owns_cache=not self.shares_session)
+        with self.statistics.timed_pass():
             logits = self.evaluate(missing, whole)
             verdict = self.judge(context, whole, logits)
         if whole.tokens:
-            self.session.keep(len(context), verdict.path)
+            self.session.keep(len(context), verdict.path)  # a node is a row after the context's last
         for draft in self.drafts:
             draft.observe(context, whole, logits)
 
@@ -81,8 +81,8 @@ class Level:
         """The draft to query and the limits of its proposal, of at most so many tokens."""
         return self.pace.choose(limit, load) if self.drafts and limit > 0 else PLAIN
 
-    def is_alone(self, num_rounds: int) -> bool:
-        """Whether no draft would help in so many rounds."""
+    def rests_for(self, num_rounds: int) -> bool:
+        """Whether no draft pays in so many rounds, which the pace then takes as done."""
         return not self.drafts or self.pace.skip(num_rounds, self.session.passes.load(self.decoder))
 
     def propose(self, context: Sequence[int], choice: Choice, most_nodes: int) -> Proposal:

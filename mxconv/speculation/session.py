@@ -127,23 +127,24 @@ class Session:
         self.states = HiddenStates()
         self._num_published = 0  # pages of its text that other texts can begin with
 
-    def align(self, context: Sequence[int], is_sole: bool = False) -> list[int]:
+    def align(self, context: Sequence[int], owns_cache: bool = False) -> list[int]:
         """Roll back to the longest prefix shared with `context`, its last token left out.
 
         Args:
             context: tokens after which something is to be proposed or verified.
-            is_sole: whether one decoder alone writes the cache. Texts that begin alike then share pages; a text whose
-                hidden states are read publishes pages and adopts none, as they hold no such states.
+            owns_cache: whether it is the caller's own, and what drafts borrowed is given back. Texts that begin alike
+                then share pages; a text whose hidden states are read publishes pages and adopts none, as they hold no
+                such states.
 
         Returns:
             The tokens of `context` that are not in the cache: at least the last, since its logits are wanted, and all
             where recurrent states that far back are gone.
         """
-        if is_sole and not self.tokens and not self.states.num_states:
+        if owns_cache and not self.tokens and not self.states.num_states:
             self.tokens = list(context[: self.passes.adopt(self.cache, context)])
             self._num_published = len(self.tokens) // PAGE
         length = self.rewind(min(common_length(self.tokens, context), len(context) - 1))
-        if is_sole and length // PAGE > self._num_published:
+        if owns_cache and length // PAGE > self._num_published:
             self.passes.publish(self.cache, self.tokens)
             self._num_published = length // PAGE
         return list(context[length:])

@@ -96,7 +96,7 @@ class LevelStatistics:
                 counts[place] += number
 
     @contextmanager
-    def forward(self) -> Iterator[None]:
+    def timed_pass(self) -> Iterator[None]:
         """Count and time one forward pass."""
         begin = self.clock()
         try:

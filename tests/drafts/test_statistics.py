@@ -22,7 +22,7 @@ def test_tokens_behind_a_rejected_one_are_not_judged() -> None:
 
 def test_a_forward_pass_is_counted_and_timed_even_when_it_fails() -> None:
     level = LevelStatistics("a")
-    with level.forward():
+    with level.timed_pass():
         pass
     first = level.seconds
     assert (level.num_forwards, first > 0) == (1, True)

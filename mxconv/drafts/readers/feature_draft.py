@@ -109,7 +109,7 @@ class FeatureDraft(PassDraft):
             self._features = self._head.advance(features, tokens, self._cache)[-1:]
             return self._logits(self._features)
 
-        with self.statistics.forward():
+        with self.statistics.timed_pass():
             return self._read(context, evaluate)
 
     def grow_at_once(self, context: Sequence[int], limits: TreeLimits) -> GrownTree | None:
@@ -137,7 +137,7 @@ class FeatureDraft(PassDraft):
 
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
         above = self._features[[parent + 1 for parent in tree.parents[tree.num_cached :]]]
-        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
+        with self.statistics.timed_pass(), np.errstate(over="ignore", invalid="ignore"):
             features = self._head.advance(above, tokens, self._cache, tree)
             self._features = np.concatenate([self._features, features])
             return self._logits(features)

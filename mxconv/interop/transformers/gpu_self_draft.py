@@ -120,7 +120,7 @@ class GpuSelfDraftChain:
         try:
             self._set_level("draft")
             for _ in range(self._num_requested):
-                with self.statistics[0].forward():
+                with self.statistics[0].timed_pass():
                     probability, token = target.extend(last, 1)[0].softmax(dim=-1).max(dim=-1)
                     is_likely = float(probability) >= self._draft.confidence
                 if not is_likely:

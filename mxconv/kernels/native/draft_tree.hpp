@@ -68,11 +68,11 @@ class DraftTree {
     const std::vector<TreeNode>& nodes() const { return nodes_; }
     const std::vector<int64_t>& rows() const { return rows_; }
 
-    // Add guesses after the context, or after the rows that were evaluated last: logits `stride` apart, `count` each, to which
+    // Add guesses after the context, or after the rows that were evaluated last, and choose the next rows: logits `stride` apart, `count` each, to which
     // penalties are applied. Noise is that of the tokens' ids, where they are not their places.
     void add_guesses(float* logits, int64_t stride, int64_t count, const int64_t* ids);
 
-    // Choose nodes to evaluate next, as further rows; returns how many, 0 at the end.
+    // Settle the rows that `add_guesses` chose to evaluate next: their masks, or none where no further pass pays; how many.
     int64_t go_on();
 
     int64_t num_passes() const { return depth_; }
