@@ -42,9 +42,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         if prompt not in found:
             found.append(prompt)
 
-    def seen_stream(self: Hierarchy, prompt: list[int], *arguments: Any) -> Iterator[Any]:
-        keep(prompt)
-        return stream(self, prompt, *arguments)
+    def seen_stream(self: Hierarchy, request: Request, *arguments: Any) -> Iterator[Any]:
+        keep(list(request.prompt))
+        return stream(self, request, *arguments)
 
     def seen_submit(self: Engine, request: Request, *arguments: Any) -> Any:
         keep(list(request.prompt))
