@@ -11,6 +11,7 @@ formats/package.md says what comes out.
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,12 +29,12 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
 from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
 from mxconv.package.growing_shard import EncodedTensor
-from mxconv.package.manifest import FILE_NAME, Manifest
+from mxconv.package.manifest import Manifest
 from mxconv.package.staging import Staging, fingerprint
 from mxconv.package.target import Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
 from mxconv.system.replacement import recover
-from mxconv.workers import ByteCounter, Executor, Workers, beside
+from mxconv.workers import ByteCounter, Executor, Workers, beside, result_of, unless_failed
 
 
 def convert(
@@ -60,7 +61,7 @@ def convert(
             `target`.
     """
     if isinstance(target, Path):
-        recover(target, FILE_NAME)
+        recover(target)
     check_target(target, options.force)
     check_apart(checkpoint, target)
     if options.calibrate:
@@ -125,8 +126,8 @@ def _convert(
             decisive += [preparation.draft_file.record.sha256, preparation.screen is not None]
         staging = open_staging(target, fingerprint(*decisive))
         try:
-            encoded = _encode(preparation, workers, staging, progress)
-            sources = source_records(checkpoint, hashes.result())
+            encoded = _encode(preparation, workers, staging, progress, hashes)
+            sources = source_records(checkpoint, result_of(hashes))
             known = {record.path: record for record in sources} if preparation.links_target else {}
             placed = preparation.placed_files(recipe.further if recipe else ())
             staging.place_files(placed, known, workers, progress)
@@ -149,7 +150,7 @@ def _convert(
 
 
 def _encode(
-    preparation: Preparation, workers: Executor, staging: Staging, progress: Progress
+    preparation: Preparation, workers: Executor, staging: Staging, progress: Progress, hashes: Future[list[str]]
 ) -> dict[str, EncodedTensor]:
     """Encode the tensors of every shard that an earlier run did not finish from the same weights."""
     surveys = {survey.plan.name: survey for survey in preparation.surveys}
@@ -169,7 +170,7 @@ def _encode(
     kept = sum(surveys[name].plan.num_bytes for name in stored - begun)
     advance = ByteCounter("encode", kept + sum(piece.num_bytes for piece in pieces), progress)
     advance(kept)
-    written = workers.map(EncodeTensors(preparation.record), pieces, advance, staging.accept)
+    written = workers.map(EncodeTensors(preparation.record), pieces, unless_failed(hashes, advance), staging.accept)
     encoded: dict[str, EncodedTensor] = {}
     for each in itertools.chain(*(shard.tensors for shard in finished), *(piece.tensors for piece in written)):
         arrays = encoded[each.name].arrays if each.name in encoded else {}  # in another shard

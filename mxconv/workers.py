@@ -20,6 +20,9 @@ Advance = Callable[[int], None]
 """Called with the bytes of each slice that is done."""
 
 
+INTERRUPTIBLE_SECONDS = 0.5  # of a wait: on Windows an interrupt does not end it
+
+
 def uncounted(_: int) -> None:
     """The `Advance` of slices that nobody counts."""
 
@@ -81,7 +84,7 @@ class Workers:
     def __init__(self, num_threads: int, slots: threading.Semaphore | None = None) -> None:
         """`slots` are shared by those who work at the same time, each piece in one of them."""
         self.num_workers = num_threads
-        self._slots = slots or threading.Semaphore(max(2, num_threads))  # one thread at least is left for tensors
+        self._slots = slots or threading.Semaphore(num_threads)
 
     @property
     def beside(self) -> "Workers":
@@ -107,7 +110,9 @@ class Workers:
         pool = ThreadPoolExecutor(self.num_workers)
         try:
             futures = [pool.submit(do, piece) for piece in pieces]
-            wait(futures, return_when=FIRST_EXCEPTION)
+            done_now, left = set[Future[Result]](), set(futures)
+            while left and not any(future.exception() for future in done_now):
+                done_now, left = wait(left, INTERRUPTIBLE_SECONDS, FIRST_EXCEPTION)
         finally:
             pool.shutdown(cancel_futures=True)
         return [future.result() for future in futures]
@@ -131,3 +136,21 @@ def beside(
             yield future
         finally:
             is_over = True
+
+
+def result_of(future: "Future[list[Result]]") -> list[Result]:
+    """The result of a future, waited for so that an interrupt is heard."""
+    while wait([future], INTERRUPTIBLE_SECONDS).not_done:
+        pass
+    return future.result()
+
+
+def unless_failed(future: "Future[Result]", advance: Advance) -> Advance:
+    """An `Advance` that raises the error of a future: work beside it that is in vain stops."""
+
+    def advance_or_raise(num_bytes: int) -> None:
+        if future.done():
+            future.result()
+        advance(num_bytes)
+
+    return advance_or_raise

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mxconv.progress import silent
-from mxconv.workers import Advance, ByteCounter, Workers, beside, uncounted
+from mxconv.workers import Advance, ByteCounter, Workers, beside, result_of, uncounted, unless_failed
 
 several = pytest.mark.parametrize("num_threads", [1, 2, 5])
 
@@ -19,6 +19,12 @@ def run(workers: Workers, work: Callable[[int], Any], count: int) -> list[Any]:
         return work(index)
 
     return workers.map(task, range(count))
+
+
+def endless(_: int, advance: Advance) -> None:
+    while True:
+        advance(1)
+        time.sleep(0.0005)
 
 
 @several
@@ -76,13 +82,18 @@ def test_pieces_are_done_while_a_block_runs() -> None:
 
 
 def test_what_is_done_beside_a_block_stops_with_it() -> None:
-    def endless(_: int, advance: Advance) -> None:
-        while True:
-            advance(1)
-            time.sleep(0.0005)
-
     with pytest.raises(KeyError), beside(Workers(2), endless, [1, 2], uncounted):
         raise KeyError
+
+
+def test_an_error_beside_a_block_stops_its_work() -> None:
+    def fail(piece: int, _: Advance) -> int:
+        raise ValueError(f"piece {piece}")
+
+    with beside(Workers(2), fail, [1], uncounted) as failing, pytest.raises(ValueError, match="piece 1"):
+        Workers(2).map(endless, range(2), unless_failed(failing, uncounted))
+    with pytest.raises(ValueError, match="piece 1"):
+        result_of(failing)
 
 
 def test_bytes_of_all_threads_add_up() -> None:

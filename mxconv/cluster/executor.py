@@ -11,6 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mxconv import __version__
@@ -136,7 +137,7 @@ def _batches(pieces: Sequence[Any], num_workers: int) -> Iterator[list[int]]:
     num_bytes = 0
     for index, piece in enumerate(pieces):
         batch.append(index)
-        num_bytes += getattr(piece, "num_bytes", 0)
+        num_bytes += piece.stat().st_size if isinstance(piece, Path) else getattr(piece, "num_bytes", 0)
         if len(batch) >= most or num_bytes >= BATCH_BYTES:
             yield batch
             batch, num_bytes = [], 0

@@ -87,7 +87,7 @@ class CostAnswer:
 
 
 def cost_report(question: Question) -> dict[str, Any]:
-    """CostAnswer with every model of the question, in dicts, lists, numbers and texts that are ready for JSON.
+    """Answer with every model of the question, in dicts, lists, numbers and texts that are ready for JSON.
 
     Raises:
         MxconvError: a probability or length out of range, hardware that lacks a peak, a trace of another package.

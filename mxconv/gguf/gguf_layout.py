@@ -97,12 +97,18 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> tuple[dict[str,
 def _check_sizes(required: Mapping[str, tuple[int, ...]], keys: ReadKeys) -> None:
     """Refuse keys that ask for a tensor larger than all of the file's, before anything of its size is made."""
     num_elements = sum(prod(entry.shape) for entry in keys.tensors.values())
+    num_required = sum(map(prod, required.values()))
     for name, shape in required.items():
         if prod(shape) > num_elements:
             raise CheckpointError(
                 f"{keys.path}: its keys ask for {name} of {list(shape)}, and all its tensors have {num_elements:,} "
                 f"elements; keys of this model are required. {REMEDY}"
             )
+    if num_required > 2 * num_elements:  # some share elements, as tied heads do
+        raise CheckpointError(
+            f"{keys.path}: its keys ask for {len(required):,} tensors of {num_required:,} elements, and all its "
+            f"tensors have {num_elements:,}; keys of this model are required. {REMEDY}"
+        )
 
 
 def _own(

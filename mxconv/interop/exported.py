@@ -169,7 +169,7 @@ def write_model_folder(
         PackageError: the output exists, cannot be written, or a tensor is refused while it is read.
     """
     begin = time.perf_counter()
-    recover(output, RECORD)
+    recover(output)
     check_folder(output, RECORD, "export", force)
     output = output.absolute()
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")

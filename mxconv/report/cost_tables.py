@@ -104,9 +104,9 @@ def report_tables(report: Members) -> Iterator[tuple[str, TextTable]]:
     makers = {"speedup": _speedup, "throughput": _throughput, "accelerator": _accelerator, "roofline": _roofline}
     for entry in report["models"]:
         table = (
-            makers[entry["model"]](entry)
-            if entry["outputs"]
-            else TextTable(f"{TITLES[entry['model']]}: {entry['note']}")
+            TextTable(f"{TITLES[entry['model']]}: {entry['note']}")
+            if "note" in entry and not entry["outputs"]
+            else makers[entry["model"]](entry)
         )
         table.notes.append(f"source: {entry['source']}")
         yield entry["model"], table

@@ -28,12 +28,8 @@ def aside(target: Path) -> Path:
     return target.with_name(target.name + ".mxconv-replaced")
 
 
-def recover(target: Path, mark: str) -> None:
-    """Finish a replacement that a kill interrupted: put the old folder back, or delete it where the new one is.
-
-    Args:
-        target: the folder's place.
-        mark: a file that every whole folder of this sort has.
+def recover(target: Path) -> None:
+    """Finish a replacement that a kill interrupted: put the old folder back, or delete what is left of it.
 
     Raises:
         PackageError: the system does not allow it.
@@ -43,7 +39,7 @@ def recover(target: Path, mark: str) -> None:
     if not os.path.lexists(old):
         return
     try:
-        if os.path.lexists(target) or not (old / mark).is_file():
+        if os.path.lexists(target) or not any(old.glob("mxconv*.json")):  # whole packages and exports have one
             remove(old)
         else:
             old.rename(target)

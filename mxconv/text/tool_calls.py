@@ -251,15 +251,18 @@ class CallReader(ABC):
 class WholeCallReader(CallReader):
     """An `AnswerReader` of an answer that consists of calls, or is text."""
 
+    _is_text = False  # as what was released says
+
     def feed(self, text: str) -> str:
         self._held += text
         rest = self._held.lstrip()
         begins = bool(self._begin) and self._begin.startswith(rest[: len(self._begin)])
         may_be_calls = not rest or rest.startswith(("{", "[")) or begins
-        return "" if may_be_calls else self._release(len(self._held))
+        self._is_text |= not may_be_calls
+        return self._release(len(self._held)) if self._is_text else ""
 
     def finish(self) -> str:
-        is_call = self._read(self._held.strip().removeprefix(self._begin))
+        is_call = not self._is_text and self._read(self._held.strip().removeprefix(self._begin))
         return "" if is_call else self._release(len(self._held))
 
 

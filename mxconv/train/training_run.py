@@ -220,7 +220,9 @@ def loss_chart(log: Path) -> Chart:
     width = max(round(SMOOTHED * len(lines)), 1)
     for part in lines[0]["parts"]:
         losses = [line["parts"][part] for line in lines]
-        smooth = [float(np.mean(losses[max(end - width, 0) : end])) for end in range(1, len(losses) + 1)]
+        sums, ends = np.cumsum([0.0, *losses]), np.arange(1, len(losses) + 1)
+        begins = np.maximum(ends - width, 0)
+        smooth = [float(mean) for mean in (sums[ends] - sums[begins]) / (ends - begins)]
         label = f"{part}: {smooth[-1]:.2f}"
         series += [Series(label, list(zip(steps, losses, strict=True)), "faint")]
         series.append(Series(label, list(zip(steps, smooth, strict=True))))

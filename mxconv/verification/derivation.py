@@ -1,6 +1,7 @@
 """A package derived again from its source and compared byte by byte; nothing is written."""
 
 from collections.abc import Collection
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from mxconv.package.manifest import FILE_NAME, FileRecord, OptionsRecord
 from mxconv.package.package import Package, inside
 from mxconv.progress import Progress
 from mxconv.verification.tensor_proof import is_stored
-from mxconv.workers import Advance, ByteCounter, Executor, beside
+from mxconv.workers import Advance, ByteCounter, Executor, beside, result_of, unless_failed
 
 Piece = tuple[Survey, Collection[str]]  # a tensor, and the names of its arrays
 
@@ -52,8 +53,8 @@ def check_derived(
     with beside(workers, hash_file, list(checkpoint.hashed_files.values()), advance) as hashes:
         preparation = prepare(checkpoint, options, progress, workers)
         try:
-            encoded = _compare_shards(package, preparation, workers, progress)
-            sources = source_records(checkpoint, hashes.result())
+            encoded = _compare_shards(package, preparation, workers, progress, hashes)
+            sources = source_records(checkpoint, result_of(hashes))
             files = recipe.recipe.package.files
             _compare_files(package.root, files, preparation, sources, recipe)
             manifest = recipe.compared(describe(preparation, sources, encoded, files), encoded, preparation.layout)
@@ -84,11 +85,14 @@ class CompareTensor:
                 raise different(Path(self.package.arrays[name].path), f"array {name} differs")
 
         survey, arrays = piece
-        return encode_tensor(survey, self.options, compare, arrays, advance)
+        encoded = encode_tensor(survey, self.options, compare, arrays, advance)
+        for array in (self.package.arrays[name] for name in arrays):
+            array.release(0, max(array.shape[:1], default=1))
+        return encoded
 
 
 def _compare_shards(
-    package: Package, preparation: Preparation, workers: Executor, progress: Progress
+    package: Package, preparation: Preparation, workers: Executor, progress: Progress, hashes: Future[list[str]]
 ) -> dict[str, EncodedTensor]:
     layout, surveys = preparation.layout, preparation.surveys
     for shard in layout.shards:
@@ -98,7 +102,7 @@ def _compare_shards(
                 raise different(path, "names, shapes or places of its arrays differ")
     pieces = [(survey, [array.name for array in layout.arrays.get(survey.plan.name, ())]) for survey in surveys]
     advance = ByteCounter("encode", sum(survey.plan.num_bytes for survey in surveys), progress)
-    compared = workers.map(CompareTensor(package, preparation.record), pieces, advance)
+    compared = workers.map(CompareTensor(package, preparation.record), pieces, unless_failed(hashes, advance))
     return {encoded.name: encoded for encoded in compared}
 
 

@@ -321,9 +321,18 @@ def test_a_key_that_makes_no_configuration_is_refused(changes: dict[str, Any], m
         open_source(path)
 
 
-def test_keys_of_a_larger_model_are_refused_before_anything_of_its_size_is_made(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "a.gguf", change=lambda keys: keys.update({"attention.key_length": 1 << 28}))
-    with pytest.raises(CheckpointError, match=r"its keys ask for \S+q_proj.weight of \[1073741824, 64\], and all its"):
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attention.key_length", 1 << 28, r"\S+q_proj.weight of \[1073741824, 64\], and all its"),
+        ("block_count", 1000, r"9,00\d tensors of [\d,]{10,} elements, and all its"),  # each of them small
+    ],
+)
+def test_keys_of_a_larger_model_are_refused_before_anything_of_its_size_is_made(
+    tmp_path: Path, key: str, value: int, message: str
+) -> None:
+    path = write_gguf(tmp_path / "a.gguf", change=lambda keys: keys.update({key: value}))
+    with pytest.raises(CheckpointError, match="its keys ask for " + message):
         open_source(path)
 
 

@@ -7,7 +7,7 @@ from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
 from mxconv.errors import MxconvError, PackageError
-from mxconv.system.replacement import aside, check_output, write_output
+from mxconv.system.replacement import aside, check_output, recover, write_output
 from mxconv.verify import verify
 
 
@@ -54,6 +54,14 @@ def test_half_an_old_package_is_never_put_back(source: Path, old: Path, tmp_path
     quantize(source, tmp_path / "p")
     assert verify(tmp_path / "p").ok
     assert not old.exists()
+
+
+@pytest.mark.parametrize("name", ["mxconv.json", "mxconv_export.json"])
+def test_packages_and_exports_do_not_take_each_others_old_folder(tmp_path: Path, name: str) -> None:
+    (old := aside(tmp_path / "p")).mkdir()
+    (old / name).write_text("{}")
+    recover(tmp_path / "p")
+    assert (tmp_path / "p" / name).read_text() == "{}" and not old.exists()
 
 
 def test_an_existing_file_is_refused_without_force(tmp_path: Path) -> None:

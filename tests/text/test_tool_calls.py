@@ -104,6 +104,8 @@ ANSWERS: list[tuple[ToolForm, str, str, list[ToolCall]]] = [
     (HARMONY, "<|channel|>final<|message|>2 < 3<|return|>", "2 < 3", []),
     (HARMONY, '{"a": "<|"}', '{"a": "<|"}', []),
     (HARMONY, "<|channel|>commentary to=functions.rm<|message|>{}<|call|>", "{}", []),
+    (GENERIC, 'Call it as {"name": "get_time", "arguments": {}}', None, []),
+    (GENERIC, "Type {1: [2]}, [3] or def f() {", None, []),
     (GENERIC, '{"name": "add", "arguments": {"a": NaN}}', None, []),
     (GENERIC, '{"name": "add", "arguments": {"a": 1e999}}', "", [ToolCall("add", '{"a": 1.7976931348623157e+308}')]),
     (GENERIC, '{"name": "add", "arguments": {"b": "\\ud800"}}', "", [ToolCall("add", '{"b": "?"}')]),

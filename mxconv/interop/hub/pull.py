@@ -47,7 +47,7 @@ def pull(
         CheckpointError: no such repository or revision, no access, or no connection.
     """
     target = target.absolute()
-    recover(target, FILE_NAME)
+    recover(target)
     check_target(target, force)
     if (file := Path(repo_id)).suffix == ".json" and file.is_file():
         from mxconv.rebuild import build  # all of a conversion

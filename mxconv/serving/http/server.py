@@ -55,9 +55,9 @@ class Serving:
         served = ServedModels(models, decoding, options)
         thread = EngineThread(model.engine for model in served)
         self.desk = desk = Desk(thread, options.max_sequences, options.max_queue)
-        self.inputs: socket.socket = listen(options.host, options.port)
-        self.url = url_of(self.inputs)
-        app = application(served, desk, options, is_loopback(self.inputs.getsockname()[0]))
+        self.listener: socket.socket = listen(options.host, options.port)
+        self.url = url_of(self.listener)
+        app = application(served, desk, options, is_loopback(self.listener.getsockname()[0]))
         self.server = HttpServer(app, desk, options, lambda: announce(self.url))
 
     def run(self) -> bool:
@@ -66,7 +66,7 @@ class Serving:
         Returns:
             Whether the engine has ended. Where it has not, a long step is still reading its model: close none.
         """
-        self.server.run(sockets=[self.inputs])
+        self.server.run(sockets=[self.listener])
         return not self.desk.thread.is_alive
 
 
@@ -87,9 +87,9 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def url_of(inputs: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
     """The URL for clients of the same machine."""
-    address, port = inputs.getsockname()[:2]
+    address, port = listener.getsockname()[:2]
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
