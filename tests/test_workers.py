@@ -67,7 +67,7 @@ def test_an_interrupt_ends_all_threads() -> None:
     finally:
         gc.enable()
         signal.signal(signal.SIGINT, handler)
-    assert threading.active_count() == before and len(begun) < 3000
+    assert threading.active_count() <= before and len(begun) < 3000
 
 
 def test_pieces_are_done_while_a_block_runs() -> None:
