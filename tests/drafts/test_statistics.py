@@ -26,7 +26,7 @@ def test_a_forward_pass_is_counted_and_timed_even_when_it_fails() -> None:
         pass
     first = level.seconds
     assert (level.num_forwards, first > 0) == (1, True)
-    with pytest.raises(ValueError, match="no"), level.forward():
+    with pytest.raises(ValueError, match="no"), level.timed_pass():
         raise ValueError("no")
     assert level.num_forwards == 2
     assert level.seconds > first
