@@ -96,7 +96,7 @@ def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     drawn = [line for line in lines if "num_prompts" not in line]
     assert len(lines) == 2 * (2 * 54 + 18) and len(drawn) == 2 * 18
     assert all(line.endswith(": 24 tokens, 0 logits differ") for line in drawn)
-    assert sum("target='target' batch=None" in line for line in lines) == 2 * 2 * 44
+    assert sum("target='target' batch=None" in line for line in lines) == 2 * 2 * 43
 
 
 def test_a_family_drafts_for_itself_bit_by_bit() -> None:

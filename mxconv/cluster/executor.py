@@ -137,7 +137,7 @@ def _batches(pieces: Sequence[Any], num_workers: int) -> Iterator[list[int]]:
     num_bytes = 0
     for index, piece in enumerate(pieces):
         batch.append(index)
-        num_bytes += piece.stat().st_size if isinstance(piece, Path) else getattr(piece, "num_bytes", 0)
+        num_bytes += BATCH_BYTES if isinstance(piece, Path) else getattr(piece, "num_bytes", 0)  # a whole file
         if len(batch) >= most or num_bytes >= BATCH_BYTES:
             yield batch
             batch, num_bytes = [], 0
