@@ -26,7 +26,7 @@ test-slow: .venv/test.stamp
 	$(PYTEST) -m slow
 
 test-gpu: .venv/gpu.stamp
-	$(PYTEST) tests/gpu tests/cli/test_bench_gpu.py
+	$(PYTEST) tests/gpu tests/cli/test_bench.py
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
