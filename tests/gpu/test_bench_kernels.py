@@ -187,13 +187,13 @@ def test_no_native_kernels_are_needed() -> None:
     lines = [
         "import sys",
         "sys.modules['mxconv.kernels._native'] = None",
-        "import mxconv.bench.plots",
-        "from mxconv.cli.bench_gpu import kernels_on_gpu",
         "from mxconv.bench import gpu_kernel_speed as kernels",
+        "from mxconv.cli.main import main",
         "kernels.SMALL_SHAPE = (20, 40)",
-        "kernels_on_gpu('cuda', ['mxfp4-bf16'], [1], (20, 40), 1, None, False, False)",
+        "main()",
     ]
-    command = [sys.executable, "-c", "\n".join(lines)]
+    words = "bench kernels --device cuda --only mxfp4-bf16 --num-tokens 1 --out-features 20 --in-features 40 --samples 1"
+    command = [sys.executable, "-c", "\n".join(lines), *words.split()]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert "20 x 40, medians of 1" in result.stdout
