@@ -192,8 +192,8 @@ def test_no_native_kernels_are_needed() -> None:
         "kernels.SMALL_SHAPE = (20, 40)",
         "main()",
     ]
-    words = "bench kernels --device cuda --json --only mxfp4-bf16 --num-tokens 1 --out-features 20 --in-features 40 --samples 20"
-    command = [sys.executable, "-c", "\n".join(lines), *words.split()]
+    only = "--only mxfp4-bf16 --num-tokens 1 --out-features 20 --in-features 40 --samples 20"
+    command = [sys.executable, "-c", "\n".join(lines), *f"bench kernels --device cuda --json {only}".split()]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert "20 x 40, medians of 20" in result.stderr
