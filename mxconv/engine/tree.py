@@ -16,6 +16,14 @@ MOST_ROWS = 64  # of a tree: a row's path is a word of 64 bits to the native pas
 MOST_SIBLINGS, MOST_IN_FRONTIER = 8, 16  # of a tree of guesses: children of a node, rows of a pass
 
 
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """How many nodes are above each node; parents come before children, and -1 is above all."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    return depths
+
+
 @dataclass(frozen=True)
 class Tree:
     """A tree of the rows of a pass.
@@ -57,10 +65,7 @@ class Tree:
     @cached_property
     def depths(self) -> list[int]:
         """For each row, how many rows of the tree precede it on its path."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(0 if parent < 0 else depths[parent] + 1)
-        return depths
+        return depths_of(self.parents)
 
     @property
     def deepest(self) -> int:

@@ -39,7 +39,7 @@ class ShardLayout:
 
     @property
     def tensors(self) -> dict[str, dict[str, list[str]]]:
-        """Of each shard, by its name, the tensors in it and the names of their arrays there."""
+        """The tensors of each shard, by its name, and the names of their arrays there."""
         found: dict[str, dict[str, list[str]]] = {shard.file_name: {} for shard in self.shards}
         places = self.places
         for tensor, arrays in self.arrays.items():

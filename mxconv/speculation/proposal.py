@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mxconv.arrays import F32, F64
-from mxconv.engine.tree import Tree, TreeLimits
+from mxconv.engine.tree import Tree, TreeLimits, depths_of
 from mxconv.speculation.statistics import LevelStatistics
 
 
@@ -41,10 +41,7 @@ class Proposal:
     @cached_property
     def depths(self) -> list[int]:
         """The number of nodes above each node."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(0 if parent < 0 else depths[parent] + 1)
-        return depths
+        return depths_of(self.parents)
 
     @cached_property
     def widths(self) -> list[int]:

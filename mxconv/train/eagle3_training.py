@@ -84,7 +84,7 @@ class Eagle3Task(TrainingTask):
         return 6.0 * (self.block * own - (self.block - 1) * fusion) + 2.0 * self.target.num_parameters
 
     def constants(self) -> dict[str, Tensor]:
-        """Of the tokens that the head knows, as its file says it."""
+        """The tokens that the head knows, as its file has them: offsets of their ids (d2t) and a mask (t2d)."""
         known = np.zeros(self.config.vocab_size, np.bool_)
         known[self.tokens] = True
         return {"d2t": torch.from_numpy(self.tokens - np.arange(len(self.tokens))), "t2d": torch.from_numpy(known)}

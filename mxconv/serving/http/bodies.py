@@ -307,7 +307,7 @@ class ChatBody(DecodingBody, TemplateFields):
 
     @property
     def notes(self) -> list[str]:
-        """What of the request is not done, one sentence each."""
+        """A sentence for each part of the request that is not done."""
         kinds = [(place, tool.type) for place, tool in enumerate(self.tools or ()) if tool.type != "function"]
         return [
             f"tools[{place}]: a tool of the type {kind!r} is left out; functions alone are called"
