@@ -36,9 +36,12 @@ def package(made: dict[str, Path], tmp_path: Path, request: pytest.FixtureReques
 
 @pytest.fixture
 def is_frugal() -> Iterator[None]:
-    """No number in a file may make us allocate much; these packages have a tenth of a megabyte."""
+    """No number in a file may make us allocate much: the least of the forged ones asks for gigabytes.
+
+    These packages have a tenth of a megabyte; what 80 refusals leave for the garbage collector has been up to 28.
+    """
     tracemalloc.start()
     yield
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 20_000_000
+    assert peak < 100_000_000
