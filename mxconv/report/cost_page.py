@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from mxconv.cost.answers import Question, body_of, intensity_of, speedup_surfaces
-from mxconv.cost.levels import can_run, level_count
-from mxconv.cost.roofline import pass_points
+from mxconv.cost.levels import can_run, level_count, pass_points
 from mxconv.cost.surfaces import Surface, throughput_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS
 from mxconv.errors import MxconvError

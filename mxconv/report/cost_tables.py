@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mxconv.cost.answers import counted
 from mxconv.report.tables import TextTable, print_table, printable
 
 Members = dict[str, Any]
@@ -196,10 +197,9 @@ def _predictions(predictions: Members) -> TextTable:
     for name, shares in predictions["acceptance_by_position"].items():
         if shares:
             table.lines.append(printable(f"{name}, acceptance by position: {', '.join(f'{s:.3f}' for s in shares)}"))
-    num_counted = sum(not row["fits_cache"] and row["other_processor"] is None for row in rows)
     fitting = [row for row in rows if row["fits_cache"]]
     error = predictions["mean_error"]
-    found = "No mean error" if error is None else f"Mean error {error:.1%} over {num_counted} traces"
+    found = "No mean error" if error is None else f"Mean error {error:.1%} over {len(counted(rows))} traces"
     if rows[0]["last_level_cache_bytes"] is None:
         found += "; the hardware's description has no last_level_cache_bytes, so targets that fit a cache count too"
     elif fitting:
