@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("mxconv", deadline=None, max_examples=50, derandomize="CI" in os.environ)
 settings.load_profile("mxconv")
 
-SLOW = ("cluster", "store", "train", "serving/http/test_page.py", "test_examples.py")
+SLOW = ("cluster", "store", "train", "serving/http/test_page.py", "test_examples.py", "test_packaging.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
