@@ -121,16 +121,6 @@ def test_a_target_that_the_cache_holds_is_told_apart(levels: list[CostLevel]) ->
         assert (found["num_bytes"], found["last_level_cache_bytes"], found["fits_cache"]) == (read, cache, fits)
 
 
-def test_the_mean_error_counts_targets_that_come_from_memory(levels: list[CostLevel]) -> None:
-    trace = summarize(lines(levels, 1.25), "run")
-    memory = predict(MACHINE, levels, trace, HERE)
-    cached = predict(replace(MACHINE, last_level_cache_bytes=1 << 30), levels, trace, HERE)
-    assert cached["error"] == memory["error"] == pytest.approx(0.25)
-    other = cached | {"error": 7.0}
-    assert mean_error([memory, other]) == pytest.approx(0.25)
-    assert mean_error([cached, other]) is None
-
-
 def test_a_trace_of_another_package_is_an_error(levels: list[CostLevel]) -> None:
     trace = summarize([traced(1, "mxfp4", 0, 0, 1, 1.0)], "run")
     with pytest.raises(MxconvError, match=r"^trace run: level 'mxfp4'; one of target, bsfp, small is required"):
