@@ -11,7 +11,7 @@ from reader_levels import check_all, specs
 from spires import spire_config, spire_tensors, write_spire
 from trained_levels import TRAINED, write_noisy
 
-from mxconv.cost.levels import package_levels
+from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.stored_bytes import checkpoint_bytes
 from mxconv.errors import ModelError

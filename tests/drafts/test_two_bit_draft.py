@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from mxconv.calibrate import calibrate
 from mxconv.codecs.mx2 import dequantize_mx2, quantize_mx2, unpack_mx2
 from mxconv.codecs.vnni8 import unpack_scales
-from mxconv.cost.levels import package_levels
+from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import CheckpointError, MxconvError
