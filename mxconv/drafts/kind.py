@@ -34,7 +34,7 @@ from mxconv.speculation.trees import State, grow_best_first
 from mxconv.text.tokenizer import Tokenizer
 
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer
-LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "mx2", "package"]
+LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "package"]
 Value = int | float | str
 
 

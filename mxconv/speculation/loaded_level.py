@@ -73,7 +73,7 @@ class LoadedLevel:
     decoder: Decoder | None  # None for look-ups and readers
     tokenizer: Tokenizer | None = None  # the very object of another level, or one of its own
     table: Any = None  # of a look-up that has one, as its kind reads it
-    folder: Path | None = None  # of a model that is not the package's own; the file of a 2-bit draft
+    folder: Path | None = None  # of a model that is not the package's own
     reader: Reader | None = None
     kind: LevelKind = MODEL
 

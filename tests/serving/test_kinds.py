@@ -25,7 +25,6 @@ from spires import spire_config, spire_tensors, write_spire
 from trained_levels import PROMPTS, TRAINED, write_mixture, write_noisy, write_renumbered
 
 from mxconv.arrays import F32
-from mxconv.calibrate import calibrate
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
@@ -53,8 +52,6 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "a window of 4 bits": ("bsfp", ["target"], ["streaming,sink=1,window=6,bits=4"], [3], "chain"),
     "retrieved pages": ("mxfp4", ["target"], ["retrieval,pages=1,window=64"], [3], 8),
     "pages by 16 bits": ("bsfp", ["target", "bsfp"], ["retrieval,pages=1,window=64,bits=16"], "auto", "auto"),
-    "2 bits": ("bsfp", ["target"], ["mx2:HERE/two.safetensors"], [3], "chain"),
-    "2 bits below 4": ("mxfp4", ["target", "mxfp4"], ["mx2:HERE/two.safetensors"], [3], 12),
     "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
     "DFlash": ("mxfp4", ["target"], ["dflash:HERE/block"], [4], "chain"),
@@ -90,7 +87,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quantize(write_mimo(folder / "mimo-source"), folder / "mimo")
     quantize(write_mixture(folder / "mixture-source"), folder / "mixture", codec="bsfp")
     (folder / "text.txt").write_text("\n".join(PROMPTS) * 20)
-    calibrate(folder / "mxfp4", [folder / "text.txt"], folder / "two.safetensors", 512, codec="mx2")
     quantize(write_gemma4(folder), folder / "gemma4")
     write_table(folder / "table", sha256_file(source / "tokenizer.json"), CONFIG["vocab_size"])
     config = spire_config(CONFIG, (1, 2), window=16)
