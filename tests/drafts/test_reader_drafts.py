@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, write_eagle3
+from head_files import dflash_config, eagle3_config, write_dflash, write_eagle3
 from packages import quantize
 from random_heads import write_heads
 from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
@@ -229,6 +228,31 @@ def test_a_draft_of_another_target_is_refused(
             LoadedPackage(folder / "spire-package", ["target"], drafts=specs(tmp_path, f"{kind}:HERE/other"))
     with pytest.raises(ModelError, match=message):
         quantize(folder / "source", tmp_path / "p", drafts=(f"{kind}:{other}",))
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        (
+            "eagle3",
+            {"eagle_aux_hidden_state_layer_ids": [1, 2, 4]},
+            "states of layers 1, 2, 4 .* from 0 to 3",
+        ),
+        ("dflash", {"aux_hidden_state_layer_ids": [1, 2, 4]}, "states of layers 1, 2, 4 .* from 0 to 3"),
+        ("spire", {"target_layers": [1, 3]}, "reads layers up to 3, and the target's last is 2; layers of the target"),
+        ("spire", {"model_type": "mlp_speculator"}, 'model_type is "mlp_speculator"; mxconv supports spire'),
+    ],
+)
+def test_a_draft_that_reads_other_layers_or_is_another_is_refused(
+    folder: Path, kind: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = WRITERS[kind](tmp_path / "other") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ModelError, match=message):
+        LoadedPackage(folder / "spire-package", ["target"], drafts=specs(tmp_path, f"{kind}:HERE/other"))
+    with pytest.raises(ModelError, match=message):
+        quantize(folder / "source", tmp_path / "p", drafts=(f"{kind}:{tmp_path / 'other'}",))
     assert not (tmp_path / "p").exists()
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import safetensors.numpy
 from batches import alone, assert_as_alone, position_bytes, run_all
-from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, write_eagle3
 from family_checkpoints import make_model, write_checkpoint
 from gemma4_assistants import CLUSTERS, make_assistant, write_assistant
+from head_files import dflash_config, eagle3_config, write_dflash, write_eagle3
 from mtp_packages import write_mimo
 from ngram_tables import write_table
 from packages import quantize
@@ -30,7 +29,7 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.medusa import MedusaHeads
-from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
+from mxconv.drafts.speculator import MlpSpeculator
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.native_decoder import NativeDecoder
 from mxconv.serving.llm_engine import Engine

@@ -1,7 +1,6 @@
 """The SPIRe draft as it is trained: the logits that it has at run time, pruned targets, ablations."""
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,13 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import TINY_LLAMA, llama_tensors
+from reader_levels import open_reader
 from spires import spire_config, spire_tensors, torch_logits, write_spire
-from tiny_levels import record_of
 
-from mxconv.drafts.kinds import parse_draft
-from mxconv.drafts.readers.spire_layers import Spire, SpireConfig, config_for
-from mxconv.drafts.spire import SPIRE, SpireCache
-from mxconv.engine.matrices import Matrices
+from mxconv.drafts.spire import Spire, SpireCache, SpireConfig, config_for
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
-from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.engine import native_names
 from mxconv.train.spire_training import SpireModel
 
 TARGET: dict[str, Any] = TINY_LLAMA | {"num_hidden_layers": 4, "max_position_embeddings": 512}
@@ -91,10 +87,7 @@ def test_the_draft_itself_says_what_was_trained(kernel: str, tmp_path: Path) -> 
     tokens, states = text_and_states(1)
     with torch.no_grad():
         found = model(tokens, states, 4)[0].numpy()
-    with ExitStack() as stack:
-        record = record_of(parse_draft("spire:anywhere"), "spire", "f16")
-        spire = SPIRE.reader(folder, record, Matrices(choose_engine(kernel)), stack)
-    assert isinstance(spire, Spire)
+    spire: Spire = open_reader("spire", folder, kernel)
     cache, read, text = SpireCache(spire), states[:, 0].numpy(), tokens[0].tolist()
     for start in range(0, LENGTH, 4):
         cache.begin(start, lambda run: read[:, run.start : run.stop])

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_tiny_llama
-from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, write_eagle3
+from head_files import dflash_config, eagle3_config, write_dflash, write_eagle3
 from hub_client import Client
 from hub_server import HubServer
 from packages import files_of, quantize
