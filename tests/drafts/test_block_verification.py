@@ -1,4 +1,4 @@
-"""Block verification, proved by enumeration: every draft over three tokens, and every outcome of the rule itself.
+"""Rejection and block verification, proved by enumeration: every draft over three tokens, and every outcome of a rule.
 
 Chances are fractions, so what comes out equals the target's distribution and is not merely near it.
 """
@@ -17,6 +17,7 @@ from packages import quantize
 from tiny_levels import decoder_of
 from trained_levels import PROMPTS, write_noisy
 
+from mxconv.arrays import F64
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
@@ -248,9 +249,12 @@ def test_trees_have_the_targets_distribution(name: str) -> None:
         grown = trees(draft, num_depths, width)
         assert sum(chance for chance, _ in grown) == 1
         has_siblings.append(any(len(set(tree.parents)) < len(tree.parents) for _, tree in grown))
-        texts, mean = written(BlockAcceptance, target, iter(grown), num_depths + 1)
-        assert texts == law(target, num_depths + 1)
-        gains.append(mean - written(RejectionAcceptance, target, iter(grown), num_depths + 1)[1])
+        means = []
+        for kind in RULES:
+            texts, mean = written(kind, target, iter(grown), num_depths + 1)
+            assert texts == law(target, num_depths + 1)
+            means.append(mean)
+        gains.append(means[1] - means[0])
     assert sum(has_siblings) >= 6 and min(gains) >= 0 and max(gains) > 0
 
 
@@ -274,6 +278,37 @@ def test_a_remainder_that_forgets_the_chance_is_found_out(monkeypatch: pytest.Mo
     target, draft = model(Random(0), 2), model(Random(1), 1)
     monkeypatch.setattr(block_verification, "excess", lambda ours, theirs: excess(ours / ours.sum(), theirs))
     assert written(BlockAcceptance, target, chains(draft, 2), 3)[0] != law(target, 3)
+
+
+class JudgesSiblingsAlike(RejectionAcceptance):
+    """Forgets that a sibling was drawn from what the one before it left."""
+
+    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
+        left = ours
+        for node in siblings:
+            found, left = super()._first_accepted(left / left.sum(), proposal, [node])
+            if found is not None:
+                return found, left
+        return None, left
+
+
+class TakesAnySibling(RejectionAcceptance):
+    """Tries every sibling against the whole of the target's distribution."""
+
+    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
+        left = ours
+        for node in siblings:
+            found, left = super()._first_accepted(ours, proposal, [node])
+            if found is not None:
+                return found, left
+        return None, left
+
+
+@pytest.mark.parametrize("rule", [JudgesSiblingsAlike, TakesAnySibling])
+@pytest.mark.usefixtures("exact")
+def test_a_wrong_rule_for_siblings_is_found_out(rule: type[RejectionAcceptance]) -> None:
+    target, draft = model(Random(0), 2), model(Random(1), 1)
+    assert written(rule, target, iter(trees(draft, 2, WIDTHS["all alike"][1])), 3)[0] != law(target, 3)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""DFlash heads against the package that defines their format, and every reason to refuse one."""
+"""DFlash heads against the package that defines their format, and as drafts."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads against the package that defines their format and against torch, and every reason to refuse one."""
+"""EAGLE-3 heads against the package that defines their format and against torch, and as drafts."""
 
 from collections.abc import Sequence
 from itertools import cycle

@@ -1,4 +1,4 @@
-"""Gemma 4's assistants against transformers, in hierarchies, and every reason to refuse one."""
+"""Gemma 4's assistants against transformers, in packages, and below targets that they were not made for."""
 
 import json
 from pathlib import Path

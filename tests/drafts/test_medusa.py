@@ -1,4 +1,4 @@
-"""Medusa's heads against torch modules, in every layout that is read, and every reason to refuse one."""
+"""Medusa's heads against torch modules, in every layout that is read, and heads that are refused."""
 
 import json
 import os

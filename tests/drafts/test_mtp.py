@@ -1,4 +1,4 @@
-"""MTP modules beside transformers' own, under every layout of names; the bits of their rows; what is no module."""
+"""MTP modules beside transformers' own, under every layout of names; and as drafts, in 16 and in 4 bits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from chi_square import FALSE_ALARM, tail_of_counts
-from markov_levels import markov, tables
+from markov_levels import markov, pairs_of, tables
 from tiny_levels import noisy_copy, target_level
 
 from mxconv.arrays import F32, F64
@@ -88,12 +88,7 @@ def tails(
         object.__setattr__(level, "drafts", [overheard[-1]])
         if isinstance(below, ModelDraft):
             level = below.level
-    pairs = np.zeros((len(made[0]), len(made[0])))
-    for _ in range(NUM_TEXTS):
-        text = [0]
-        while len(text) < 3:
-            text += target.round(text, 5).tokens
-        pairs[text[1], text[2]] += 1
+    pairs = pairs_of(target, len(made[0]), NUM_TEXTS)
     shares = [_shares(table, sampling, size, len(made[0])) for table, size in zip(made, vocab_sizes, strict=True)]
     of_levels = [
         tail_of_counts(heard.counts[rows], share[rows])

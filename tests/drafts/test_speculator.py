@@ -1,4 +1,4 @@
-"""The MLP speculator against torch, in every layout that the Hub has, and every reason to refuse one."""
+"""The MLP speculator against torch, in every layout that the Hub has, and its candidate trees."""
 
 import json
 from collections.abc import Sequence

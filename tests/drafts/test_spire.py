@@ -1,4 +1,4 @@
-"""The SPIRe draft against torch that recomputes everything: chains, trees, any length of text; and every refusal."""
+"""The SPIRe draft against torch that recomputes everything: chains, trees, any length of text; and as a draft."""
 
 import json
 from collections.abc import Sequence

@@ -1,17 +1,31 @@
 """One level: a round as the verifier, and proposals as the draft."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
-from tiny_levels import MAX_POSITIONS, VOCAB_SIZE, decoder_of, greedy_by_hand, noisy_copy, target_level
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_levels import (
+    MAX_POSITIONS,
+    VOCAB_SIZE,
+    assert_lossless,
+    decoder_of,
+    greedy_by_hand,
+    look_up,
+    noisy_copy,
+    target_level,
+)
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.guesses import Sharpness, top_probability
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.proposal import Draft, Proposal
@@ -213,3 +227,52 @@ def test_a_probability_is_the_softmax(logits: list[float], probability: float) -
 def test_a_probability_of_what_is_not_a_number_passes_no_threshold() -> None:
     for logits in ([np.nan] * 3, [np.inf, 0.0, 0.0]):
         assert not top_probability(np.array(logits, np.float32)) >= 0.0
+
+
+PROMPT = [3, 1, 4, 1, 5, 9]
+TOKENS = st.integers(0, VOCAB_SIZE - 1)
+
+
+@dataclass
+class Fake(Draft):
+    """Proposes what it was told to, and remembers what it was asked."""
+
+    proposals: list[list[int]]
+    statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("fake"))
+    asked: list[tuple[list[int], int]] = field(default_factory=list)
+
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        self.asked.append((list(context), limits.most_depth))
+        return Proposal(self.tokens_behind(list(context), limits.most_depth))
+
+    def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
+        return list(self.proposals[len(self.asked) % len(self.proposals)]) if self.proposals else []
+
+
+class WithDraft(Hierarchy):
+    """A target whose draft is any object with the protocol's methods."""
+
+    def __init__(self, target: LoadedLevel, draft: Fake, num_draft_tokens: int) -> None:
+        super().__init__([target, look_up("prompt-lookup")], [num_draft_tokens])
+        self.draft = draft
+
+    def link(self, statistics: Sequence[LevelStatistics], *arguments: Any) -> Level:
+        self.draft.statistics = statistics[1]
+        return replace(super().link(statistics, *arguments), drafts=[self.draft])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    proposals=st.lists(st.lists(TOKENS, max_size=20), max_size=5),
+    num_draft_tokens=st.integers(1, 16),
+    prompt=st.lists(TOKENS, min_size=1, max_size=MAX_POSITIONS),
+)
+def test_no_tokens_that_a_draft_proposes_change_the_text(
+    proposals: list[list[int]], num_draft_tokens: int, prompt: list[int]
+) -> None:
+    target, draft = target_level(), Fake(proposals)
+    assert_lossless(WithDraft(target, draft, num_draft_tokens), prompt, 30)
+    for context, num_tokens in draft.asked:
+        assert 1 <= num_tokens <= num_draft_tokens
+        assert len(context) + num_tokens <= MAX_POSITIONS
+        assert len(context) - len(prompt) + num_tokens < 30  # the target's own token still fits
