@@ -1,4 +1,4 @@
-"""From packages to levels: files, kernels and threads, which levels, in which tokens; drafts in a package or beside it."""
+"""From packages to levels: files, kernels and threads, which levels, in which tokens; drafts of packages and others."""
 
 import json
 import re
