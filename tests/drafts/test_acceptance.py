@@ -9,22 +9,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from chi_square import FALSE_ALARM, chi_square_tail, tail_of_counts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tiny_levels import (
-    VOCAB_SIZE,
-    assert_lossless,
     gumbel_max,
-    noisy_copy,
     paths_of,
-    target_level,
 )
 
 from mxconv.errors import ModelError
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.text.distribution import Sampling, distribution
@@ -111,22 +106,6 @@ def test_draws_at_neighbouring_positions_have_nothing_to_do_with_each_other() ->
     np.add.at(counts, (draws[:-1], draws[1:]), 1)
     shares = distribution(logits, Sampling())
     assert tail_of_counts(counts, np.tile(shares, (3, 1))) > FALSE_ALARM
-
-
-@settings(max_examples=10, deadline=None)
-@given(
-    st.integers(0, 20),
-    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=30),
-    st.builds(Sampling, st.floats(0.2, 3), st.integers(0, 30), st.floats(0, 1)),
-    st.integers(0, MAX_SEED),
-    st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.2, 10.0]), st.integers(1, 9)), max_size=3),
-)
-def test_any_hierarchy_draws_for_any_prompt_as_its_target_alone(
-    model: int, prompt: list[int], sampling: Sampling, seed: int, drafts: list[tuple[bool, float, int]]
-) -> None:
-    levels = [target_level(model), *(noisy_copy(model, noise, shares) for shares, noise, _ in drafts)]
-    hierarchy = Hierarchy(levels, [number for *_, number in drafts], [0.2] * len(drafts))
-    assert_lossless(hierarchy, prompt, 25, {1}, Selection(sampling, "coupled", seed))
 
 
 @pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])

@@ -16,9 +16,9 @@ import pytest
 from batches import alone, assert_as_alone, run_all
 from llguidance import LLMatcher, LLTokenizer
 from packages import quantize
-from plug_ins import RECYCLING, STAND
+from plug_ins import RECYCLING
 from random_constraints import fits, random_constraint
-from tiny_levels import decoder_of, gumbel_max, penalized_by_hand
+from tiny_levels import gumbel_max, penalized_by_hand
 from trained_levels import PROMPTS, TRAINED, write_noisy
 
 from mxconv.drafts.kinds import parse_draft
@@ -156,35 +156,6 @@ def check(constraint: Constraint, text: str) -> None:
         assert re.fullmatch(r"def [a-z]{2,8}\(self\)(: pass| -> None)", text)
 
 
-def test_texts_beside_others_are_what_they_are_alone(loaded: LoadedPackage) -> None:
-    """Some without a constraint, and some that are given up midway."""
-    engine, ends = Engine(Hierarchy(loaded.levels, [3, 3, 3], [0.0] * 3, 8), 4), loaded.tokenizer.eos_token_ids
-    cases: list[tuple[list[int], Constraint | None, Selection]] = []
-    for number in range(15):
-        constraint = [*CONSTRAINTS.values(), None][number % 6]
-        selection = list(SELECTIONS.values())[number % 3]
-        cases.append((loaded.tokenizer.encode(PROMPTS[number % 3]), constraint, selection))
-    sequences = []
-    for ids, constraint, selection in cases:
-        asked = selection if constraint is None else with_constraint(selection, loaded, constraint)
-        sequences.append(engine.submit(Request(ids, NUM_TOKENS, ends, asked)))
-    for step in range(10_000):
-        if engine.is_idle:
-            break
-        if step == 4:
-            engine.cancel(sequences[2])
-        engine.step()
-    plain = Hierarchy(loaded.levels[:1])
-    for number, (sequence, (ids, constraint, selection)) in enumerate(zip(sequences, cases, strict=True)):
-        if number == 2:
-            continue
-        if constraint is None:
-            expected = plain.generate(ids, NUM_TOKENS, ends, selection=selection).token_ids
-        else:
-            expected = masked_by_hand(loaded.target, loaded, ids, constraint, selection)
-        assert sequence.generation.token_ids == expected
-
-
 @pytest.mark.parametrize("accept", ["rejection", "block"])
 def test_rejection_draws_what_the_constraint_allows(loaded: LoadedPackage, accept: Accept) -> None:
     constraint, ids = CONSTRAINTS["schema"], loaded.tokenizer.encode(PROMPTS[0])
@@ -207,17 +178,6 @@ def test_what_was_certain_is_named(loaded: LoadedPackage) -> None:
     while decoding.ending is None:
         named += decoding.round().guessed_by
     assert named.count(CONSTRAINT) > len(named) / 2 and set(named) == {CONSTRAINT, None}
-
-
-def test_a_draft_with_other_tokens_guesses_freely(package: Path) -> None:
-    """`ngram` and the like go by their own tables: what the constraint rules out is left out of what they propose."""
-    with LoadedPackage(package, ["target"], drafts=[parse_draft(STAND)]) as loaded:
-        constraint, ids = CONSTRAINTS["schema"], loaded.tokenizer.encode(PROMPTS[2])
-        selection = with_constraint(Selection(), loaded, constraint)
-        found = Hierarchy(loaded.levels, [4], [0.0], 8).generate(
-            ids, NUM_TOKENS, loaded.tokenizer.eos_token_ids, selection=selection
-        )
-        assert found.token_ids == masked_by_hand(decoder_of(loaded.levels[0]), loaded, ids, constraint, Selection())
 
 
 @pytest.mark.parametrize(

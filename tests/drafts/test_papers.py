@@ -155,19 +155,6 @@ def test_the_longest_n_gram_says_the_mean_of_all_that_followed_it(
     assert len(chain) == 5 or left is None or left.max() < confidence + 1e-6
 
 
-def test_rows_of_siblings_are_remembered_behind_their_own_paths() -> None:
-    draft = stand()
-    proposal = Proposal([1, 2, 3], parents=[-1, -1, 1])
-    rows = logits_of([0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0])
-    draft.observe([0], proposal, rows)
-    assert [draft.propose([0, *path], TreeLimits.chain(1)).tokens for path in ([], [1], [2], [2, 3])] == [
-        [1],
-        [0],
-        [3],
-        [2],
-    ]
-
-
 # drawn tokens
 
 
@@ -291,19 +278,6 @@ def test_tokens_and_logits_are_the_targets_own(spec: str, selection: Selection, 
         assert any(known.weight > 2 for known in choice.known.values())
     found, _ = speculate(Hierarchy([*levels, draft, look_up(RECYCLING)], "auto"), PROMPT, 40, (), selection)
     assert found == by_hand(decoder_of(target), PROMPT, 40, (), selection)
-
-
-@pytest.mark.parametrize(("codec", "kernel"), [("bsfp", "numpy"), ("mxfp4", None)])
-def test_a_package_decodes_as_without_them(tmp_path: Path, codec: str, kernel: str | None) -> None:
-    package = tmp_path / "package"
-    quantize(PYLIB, package, codec=codec)
-    for spec in (SWIFT, EARLY_EXIT):
-        with LoadedPackage(package, ["target"], kernel=kernel, num_threads=2, drafts=[parse_draft(spec)]) as loaded:
-            ids = loaded.tokenizer.encode("import os\n\ndef ")
-            plain = Hierarchy(loaded.levels[:1]).generate(ids, 20, selection=COUPLED)
-            drafted = Hierarchy(loaded.levels).generate(ids, 20, selection=COUPLED)
-        assert drafted.token_ids == plain.token_ids
-        assert drafted.trace.statistics[1].num_proposed > 0
 
 
 @pytest.mark.parametrize(

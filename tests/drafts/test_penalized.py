@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from chi_square import FALSE_ALARM, tail_of_counts
 from markov_levels import markov, pairs_of, tables
-from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, levels_of, noisy_copy, speculate, target_level
+from tiny_levels import noisy_copy, speculate, target_level
 
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
@@ -27,23 +27,6 @@ def test_drafts_propose_under_the_same_penalties() -> None:
             _, generation = speculate(Hierarchy(levels, [4], [0.0], tree), PROMPT, 40, (), selection)  # type: ignore[arg-type]
             rate = generation.trace.statistics[1].acceptance_rate
             assert rate is not None and rate >= least
-
-
-def test_texts_beside_others_are_what_they_are_alone() -> None:
-    levels = levels_of(2)
-    engine, random = Engine(Hierarchy(levels, [4], [0.0], 8), 3), np.random.default_rng(7)
-    requests = []
-    for number in range(7):
-        penalties = Penalties(1.0 + 0.1 * number, 0.2 * number, 0.1 * number, ((number, 2.0),))
-        sampling = Sampling(0.9, min_p=0.01) if number % 2 else None
-        prompt = random.integers(0, VOCAB_SIZE, 3 + number).tolist()
-        requests.append(Request(prompt, 12 + number, (), Selection(sampling, seed=number, penalties=penalties)))
-    sequences = [engine.submit(request) for request in requests]
-    while not engine.is_idle:
-        engine.step()
-    for request, sequence in zip(requests, sequences, strict=True):
-        expected = by_hand(decoder_of(levels[0]), request.prompt, request.max_new_tokens, (), request.selection)
-        assert sequence.generation.token_ids == expected.token_ids
 
 
 @pytest.mark.parametrize("accept", ["rejection", "block"])

@@ -23,13 +23,6 @@ def test_the_acceptance_rate_is_accepted_over_proposed_and_none_where_nothing_wa
     assert LevelStatistics("target", num_forwards=9).acceptance_rate is None
 
 
-def test_tokens_behind_a_rejected_one_are_not_judged() -> None:
-    level = LevelStatistics("a")
-    for proposed, accepted in ((4, 4), (4, 1), (2, 0), (0, 0)):
-        level.count(4, proposed, accepted)
-    assert (level.num_proposed, level.num_accepted) == (10, 5)
-
-
 def test_a_forward_pass_is_counted_and_timed_even_when_it_fails() -> None:
     level = LevelStatistics("a")
     with level.timed_pass():
