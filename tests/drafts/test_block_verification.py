@@ -17,12 +17,11 @@ from packages import quantize
 from tiny_levels import decoder_of
 from trained_levels import PROMPTS, write_noisy
 
-from mxconv.arrays import F64
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.speculation import acceptance, block_verification
-from mxconv.speculation.acceptance import RejectionAcceptance, Verdict, excess
+from mxconv.speculation.acceptance import RejectionAcceptance, Verdict
 from mxconv.speculation.block_verification import BlockAcceptance
 from mxconv.speculation.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution
@@ -270,45 +269,6 @@ def test_what_is_proposed_as_certain_is_judged_as_drawn_from_itself(parents: lis
         assert {text: texts[text] for text in expected} == pytest.approx(expected, abs=1e-12)
         means.append(mean)
     assert means[0] > 0 and (parents or means[1] == pytest.approx(means[0]))  # a chain gains nothing
-
-
-@pytest.mark.usefixtures("exact")
-def test_a_remainder_that_forgets_the_chance_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left is of the path's chance times p, not of p alone."""
-    target, draft = model(Random(0), 2), model(Random(1), 1)
-    monkeypatch.setattr(block_verification, "excess", lambda ours, theirs: excess(ours / ours.sum(), theirs))
-    assert written(BlockAcceptance, target, chains(draft, 2), 3)[0] != law(target, 3)
-
-
-class JudgesSiblingsAlike(RejectionAcceptance):
-    """Forgets that a sibling was drawn from what the one before it left."""
-
-    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
-        left = ours
-        for node in siblings:
-            found, left = super()._first_accepted(left / left.sum(), proposal, [node])
-            if found is not None:
-                return found, left
-        return None, left
-
-
-class TakesAnySibling(RejectionAcceptance):
-    """Tries every sibling against the whole of the target's distribution."""
-
-    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
-        left = ours
-        for node in siblings:
-            found, left = super()._first_accepted(ours, proposal, [node])
-            if found is not None:
-                return found, left
-        return None, left
-
-
-@pytest.mark.parametrize("rule", [JudgesSiblingsAlike, TakesAnySibling])
-@pytest.mark.usefixtures("exact")
-def test_a_wrong_rule_for_siblings_is_found_out(rule: type[RejectionAcceptance]) -> None:
-    target, draft = model(Random(0), 2), model(Random(1), 1)
-    assert written(rule, target, iter(trees(draft, 2, WIDTHS["all alike"][1])), 3)[0] != law(target, 3)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.guesses import SHARPNESS, Guesses, Sharpness
+from mxconv.speculation.guesses import SHARPNESS, Sharpness
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
@@ -287,22 +287,3 @@ def test_trees_that_models_draw_keep_the_targets_distribution(
 ) -> None:
     tail = tail_of_trees(rule(sampling, 5), num_levels, num_nodes, unknown)
     assert tail > FALSE_ALARM
-
-
-class KeepsLikelyDraws(RejectionAcceptance):
-    """Wrong: leaves out what it drew where the token turned out to be unlikely."""
-
-    def guesses(
-        self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
-    ) -> Guesses:
-        said = super().guesses(logits, position, least, most, sharpness, first)
-        assert said.distribution is not None
-        shares = said.distribution[said.tokens]
-        kept = [index for index, share in enumerate(shares) if share >= 0.2]
-        return Guesses(
-            [said.tokens[index] for index in kept], [said.chances[index] for index in kept], said.distribution
-        )
-
-
-def test_a_tree_that_keeps_nodes_for_what_was_drawn_is_found_out() -> None:
-    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, 8, ()) < FALSE_ALARM
