@@ -11,7 +11,7 @@ import safetensors.numpy
 from checkpoints import TINY_LLAMA, llama_tensors
 from packages import forge, quantize
 from reader_levels import check_all, open_reader, specs
-from spires import spire_config, spire_tensors, torch_logits, write_spire
+from spires import spire_config, spire_tensors, tensors_by_type, torch_logits, write_spire
 from trained_levels import TRAINED, write_noisy
 
 from mxconv.arch.families.registry import describe_values
@@ -152,19 +152,9 @@ def test_a_row_of_a_tree_sees_its_own_path(num_past: int, sink: int, window: int
 )
 def test_layers_of_every_kind(changes: dict[str, Any], kernel: str, tmp_path: Path) -> None:
     config = CONFIG | changes
-    tensors = spire_tensors(TENSORS, config)
-    rng = np.random.default_rng(4)
-    for layer in range(2):
-        for part, heads in (("q", 4), ("k", 2), ("v", 2)):
-            name = f"model.layers.{layer}.self_attn.{part}"
-            if config["layer_type"] == "qwen2":
-                tensors[f"{name}_proj.bias"] = rng.standard_normal(16 * heads)
-            if config["layer_type"] == "qwen3" and part != "v":
-                tensors[f"{name}_norm.weight"] = 1 + rng.standard_normal(16) / 4
-    if config["tie_word_embeddings"]:
-        del tensors["lm_head.weight"]
-    folder = write_spire(tmp_path / "spire", config, tensors)
-    spire, text, tokens = open_reader("spire", folder, kernel), rng.integers(0, 96, 90).tolist(), [5, 17, 80]
+    folder = write_spire(tmp_path / "spire", config, tensors_by_type(TENSORS, config))
+    spire, tokens = open_reader("spire", folder, kernel), [5, 17, 80]
+    text = np.random.default_rng(4).integers(0, 96, 90).tolist()
     of_target = some_states(90)  # of layers in ascending order, each once
     layers = spire.reads.layers
     states = of_target[[layers.index(layer) for layer in config["target_layers"]]] if layers else of_target

@@ -17,8 +17,8 @@ from tiny_levels import (
     MAX_POSITIONS,
     VOCAB_SIZE,
     assert_lossless,
+    by_hand,
     decoder_of,
-    greedy_by_hand,
     levels_of,
     noisy_copy,
     self_draft,
@@ -111,7 +111,7 @@ def test_the_target_as_its_own_draft_is_always_right() -> None:
 def test_a_stop_token_ends_the_text_wherever_it_falls_in_an_accepted_run(num_levels: int) -> None:
     """A draft that is always right makes runs of five; each new token in turn is the one that stops."""
     levels = [target_level(), noisy_copy(noise=0, shares_cache=True), noisy_copy(noise=0)][:num_levels]
-    whole = greedy_by_hand(decoder_of(levels[0]), PROMPT, 20).token_ids
+    whole = by_hand(decoder_of(levels[0]), PROMPT, 20).token_ids
     for stop in sorted(set(whole)):
         first = whole.index(stop)
         for num_draft_tokens in (1, 4):

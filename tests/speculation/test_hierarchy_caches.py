@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tiny_levels import (
     VOCAB_SIZE,
     assert_lossless,
+    by_hand,
     decoder_of,
-    greedy_by_hand,
     levels_of,
     noisy_copy,
     self_draft,
@@ -93,7 +93,7 @@ def test_after_every_round_the_caches_hold_what_their_own_models_wrote(
     if chain.drafts:  # what the target sees of its cache when its draft is done
         chain = replace(chain, drafts=[Watched(chain.drafts[0], chain.session)])
     context = list(prompt)
-    truth = greedy_by_hand(decoder_of(levels[0]), prompt, 24).token_ids
+    truth = by_hand(decoder_of(levels[0]), prompt, 24).token_ids
     while len(context) - len(prompt) < 20:
         step = chain.round(context, 1 if len(context) == len(prompt) > 1 else 5)
         context += step.tokens

@@ -12,8 +12,8 @@ from tiny_levels import (
     MAX_POSITIONS,
     VOCAB_SIZE,
     assert_lossless,
+    by_hand,
     decoder_of,
-    greedy_by_hand,
     look_up,
     noisy_copy,
     target_level,
@@ -35,7 +35,7 @@ from mxconv.speculation.statistics import LevelStatistics
 
 CONTEXT = [3, 1, 4, 1, 5, 9]
 DECODER = decoder_of(target_level())
-TRUTH = greedy_by_hand(DECODER, CONTEXT, 30)
+TRUTH = by_hand(DECODER, CONTEXT, 30)
 
 
 @dataclass
@@ -205,7 +205,7 @@ def test_a_draft_with_its_own_session_goes_on_where_the_contexts_agree() -> None
     drafting.propose(CONTEXT, TreeLimits.chain(3))
     before = drafting.statistics.num_forwards
     other = [*CONTEXT, TRUTH.token_ids[0], wrong(TRUTH.token_ids[1]), 5]
-    expected = greedy_by_hand(DECODER, other, 2).token_ids
+    expected = by_hand(DECODER, other, 2).token_ids
     assert drafting.propose(other, TreeLimits.chain(2)).tokens == expected
     assert drafting.statistics.num_forwards == before + 2
     assert drafting.level.session.tokens == [*other, expected[0]]
