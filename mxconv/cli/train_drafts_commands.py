@@ -40,7 +40,7 @@ def speculator(
     It reads the target's last hidden state and the tokens just chosen. A run that was killed goes on with the same
     command. Source: arXiv 2404.19124.
     """
-    from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
+    from mxconv.drafts.speculator import SpeculatorConfig
     from mxconv.train.speculator_training import SpeculatorTask
 
     training = training_run(texts, target, output, schedule, least_length=heads + 2)
@@ -85,7 +85,7 @@ def spire(
     2504.06419.
     """
     from mxconv.checkpoint.regular_file import read_json_object
-    from mxconv.drafts.readers.spire_layers import config_for
+    from mxconv.drafts.spire import config_for
     from mxconv.errors import MxconvError
     from mxconv.train.spire_training import SpireTask
 
@@ -120,7 +120,7 @@ def eagle3(
     goes on with the same command. Source: arXiv 2503.01840.
     """
     from mxconv.checkpoint.regular_file import read_json_object
-    from mxconv.drafts.readers.eagle3_config import config_for, layers_for
+    from mxconv.drafts.eagle3 import config_for, layers_for
     from mxconv.train.eagle3_training import Eagle3Task
 
     training = training_run(texts, target, output, schedule, least_length=block + 1)

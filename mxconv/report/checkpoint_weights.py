@@ -11,7 +11,7 @@ from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, Recognized, choose_codec, is_rounded
 from mxconv.conversion.rows import rounded
-from mxconv.drafts.readers.reader_config import reader_of
+from mxconv.drafts.reader_config import reader_of
 from mxconv.errors import CheckpointError
 from mxconv.report.open_weights import OpenWeights, WeightTensor, with_decoded, with_experts
 

@@ -16,10 +16,9 @@ from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import EMBEDDING, PROMPTS, TRAINED
 
 from mxconv.arrays import F32
-from mxconv.drafts.eagle3 import Eagle3
+from mxconv.drafts.eagle3 import Eagle3, Eagle3Config, config_for, layers_for
+from mxconv.drafts.feature_draft import FeatureDraft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.readers.eagle3_config import Eagle3Config, config_for, layers_for
-from mxconv.drafts.readers.feature_draft import FeatureDraft
 from mxconv.engine.tree import Tree
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.train.eagle3_training import Eagle3Model, Eagle3Task

@@ -1,7 +1,6 @@
 """The SPIRe draft as it is trained: the logits that it has at run time, pruned targets, ablations."""
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,13 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import TINY_LLAMA, llama_tensors
-from spires import spire_config, spire_tensors, torch_logits, write_spire
-from tiny_levels import record_of
+from reader_levels import open_reader
+from spires import spire_config, tensors_by_type, torch_logits, write_spire
 
-from mxconv.drafts.kinds import parse_draft
-from mxconv.drafts.readers.spire_layers import Spire, SpireConfig, config_for
-from mxconv.drafts.spire import SPIRE, SpireCache
-from mxconv.engine.matrices import Matrices
+from mxconv.drafts.spire import Spire, SpireCache, SpireConfig, config_for
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
-from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.engine import native_names
 from mxconv.train.spire_training import SpireModel
 
 TARGET: dict[str, Any] = TINY_LLAMA | {"num_hidden_layers": 4, "max_position_embeddings": 512}
@@ -29,17 +25,7 @@ LENGTH = 22
 def write(folder: Path, **changes: Any) -> tuple[Path, SpireModel]:
     """A draft on disk, and the same for training."""
     config = spire_config(TARGET, (1, 3), **changes)
-    tensors = spire_tensors(TENSORS, config)
-    rng = np.random.default_rng(4)
-    for layer in range(2):
-        for part, heads in (("q", 4), ("k", 2), ("v", 2)):
-            name = f"model.layers.{layer}.self_attn.{part}"
-            if config["layer_type"] == "qwen2":
-                tensors[f"{name}_proj.bias"] = rng.standard_normal(16 * heads)
-            if config["layer_type"] == "qwen3" and part != "v":
-                tensors[f"{name}_norm.weight"] = 1 + rng.standard_normal(16) / 4
-    if config["tie_word_embeddings"]:
-        del tensors["lm_head.weight"]
+    tensors = tensors_by_type(TENSORS, config)
     folder = write_spire(folder / "spire", config, tensors)
     model = SpireModel(SpireConfig.from_file(folder / "config.json"))
     rounded = {name: torch.from_numpy(array.astype(np.float16).astype(np.float32)) for name, array in tensors.items()}
@@ -91,10 +77,7 @@ def test_the_draft_itself_says_what_was_trained(kernel: str, tmp_path: Path) -> 
     tokens, states = text_and_states(1)
     with torch.no_grad():
         found = model(tokens, states, 4)[0].numpy()
-    with ExitStack() as stack:
-        record = record_of(parse_draft("spire:anywhere"), "spire", "f16")
-        spire = SPIRE.reader(folder, record, Matrices(choose_engine(kernel)), stack)
-    assert isinstance(spire, Spire)
+    spire: Spire = open_reader("spire", folder, kernel)
     cache, read, text = SpireCache(spire), states[:, 0].numpy(), tokens[0].tolist()
     for start in range(0, LENGTH, 4):
         cache.begin(start, lambda run: read[:, run.start : run.stop])

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_tiny_llama
-from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, write_eagle3
 from hub_client import Client
 from hub_server import HubServer
 from packages import files_of, quantize
 from random_heads import write_heads
+from reader_files import WRITERS
 from safetensors.numpy import load_file
-from speculators import speculator_config, write_speculator
-from spires import spire_config, spire_tensors, write_spire
 from trained_levels import TRAINED
 
 from mxconv.errors import PackageError
@@ -123,26 +120,6 @@ def test_the_address_of_a_package_is_one(hub: HubServer, client: Client, bsfp: P
     )
 
 
-KINDS = ("speculator", "spire", "eagle3", "medusa", "dflash")
-
-
-def write_reader(kind: str, folder: Path) -> Path:
-    """A draft for the embedded model, in BF16 as that is."""
-    target = json.loads((TRAINED / "config.json").read_text())
-    hidden_size, vocab_size = target["hidden_size"], target["vocab_size"]
-    if kind == "speculator":
-        return write_speculator(folder, speculator_config(hidden_size, vocab_size), "BF16")
-    if kind == "medusa":
-        write_heads(folder, kind, target, "BF16")
-        return folder
-    if kind == "eagle3":
-        return write_eagle3(folder, eagle3_config(vocab_size, hidden_size), "BF16")
-    if kind == "dflash":
-        return write_dflash(folder, dflash_config(vocab_size, hidden_size), "BF16")
-    config = spire_config(target, [target["num_hidden_layers"] - 1])
-    return write_spire(folder, config, spire_tensors(load_file(TRAINED / "model.safetensors"), config), "BF16")
-
-
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = tmp_path_factory.mktemp("readers") / "target"
@@ -150,11 +127,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WRITERS)
 def test_a_draft_is_pushed_pulled_used_by_its_id_and_exported(
     kind: str, target: Path, hub: HubServer, client: Client, tmp_path: Path
 ) -> None:
-    source = write_reader(kind, tmp_path / "source")
+    source = WRITERS[kind](tmp_path / "source")
     hub.repositories["org/draft"] = {"main": source}
     quantize(source, tmp_path / "draft", codec="bsfp")
     client("push", "draft", "me/draft")
