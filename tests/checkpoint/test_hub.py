@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import llama_tensors, write_index, write_safetensors, write_tiny_llama
+from checkpoints import write_index, write_safetensors, write_tiny_llama
 from commands import run_forked
 from hub_server import TOKEN, HubServer, commit_of
 
@@ -75,7 +74,9 @@ NEEDED = [
 
 
 def test_only_the_needed_files_are_downloaded_and_the_commit_is_recorded(hub: HubServer, tmp_path: Path) -> None:
-    found = fetch(hub, tmp_path / "cache", "org/tiny")
+    hub.private.add("org/tiny")
+    hub.gated.add("org/tiny")
+    found = fetch(hub, tmp_path / "cache", "org/tiny", HF_TOKEN=TOKEN)
     folder = hub.repositories["org/tiny"]["main"]
     assert found["id"] == "org/tiny" and found["commit"] == commit_of(folder)
     assert Path(found["root"]).is_relative_to(tmp_path / "cache")
@@ -96,6 +97,8 @@ def test_a_second_run_downloads_nothing_and_a_cached_model_opens_offline(hub: Hu
     hub.status = 503
     assert fetch(hub, tmp_path / "cache", "org/tiny") == first
     assert fetch(hub, tmp_path / "cache", "org/tiny", first["commit"]) == first
+    (Path(first["root"]) / NEEDED[4]).unlink()  # an incomplete copy is not used
+    assert fetch(hub, tmp_path / "cache", "org/tiny")["error"].startswith("org/tiny: the Hub failed (HTTP 503) and")
 
 
 def test_branches_and_commits_are_resolved(hub: HubServer, tmp_path: Path) -> None:
@@ -161,10 +164,14 @@ def test_other_addresses_are_refused(hub: HubServer, tmp_path: Path, address: st
     assert hub.requests == []
 
 
-def test_a_revision_that_is_given_wins_over_an_address(hub: HubServer, tmp_path: Path) -> None:
+def test_a_revision_that_is_given_wins_over_an_address_and_a_local_path_over_an_id(
+    hub: HubServer, tmp_path: Path
+) -> None:
     assert fetch(hub, tmp_path / "cache", "hf.co/org/tiny/tree/main", "main")["id"] == "org/tiny"
     hub.repositories["org/tiny"]["v1"] = other = write_tiny_llama(tmp_path / "other", seed=1)
     assert fetch(hub, tmp_path / "cache", "hf.co/org/tiny/tree/main", "v1")["commit"] == commit_of(other)
+    shutil.copytree(other, tmp_path / "org" / "tiny")
+    assert fetch(hub, tmp_path / "cache", "org/tiny")["commit"] is None
 
 
 @pytest.mark.parametrize(("lost", "lacking"), [("config.json", "config.json"), ("tokenizer.json", "tokenizer")])
@@ -193,19 +200,6 @@ def test_a_push_during_the_download_gives_one_commit_whole(hub: HubServer, tmp_p
     found = fetch(hub, tmp_path / "cache", "org/tiny")
     assert found["commit"] == commit_of(pushed) and found["weights"] == ["model.safetensors"]
     assert found["companions"] == ["chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json"]
-
-
-def test_a_download_that_breaks_off_is_continued(hub: HubServer, tmp_path: Path) -> None:
-    hub.cut.add(NEEDED[3])
-    found = fetch(hub, tmp_path / "cache", "org/tiny")
-    assert sorted(found["tensors"]) == sorted(llama_tensors())
-    assert hub.requests.count(f"GET /org/tiny/resolve/{found['commit']}/{NEEDED[3]}") == 2
-
-
-def test_a_local_path_wins_over_an_id(hub: HubServer, tmp_path: Path) -> None:
-    shutil.copytree(hub.repositories["org/tiny"]["main"], tmp_path / "org" / "tiny")
-    found = fetch(hub, tmp_path / "cache", "org/tiny")
-    assert found["commit"] is None and hub.requests == []
 
 
 # errors
@@ -240,13 +234,7 @@ REFUSED: dict[str, tuple[Prepare, str, dict[str, str], str, list[str]]] = {  # a
     "none, to strangers": (NOTHING, "org/none", {}, NOBODY.format(401), []),
     "none": (NOTHING, "org/none", {"HF_TOKEN": TOKEN}, NOBODY.format(404), []),
     "private": (lambda hub: hub.private.add("org/tiny"), "org/tiny", {}, NOBODY.format(401), []),
-    "gated": (
-        lambda hub: hub.gated.add("org/tiny"),
-        "org/tiny",
-        {},
-        "access is gated (HTTP 401); its terms must be",
-        [],
-    ),
+    "gated": (lambda hub: hub.gated.add("org/tiny"), "org/tiny", {}, "access is gated (HTTP 401); its terms must", []),
     "forbidden": (
         lambda hub: hub.forbidden.add("org/tiny"),
         "org/tiny",
@@ -264,11 +252,13 @@ REFUSED: dict[str, tuple[Prepare, str, dict[str, str], str, list[str]]] = {  # a
         "no such local path, not in the cache, and offline mode is on; a local copy or a connection is required. Check",
         [],
     ),
-    "a failing hub": (
-        failing,
+    "a failing hub": (failing, "org/tiny", {}, "the Hub failed (HTTP 500) and there is no complete copy in the ca", []),
+    "no connection": (NOTHING, "org/tiny", {"HF_ENDPOINT": "http://127.0.0.1:1"}, "the Hub cannot be reached (C", []),
+    "a cache that is a file": (
+        NOTHING,
         "org/tiny",
-        {},
-        "the Hub failed (HTTP 500) and there is no complete copy in the cache",
+        {"HF_HOME": __file__},
+        "); room and permission to write to the Hub cache are required. Free some space, or set HF_HOME to another",
         [],
     ),
     "no weights": (
@@ -316,34 +306,3 @@ def test_what_cannot_be_had_is_told(hub: HubServer, tmp_path: Path, what: str) -
     error = fetch(hub, tmp_path / "cache", *arguments.split(), **environment)["error"]
     assert words in error
     assert hub.downloads() == downloaded
-
-
-def test_a_token_opens_private_and_gated_repositories(hub: HubServer, tmp_path: Path) -> None:
-    hub.private.add("org/tiny")
-    hub.gated.add("org/tiny")
-    assert "commit" in fetch(hub, tmp_path / "cache", "org/tiny", HF_TOKEN=TOKEN)
-
-
-def test_no_connection_is_reported(hub: HubServer, tmp_path: Path) -> None:
-    with socket.socket() as bound:  # bound and not listening: connections are refused
-        bound.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        error = fetch(hub, tmp_path / "cache", "org/tiny", HF_ENDPOINT=endpoint)["error"]
-    assert error.startswith("org/tiny: the Hub cannot be reached (Connect")
-    assert error.endswith(
-        "Check the spelling of a path, the network and HF_ENDPOINT, and run again: finished files are kept."
-    )
-
-
-def test_an_incomplete_copy_in_the_cache_is_not_used(hub: HubServer, tmp_path: Path) -> None:
-    found = fetch(hub, tmp_path / "cache", "org/tiny")
-    (Path(found["root"]) / NEEDED[4]).unlink()
-    hub.status = 500
-    assert fetch(hub, tmp_path / "cache", "org/tiny")["error"].startswith("org/tiny: the Hub failed (HTTP 500) and")
-
-
-def test_a_cache_that_cannot_be_written_is_reported(hub: HubServer, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    error = fetch(hub, tmp_path / "cache", "org/tiny")["error"]
-    assert error.startswith("org/tiny: the download failed (")
-    assert "); room and permission to write to the Hub cache are required. Free some space, or set HF_HOME" in error

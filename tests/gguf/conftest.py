@@ -28,7 +28,7 @@ def pylib_mxfp4(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=MODELS)
 def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source folder of each architecture."""
+    """A source folder of each kind."""
     return write_model(tmp_path_factory.mktemp("gguf") / "model", **MODELS[request.param])
 
 

@@ -1,5 +1,6 @@
 """The head of a GGUF file: what the gguf library wrote is read, what lies is refused."""
 
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,6 @@ from mxconv.errors import CheckpointError
 from mxconv.gguf.gguf_header import read_gguf_header
 
 U32, STRING, ARRAY = 4, 8, 9
-
-
-def read(path: Path, raw: bytes) -> None:
-    path.write_bytes(raw)
-    read_gguf_header(path)
-
-
-def refused(path: Path, raw: bytes) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        read(path, raw)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    return message.removeprefix(f"{path}: ")
 
 
 @pytest.mark.parametrize("matrix_type", ["F32", "BF16", "MXFP4", "Q8_0"])
@@ -146,15 +134,12 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("raw", "message"), REFUSALS)
 def test_a_head_that_lies_is_refused(raw: bytes, message: str, tmp_path: Path) -> None:
-    assert message in refused(tmp_path / "a.gguf", raw)
+    (path := tmp_path / "a.gguf").write_bytes(raw)
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(path))}: .*{re.escape(message)}"):
+        read_gguf_header(path)
 
 
 def test_the_same_head_without_the_lie_is_read(tmp_path: Path) -> None:
     whole = raw_gguf([key("general.alignment", U32, struct.pack("<I", 64))], [A_TENSOR])
-    read(tmp_path / "a.gguf", whole + bytes(-len(whole) % 64 + 16))
-
-
-def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
-    whole = write_gguf(tmp_path / "a.gguf").read_bytes()
-    for length in [*range(0, 1200, 23), len(whole) // 2, len(whole) - 4096]:
-        assert refused(tmp_path / "b.gguf", whole[:length])
+    (tmp_path / "a.gguf").write_bytes(whole + bytes(-len(whole) % 64 + 16))
+    read_gguf_header(tmp_path / "a.gguf")
