@@ -142,7 +142,5 @@ def test_what_is_no_dictionary_of_tensors_is_refused(tmp_path: Path, entries: An
         save(path, entries)
     error = error_of(tmp_path)
     assert error.startswith(f"{path}: {message}")
-    again = (
-        r"Export the model again|Error(: .+)?\); a PyTorch checkpoint is required\. Download or export the file"
-    )
+    again = r"Export the model again|Error(: .+)?\); a PyTorch checkpoint is required\. Download or export the file"
     assert re.search(again, error)

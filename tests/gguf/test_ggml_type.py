@@ -24,8 +24,7 @@ from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.mxint8 import dequantize_mxint8
 from mxconv.codecs.vnni8 import pack_quads, pack_scales
 from mxconv.errors import CheckpointError, CodecError
-from mxconv.gguf.ggml_type import ggml_type, readable_types
-from mxconv.gguf.gguf_block import fits_q8_0, pack_blocks, pack_q8_0, unpack_blocks
+from mxconv.gguf.ggml_type import fits_q8_0, ggml_type, pack_blocks, pack_q8_0, readable_types, unpack_blocks
 from mxconv.open_source import open_source
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights

@@ -22,7 +22,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.engine.rope import frequencies
 from mxconv.errors import CheckpointError, MxconvError
-from mxconv.gguf.gguf_block import pack_blocks, unpack_blocks
+from mxconv.gguf.ggml_type import pack_blocks, unpack_blocks
 from mxconv.gguf.rotations import llama3_factors
 from mxconv.open_source import open_source
 from mxconv.package.package import Package

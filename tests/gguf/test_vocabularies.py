@@ -19,14 +19,14 @@ from sentence_pieces import write_gemma, write_llama
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from mxconv.checkpoint.pre_tokenizers import (
+from mxconv.checkpoint.tokenizer_files import read_tokenizer_json
+from mxconv.checkpoint.tokenizer_json import (
     CASE_OF_ASCII,
     IGNORE_MERGES,
     PRE_TOKENIZERS,
     pre_tokenizer_json,
     pre_tokenizer_name,
 )
-from mxconv.checkpoint.tokenizer_files import read_tokenizer_json
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.gguf.gguf_tokenizer import COMPOSED, derive_tokenizer
 from mxconv.gguf.gguf_vocabulary import GgufVocabulary, read_vocabulary
