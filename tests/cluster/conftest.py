@@ -9,7 +9,7 @@ import pytest
 from checkpoints import write_sharded
 from s3_server import S3Server, running
 
-from mxconv.cluster.connection import ClusterAddress, cluster, import_ray
+from mxconv.cluster.connection import cluster, import_ray
 from mxconv.cluster.executor import RayExecutor
 from mxconv.errors import MxconvError
 
@@ -24,7 +24,7 @@ def s3() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def address(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAddress]:
+def address(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of its head; workers find the store, and scratch folders, by their environment."""
     try:
         import_ray()
@@ -41,12 +41,12 @@ def address(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 nodes.add_node(**NODE, **options)
             if len(nodes.list_all_nodes()) == 2:
                 break
-    yield ClusterAddress(nodes.address)
+    yield nodes.address
     nodes.shutdown()
 
 
 @pytest.fixture(scope="session")
-def make(address: ClusterAddress) -> Iterator[Callable[[], RayExecutor]]:
+def make(address: str) -> Iterator[Callable[[], RayExecutor]]:
     """Makes executors that are connected to it."""
     with cluster(address, 1) as make:
         yield make
