@@ -130,17 +130,6 @@ def test_what_is_signed_are_the_files_that_the_manifest_lists(llama: Path, pair:
     assert payload["_type"] == "https://in-toto.io/Statement/v1"
 
 
-def test_a_folder_of_links_is_signed_and_checked(verified: Path, pair: Pair, signed: Path, tmp_path: Path) -> None:
-    """As the Hub's cache keeps a package."""
-    links, path = tmp_path / "links" / "package", tmp_path / "b.json"
-    for file in (file for file in verified.rglob("*") if file.is_file()):
-        place = links / file.relative_to(verified)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(file)
-    check(signed, links, public_key=pair.public)
-    assert sign(links, SigningKey(pair.private), path).digests == check(path, links, public_key=pair.public).digests
-
-
 def test_beside_a_package_there_may_be_what_a_repository_holds_and_no_other_file(
     signed: Path, verified: Path, pair: Pair, tmp_path: Path
 ) -> None:

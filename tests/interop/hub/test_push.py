@@ -12,7 +12,7 @@ from hub_server import HubServer, commit_of
 from packages import MANIFEST, add_files, files_of, flip, forge, quantize
 
 from mxconv.errors import PackageError
-from mxconv.interop.hub.push import prepare_publication
+from mxconv.interop.hub.push import prepare_publication, prepare_recipe
 
 LARGE = "bsfp.safetensors"
 
@@ -122,6 +122,10 @@ def test_a_target_that_others_cannot_find_is_refused(bsfp: Path, source: Path, t
     ):
         with pytest.raises(PackageError, match=words):
             prepare_publication(package, drafts_only=drafts_only)
+    with pytest.raises(
+        PackageError, match="bsfp: --recipe, but it was converted from .* Convert again from the model's"
+    ):
+        prepare_recipe(bsfp, tmp_path)
 
 
 # faults
