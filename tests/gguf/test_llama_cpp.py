@@ -1,6 +1,7 @@
 """Exported files in llama.cpp: the same text, tokens, ends of texts and perplexity."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,33 @@ STORY_PROMPTS = [
     "Mom said no.", "It was a sunny day", "She saw a cat", "In the park,", "Ben likes to run", "The old man",
     "They went home", "A small boat", "Sara was sad", "The ball is red", "There was a frog", "At night",
 ]  # fmt: skip
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
+
+
+@pytest.fixture(scope="module")
+def python_prompts() -> list[str]:
+    lines = (EXAMPLES / "prompts.jsonl").read_text().splitlines()
+    return [json.loads(line)["prompt"] for line in lines[:20]]
+
+
+@pytest.fixture(scope="module")
+def pylib_mxfp4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model whose head is tied to the embeddings."""
+    package = tmp_path_factory.mktemp("gguf") / "pylib"
+    quantize(EXAMPLES / "models" / "pylib-1.5m", package)
+    return package
+
+
+@pytest.fixture(params=["stories260K-bf16", "babyllama105-bf16"])
+def story_package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Trained models with SentencePiece tokenizers; with bytes, and without."""
+    if SHARED_MODELS is None:
+        pytest.skip("MXCONV_TEST_MODELS names no folder of story models")
+    quantize(Path(SHARED_MODELS) / request.param, tmp_path / "package")
+    return tmp_path / "package"
 
 
 @dataclass(frozen=True)
