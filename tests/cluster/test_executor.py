@@ -8,20 +8,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from checkpoints import write_safetensors, write_tiny_llama
+from checkpoints import write_safetensors, write_sharded, write_tiny_llama
 from dying_workers import die, die_once
 from packages import files_of, flip, patch_array, quantize
-from s3_server import S3Server, store
+from s3_server import S3Server, running, store
 from trained_levels import PROMPTS, write_noisy
 
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.cluster.connection import cluster, import_ray
 from mxconv.cluster.executor import RayExecutor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
@@ -42,6 +43,49 @@ from mxconv.verify import verify
 from mxconv.workers import Workers
 
 Make = Callable[[], RayExecutor]
+
+NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
+HEAD = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # tests beside it would go first
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def make(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    """Makes executors of a cluster of two nodes, which are processes with object stores of their own.
+
+    Workers find the store, and scratch folders, by their environment.
+    """
+    try:
+        import_ray()
+    except MxconvError as error:
+        pytest.skip(str(error))
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HF_ASSETS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        environment.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # of workers: tasks that tests bring along
+        for options in (HEAD, {}, {}):  # head, node, and another try where a machine was too busy
+            with contextlib.suppress(Exception):  # Ray raises no other, and waits for 30 seconds at most
+                nodes.add_node(**NODE, **options)
+            if len(nodes.list_all_nodes()) == 2:
+                break
+    with cluster(nodes.address, 1) as make:
+        yield make
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """64 MB: tensors of two slices."""
+    rng = np.random.default_rng(0)
+    tensors = {f"w{n:02}": (rng.standard_normal((2048, 1024)) * 0.02).astype(np.float16) for n in range(16)}
+    return write_sharded(tmp_path_factory.mktemp("large") / "m", tensors, 4)
 
 
 def by_ray(make: Make, source: Path, package: Target, **options: Any) -> None:
