@@ -146,6 +146,14 @@ def test_verify_finds_a_block_that_another_file_has(mixed: Path, tmp_path: Path)
     assert "the source is not the one that was converted" in wrong[0].detail
 
 
+def test_verify_names_another_type(tmp_path: Path) -> None:
+    quantize(write(tmp_path / "a.gguf", {}, "Q4_1"), tmp_path / "package", dtype="bf16")
+    with open_source(write(tmp_path / "b.gguf", {}, "Q8_0")) as source:
+        found = verify(tmp_path / "package", source).tensors
+    details = [tensor.detail for tensor in found if tensor.name == "lm_head.weight"]
+    assert details == ["source has Q8_0 [40, 256], package BF16 [40, 256], rounded from Q4_1"]
+
+
 NAN, INFINITY, LARGEST = b"\x00\x7e", b"\x00\x7c", b"\xff\x7b"  # scales in FP16
 
 
