@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import U8, U16
-from mxconv.checkpoint.carried import CarriedTensor
+from mxconv.checkpoint.stacked import CarriedTensor
 from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp_as, escape_offsets
 from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError

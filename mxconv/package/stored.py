@@ -6,8 +6,8 @@ Writer and reader both use this module; `formats/mxfp4.md`, `mxint8.md` and `bsf
 from dataclasses import dataclass
 from math import prod
 
-from mxconv.checkpoint.carried import CarriedTensor
 from mxconv.checkpoint.safetensors_header import DTYPES
+from mxconv.checkpoint.stacked import CarriedTensor
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
 from mxconv.codecs.bsfp.table import SegmentTable

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from checkpoints import write_tiny_llama
 from gguf_files import write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_pieces import NORMAL, USER_DEFINED, model_bytes
 
 from mxconv.checkpoint.tokenizer_files import read_tokenizer_json
+from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.errors import CheckpointError
 from mxconv.open_source import open_source
 
@@ -28,9 +30,17 @@ def read_weights(path: Path) -> None:
         safetensors.deserialize(path.read_bytes())
 
 
+def read_folder(path: Path) -> None:
+    open_source(path.parent).close()
+
+
 def read_tokenizer(path: Path) -> None:
     (path.parent / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
     read_tokenizer_json(path.parent)
+
+
+def read_vocabulary(path: Path) -> None:
+    Vocabulary.of_folder(path.parent)
 
 
 def write_small(path: Path) -> None:
@@ -47,6 +57,10 @@ def write_pieces(path: Path) -> None:
     path.write_bytes(model_bytes(pieces, {3: 2}, {4: 0}))
 
 
+def write_model(path: Path) -> None:
+    write_tiny_llama(path.parent, num_shards=2)
+
+
 # name of a whole file; what writes it, what reads it, and how far its head goes
 FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], None], int]] = {
     "a.safetensors": (write_small, read_weights, 10_000),
@@ -54,6 +68,9 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], None], int]] =
     "zip/a.bin": (lambda path: write_pickle(path, True), read_weights, 10_000),
     "pickle/a.bin": (lambda path: write_pickle(path, False), read_weights, 10_000),
     "tokenizer.model": (write_pieces, read_tokenizer, 10_000),
+    "model.safetensors.index.json": (write_model, read_folder, 10_000),
+    "config.json": (write_model, read_folder, 10_000),
+    "tokenizer.json": (write_model, read_vocabulary, 10_000),
 }
 
 

@@ -17,7 +17,7 @@ from gguf_files import write_gguf
 from packages import compare, forge, patch_array, quantize
 from stacked_models import write_random_model
 
-from mxconv.checkpoint.carried import CarriedTensor
+from mxconv.checkpoint.stacked import CarriedTensor
 from mxconv.conversion import encode
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.package.manifest import CertificateRecord, read_manifest
