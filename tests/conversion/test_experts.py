@@ -10,7 +10,7 @@ import pytest
 from checkpoints import write_safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packages import check_exact, compare, files_of, forge, quantize
+from packages import check_exact, compare, files_of, flip, forge, header_of, quantize
 from stacked_models import write_random_model
 
 from mxconv.codecs.float16 import BF16
@@ -103,13 +103,10 @@ def test_each_expert_is_read_by_itself(tmp_path: Path, axes: str, codec: str) ->
 def test_broken_counts_of_one_expert_leave_the_others_readable(tmp_path: Path) -> None:
     quantize(write_stacks(tmp_path / "m.safetensors", "in_out", *random_stacks()), tmp_path / "p", codec="bsfp")
     shard = tmp_path / "p" / "bsfp.safetensors"
-    raw = bytearray(shard.read_bytes())
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    header, begin = header_of(shard)
     entry = header[f"{FIRST}.escape_counts"]
     num_tiles, num_columns = entry["shape"]
-    first = 8 + int.from_bytes(raw[:8], "little") + entry["data_offsets"][0]
-    raw[first + num_tiles // 3 * 2 * num_columns] ^= 1  # of the third expert
-    shard.write_bytes(raw)
+    flip(shard, begin + entry["data_offsets"][0] + num_tiles // 3 * 2 * num_columns, 1)  # of the third expert
     forge(tmp_path / "p")
     with Package(tmp_path / "p") as package:
         record = stacks_of(package)[FIRST]
