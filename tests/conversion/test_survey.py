@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import write_safetensors
+from packages import quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.bsfp.packing import encode_bsfp
@@ -79,3 +80,16 @@ def test_rescale_changes_only_tensors_beyond_2_and_takes_the_factor_of_speq(tmp_
     weights[0, 0] = -8
     assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == np.float32(1.999 / 8)
     assert survey(tmp_path, weights, codec="bsfp").rescale_factor == 1.0
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 4])
+def test_the_first_tensor_with_a_nonfinite_weight_is_named_and_nothing_is_left(
+    tmp_path: Path, num_threads: int
+) -> None:
+    tensors = {f"w{n}": np.zeros((64, 64), np.float16) for n in range(9)}
+    for name in ("w3", "w4", "w7"):
+        tensors[name][5, 6] = np.inf
+    source = write_safetensors(tmp_path / "m.safetensors", tensors)
+    with pytest.raises(CheckpointError, match=r"tensor w3 holds inf at index \[5, 6\]; finite weights are required"):
+        quantize(source, tmp_path / "p", num_threads=num_threads)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]

@@ -91,13 +91,6 @@ def test_released_rows_can_be_read_again(made: Path) -> None:
         assert np.array_equal(package.bsfp(record).target_rows(0, 32), first)
 
 
-def test_a_package_that_references_its_target_has_the_draft_alone(made: Path) -> None:
-    with Package(made / "reference") as package:
-        assert not package.has_target
-        assert NAME not in package.arrays and f"{NAME}.codes" in package.arrays
-        assert package.mxfp4(record_of(package, NAME)).shape == (32, 172)
-
-
 def test_a_closed_package_gives_nothing_more(made: Path) -> None:
     with Package(made / "bsfp") as package:
         record = record_of(package, NAME)
