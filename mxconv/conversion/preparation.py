@@ -14,11 +14,11 @@ from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
 from mxconv.conversion.worker_memory import fit_slices, worker_bytes
 from mxconv.errors import CheckpointError, MxconvError
+from mxconv.package.growing_shard import PlacedFile
 from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
 from mxconv.package.level_record import LevelRecord, check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
-from mxconv.package.staging import PlacedFile
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers

@@ -9,12 +9,11 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import relative_name
 from mxconv.errors import PackageError
-from mxconv.package.growing_shard import EncodedTensor
+from mxconv.package.growing_shard import EncodedTensor, PlacedFile
 from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.recipe import Recipe, is_further, manifest_recipe, tensor_check
 from mxconv.package.shard_layout import ShardLayout
-from mxconv.package.staging import PlacedFile
 
 
 class DifferentPackageError(PackageError):
