@@ -94,12 +94,6 @@ def test_a_block_of_zeros_is_all_zero_bytes_whatever_their_signs(rule: ScaleRule
     assert scales[1, 1] > 0
 
 
-def test_the_sign_of_a_zero_among_numbers_is_kept_but_under_ggml() -> None:
-    values = np.array([[-0.0, 1.0, 0.0]], np.float32)
-    assert quantize_mxfp4(values, "ocp")[0][0, :3].tolist() == [8, 6, 0]
-    assert quantize_mxfp4(values, "ggml")[0][0, :3].tolist() == [0, 6, 0]
-
-
 @every_rule
 def test_the_largest_weights_stay_finite(rule: ScaleRule) -> None:
     values = np.full((1, 32), np.finfo(np.float32).max)
