@@ -167,18 +167,15 @@ def test_resuming_never_writes_into_the_files_of_the_source(source: Path, tmp_pa
 IN_THE_WAY: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "a folder": ("p.partial", lambda path: write(path / "thesis.tex")),
     "a file": ("p.partial", lambda path: write(path)),
-    "a link to a journal": (
-        "p.partial",
-        lambda path: path.symlink_to(write(path.with_name("theirs") / JOURNAL).parent),
-    ),
+    "a link": ("p.partial", lambda path: path.symlink_to(write(path.with_name("theirs") / JOURNAL).parent)),
     "an empty folder": ("p", lambda path: path.mkdir()),
     "a file as target": ("p", lambda path: write(path)),
     "a dangling link": ("p", lambda path: path.symlink_to("none")),
     "a link to a package": ("p", lambda path: path.symlink_to("q")),
 }
 REFUSED = {
-    "p.partial": "exists and is no interrupted conversion; this path is needed while converting. Move it away, or choose "
-    "another output.",
+    "p.partial": "exists and is no interrupted conversion; this path is needed while converting. "
+    "Move it away, or choose another output.",
     "p": "exists and is no package; --force replaces packages only. Choose another output, or remove it.",
 }
 
