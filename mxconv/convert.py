@@ -27,7 +27,7 @@ from mxconv.conversion.describe import describe, source_records
 from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
-from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
+from mxconv.conversion.recipes import DifferentPackageError, RecipeCheck
 from mxconv.package.growing_shard import EncodedTensor
 from mxconv.package.journal import fingerprint
 from mxconv.package.manifest import Manifest
