@@ -1,6 +1,5 @@
 """gpt-oss's own MXFP4: carried over as it is, target and draft at once."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packages import check_exact, compare, forge, quantize
-from stacked_models import write_random_model
+from stacked_models import packed_experts, write_carried_model
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
@@ -27,28 +26,10 @@ BLOCKS, SCALES = f"{EXPERTS}_blocks", f"{EXPERTS}_scales"
 both_codecs = pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 
 
-def packed(num_experts: int, rows: int, num_blocks: int) -> dict[str, torch.Tensor]:
-    """Random bytes, every code and many scales among them."""
-    generator = torch.Generator().manual_seed(rows)
-    blocks = torch.randint(0, 256, (num_experts, rows, num_blocks, 16), dtype=torch.uint8, generator=generator)
-    scales = torch.randint(100, 140, (num_experts, rows, num_blocks), dtype=torch.uint8, generator=generator)
-    return {"blocks": blocks, "scales": scales}
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A gpt_oss whose experts are blocks and scales; rows of gate_up_proj are no whole tiles."""
-    folder = tmp_path_factory.mktemp("carried") / "m"
-    write_random_model(folder, "gpt_oss", hidden_size=64, head_dim=16, intermediate_size=96 + 4, num_hidden_layers=1)
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    prefix = "model.layers.0.mlp.experts."
-    for name, shape in (("gate_up_proj", (4, 200, 2)), ("down_proj", (4, 64, 3))):
-        del tensors[prefix + name]
-        tensors |= {f"{prefix}{name}_{part}": tensor for part, tensor in packed(*shape).items()}
-    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
-    return folder
+    """Rows of gate_up_proj are no whole tiles."""
+    return write_carried_model(tmp_path_factory.mktemp("carried") / "m", gate_up_proj=(4, 200, 2), down_proj=(4, 64, 3))
 
 
 @pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
@@ -97,7 +78,7 @@ def test_any_blocks_come_back(
     tmp_path_factory: pytest.TempPathFactory, num_experts: int, rows: int, num_blocks: int, codec: str
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
-    tensors = {f"x_{part}": tensor for part, tensor in packed(num_experts, rows, num_blocks).items()}
+    tensors = {f"x_{part}": tensor for part, tensor in packed_experts(num_experts, rows, num_blocks).items()}
     safetensors.torch.save_file(tensors, folder / "m.safetensors")
     quantize(folder / "m.safetensors", folder / "p", codec=codec)
     assert verify(folder / "p").lossless and compare(folder / "p", folder / "m.safetensors").ok

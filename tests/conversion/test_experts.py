@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packages import check_exact, compare, files_of, flip, forge, header_of, quantize
 from stacked_models import write_random_model
 
-from mxconv.errors import CheckpointError, PackageError
+from mxconv.errors import PackageError
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
@@ -174,21 +174,6 @@ def test_rescaled_experts_have_a_factor_each_and_come_back_as_declared(tmp_path:
     assert not records[SECOND].is_rescaled
     found = {tensor.name: tensor.status for tensor in compare(tmp_path / "p", source).tensors}
     assert found == {FIRST: "lossy", SECOND: "bit-exact"}
-
-
-@pairs
-def test_a_nonfinite_weight_is_named_where_the_source_has_it(tmp_path: Path, axes: str, codec: str) -> None:
-    first, second = random_stacks()
-    first[2, 3, 7] = np.nan
-    source = write_stacks(tmp_path / "m.safetensors", axes, first, second)
-    index = "2, 3, 7" if axes == "out_in" else "2, 7, 3"
-    with pytest.raises(CheckpointError, match=rf"tensor {FIRST} holds nan at index \[{index}\]; finite weights"):
-        quantize(source, tmp_path / "p", codec=codec)
-    assert not (tmp_path / "p").exists()
-    records = {r.name: r for r in quantize(source, tmp_path / "p", codec=codec, on_nonfinite="keep").tensors}
-    assert (records[FIRST].codec, records[FIRST].reason) == ("keep", "holds non-finite weights")
-    assert records[SECOND].codec == codec
-    check_exact(tmp_path / "p", source)
 
 
 def test_a_stack_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
