@@ -55,16 +55,6 @@ def change_source(source: Path, other: Path, change: Any) -> Path:
     return other
 
 
-def test_a_whole_package_is_bit_exact_with_and_without_its_source(source: Path, package: Path) -> None:
-    for verification in (verify(package), compare(package, source)):
-        assert verification.ok and verification.lossless
-        assert verification.num_bit_exact == len(verification.tensors) == 21
-        for tensor in verification.tensors:
-            assert (tensor.status, tensor.max_abs_error, tensor.detail) == ("bit-exact", 0.0, "")
-            assert tensor.sha256_source == tensor.sha256_reconstructed
-    assert compare(package, source).source_compared
-
-
 def test_one_changed_weight_of_the_source_is_found_and_measured(tmp_path: Path, source: Path, package: Path) -> None:
 
     def change(tensors: dict[str, Any]) -> None:
