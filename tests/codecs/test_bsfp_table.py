@@ -87,11 +87,6 @@ def test_int8_levels_are_integers_up_to_127(level: float, expected: bool) -> Non
     assert table(levels=(level, *LEVELS[1:])).has_int8_levels is expected
 
 
-@both
-def test_the_paper_table_spans_more_than_int8(kind: FloatFormat) -> None:
-    assert not paper_table(kind).has_int8_levels
-
-
 def test_row_shifts_select_a_phase_and_add_octaves() -> None:
     starts = tuple(tuple(4096 + 1000 * code + phase for code in range(8)) for phase in range(8))
     shifts = np.array([0, 7, 8, -1, -8, 17], np.int8)
@@ -117,10 +112,6 @@ def test_a_shift_that_leaves_the_finite_patterns_is_an_error(shift: int, found: 
     wide = ((*STARTS[:7], 32384),) * 8
     with pytest.raises(CodecError, match=rf"^segment table: start {found}; 0 to 32384 is required"):
         table(wide).row_starts(2, np.array([0, shift], np.int8))
-
-
-def test_no_rows_need_no_shifts_in_range() -> None:
-    assert table((STARTS,) * 8).row_starts(0, np.zeros(0, np.int8)).shape == (0, 8)
 
 
 DRAFT_LEVELS = (5.0, 20.0, 33.0, 46.0, 60.0, 77.0, 98.0, 120.0)
