@@ -1,7 +1,7 @@
 """What earlier versions wrote and this one has no more, with what to do instead: a line each.
 
 Manifests, and the manifests in recipes, are checked before they are read, `--draft` when its kind is unknown. A feature
-that leaves adds its line here, and its message is tested with the others in `tests/package/test_removed.py`.
+that leaves adds its line here, and its message is tested with the others in `tests/package/test_manifest.py`.
 """
 
 from pathlib import Path

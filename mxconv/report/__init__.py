@@ -1,6 +1,6 @@
 """Inspections, runs and cost reports: in the terminal, as pictures and as HTML pages.
 
-sources.py             opens a checkpoint (checkpoint_weights.py) or a package as tensors (open_weights.py)
+sources.py             opens a checkpoint or a package as tensors (open_weights.py)
 inspection.py          figures of every tensor, of layers or kinds, and of all (weight_statistics.py, exponents.py)
 inspection_*.py        an inspection as tables, and as charts and page
 cost_*.py              a cost report as tables, and as charts and page
