@@ -23,14 +23,21 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("mxconv", deadline=None, max_examples=50, derandomize="CI" in os.environ)
 settings.load_profile("mxconv")
 
-SLOW = ("cluster", "store", "train", "serving/http/test_page.py", "test_examples.py")
+SLOW = ("cluster", "store", "train", "serving/http/test_page.py", "test_examples.py", "test_packaging.py")
+
+
+PLACES = tuple(str(Path(__file__).parent / name) for name in SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no slow file, nor what it imports, where its tests are not to run."""
+    return True if config.option.markexpr == "not slow" and str(collection_path).startswith(PLACES) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of some folders and files as slow."""
-    places = tuple(str(Path(__file__).parent / name) for name in SLOW)
     for item in items:
-        if str(item.path).startswith(places):
+        if str(item.path).startswith(PLACES):
             item.add_marker("slow")
 
 

@@ -50,6 +50,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGES[page], re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_pages_commands_work(page: str, folder: Path) -> None:
     lines = "".join(blocks(page, "sh")).splitlines()
@@ -67,6 +68,7 @@ def test_the_pages_commands_work(page: str, folder: Path) -> None:
     assert SAID[page] in said
 
 
+@pytest.mark.slow
 def test_the_pages_python_works(folder: Path) -> None:
     _, code = blocks("drafts", "python")
     (folder / "page.py").write_text(code)

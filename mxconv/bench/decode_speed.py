@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice, zip_longest
-from math import exp, log
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, Literal
 
 from mxconv.bench.rates import ReadBandwidth, spread
@@ -81,19 +81,6 @@ class DecodeResult:
 
 
 @dataclass(frozen=True)
-class Strategy:
-    """A way to decode."""
-
-    name: str
-    hierarchy: Hierarchy
-
-    @property
-    def levels(self) -> list[str]:
-        """Names of the levels, the target first."""
-        return [level.name for level in self.hierarchy.levels]
-
-
-@dataclass(frozen=True)
 class TimedTexts:
     """Some texts, decoded, and the bytes a second that were read before and after."""
 
@@ -139,17 +126,18 @@ def bench_decoding(
     turns: dict[tuple[int, str], list[TimedTexts]] = {}
     done, total = 0, len(rounds) * len(strategies)
     for number, (batch, own) in enumerate(rounds):
-        for strategy in reversed(strategies) if number % 2 else strategies:
+        for name, hierarchy in reversed(strategies.items()) if number % 2 else strategies.items():
             progress("decode", done, total)
-            if (found := turns.setdefault((batch, strategy.name), [])) == []:  # warms caches and threads
+            if (found := turns.setdefault((batch, name), [])) == []:  # warms caches and threads
                 few = min(max_new_tokens, WARM_TOKENS)
-                decode(strategy.hierarchy, [Request(each.prompt, few, stop) for each in own[:batch]], batch)
-            (generations, seconds), rate = bandwidth.beside(partial(decode, strategy.hierarchy, own, batch))
+                decode(hierarchy, [Request(each.prompt, few, stop) for each in own[:batch]], batch)
+            (generations, seconds), rate = bandwidth.beside(partial(decode, hierarchy, own, batch))
             found.append(TimedTexts(generations, seconds, rate))
             done += 1
     progress("decode", total, total)
     num_bytes = {level.name: loaded.bytes_per_pass(level) for level in loaded.levels}
-    return [summarize(each, batch, batches[0], turns, num_bytes) for batch in batches for each in strategies]
+    levels = {name: [level.name for level in hierarchy.levels] for name, hierarchy in strategies.items()}
+    return [summarize(own, levels[own], batch, batches[0], turns, num_bytes) for batch in batches for own in levels]
 
 
 def decode(hierarchy: Hierarchy, requests: Sequence[Request], batch: int) -> tuple[list[Generation], float]:
@@ -170,7 +158,8 @@ def decode(hierarchy: Hierarchy, requests: Sequence[Request], batch: int) -> tup
 
 
 def summarize(
-    strategy: Strategy,
+    strategy: str,
+    names: Sequence[str],
     batch: int,
     smallest: int,
     turns: dict[tuple[int, str], list[TimedTexts]],
@@ -179,13 +168,14 @@ def summarize(
     """The figures of a strategy with so many texts at a time.
 
     Args:
-        strategy: whose.
+        strategy: its name.
+        names: of its levels, the target first.
         batch: texts at a time.
         smallest: the batch that this one is compared with.
         turns: by batch and strategy.
         num_bytes: of a pass, by level.
     """
-    mine, plain, expected = turns[batch, strategy.name], turns[batch, GREEDY], _tokens(turns[smallest, GREEDY])
+    mine, plain, expected = turns[batch, strategy], turns[batch, GREEDY], _tokens(turns[smallest, GREEDY])
     generations, tokens = [text for turn in mine for text in turn.generations], _tokens(mine)
     levels = [text.trace.statistics for text in generations]
     drafts, traffic = summed(levels)[1:], None
@@ -195,16 +185,16 @@ def summarize(
     own_rate, plain_rate = (decode_rate(each) if batch == 1 else None for each in (mine, plain))
     num_prompts = len(expected) if smallest == 1 else len(expected) // 2
     return DecodeResult(
-        strategy=strategy.name,
+        strategy=strategy,
         batch=batch,
-        levels=strategy.levels,
+        levels=[*names],
         num_prompts=num_prompts,
         num_tokens=sum(map(len, tokens)),
         seconds=sum(turn.seconds for turn in mine),
         tokens_per_second=_rate(mine),
-        speedup=geomean([theirs.seconds / own.seconds for own, theirs in zip(mine, plain, strict=True)]),
+        speedup=geometric_mean([theirs.seconds / own.seconds for own, theirs in zip(mine, plain, strict=True)]),
         decode_speedup=own_rate / plain_rate if own_rate and plain_rate else None,
-        scaling=_rate(mine) / _rate(turns[smallest, strategy.name]),
+        scaling=_rate(mine) / _rate(turns[smallest, strategy]),
         tokens_per_round=sum(map(len, tokens)) / sum(text.trace.num_rounds for text in generations),
         acceptance_rates=[draft.acceptance_rate for draft in drafts],
         acceptance_by_prompt=[[each[i].acceptance_rate for each in levels] for i in range(1, len(levels[0]))],
@@ -237,11 +227,6 @@ def summed(texts: Sequence[Sequence[LevelStatistics]]) -> list[LevelStatistics]:
     return totals
 
 
-def geomean(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
-    return exp(sum(map(log, ratios)) / len(ratios))
-
-
 def decode_rate(turns: Sequence[TimedTexts]) -> float | None:
     """Tokens a second after the first, which comes with the prompt; None where no text has a second one."""
     texts = [text for turn in turns for text in turn.generations]
@@ -252,8 +237,8 @@ def decode_rate(turns: Sequence[TimedTexts]) -> float | None:
 
 def strategies_of(
     levels: Sequence[LoadedLevel], fp32: Sequence[LoadedLevel] = (), tree: TreeSize = "auto"
-) -> list[Strategy]:
-    """Every strategy for these levels, greedy first.
+) -> dict[str, Hierarchy]:
+    """Every strategy for these levels by its name, greedy first.
 
     Args:
         levels: the target first.
@@ -276,7 +261,7 @@ def strategies_of(
             found["hierarchy (fp32)"] = Hierarchy(fp32)
     if drafts:
         found["auto"] = Hierarchy(levels, num_draft_tokens="auto", tree=tree)
-    return [Strategy(name, hierarchy) for name, hierarchy in found.items()]
+    return found
 
 
 def four_bit_level(levels: Sequence[LoadedLevel]) -> LoadedLevel:

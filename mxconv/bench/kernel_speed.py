@@ -150,9 +150,9 @@ def check_exactness(operand: NativeOperand, matrix: _native.Matrix, engine: _nat
     check_alone(name, out, product)
 
 
-def make_operand(kernel: str, shape: tuple[int, int], seed: int = 0) -> NativeOperand:
-    """Gaussian weights for one of `KERNELS`, the same for the same shape and seed."""
-    stored, slab = encoded(kernel, shape, seed)
+def make_operand(kernel: str, shape: tuple[int, int]) -> NativeOperand:
+    """Gaussian weights for one of `KERNELS`, the same for the same shape."""
+    stored, slab = encoded(kernel, shape)
     target = {"bsfp-full": BF16, **FORMATS}.get(kernel)
     patterns = None if target is None else target.encode(slab)
     num_bytes = _num_bytes(kernel, stored)

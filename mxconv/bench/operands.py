@@ -59,10 +59,10 @@ class Operand(Generic[Matrix]):
         return self.slab[rows % len(self.slab)].astype(np.float64)
 
 
-def gaussian_patterns(shape: tuple[int, int], float_format: FloatFormat = BF16, seed: int = 0) -> U16:
-    """(rows, columns) Gaussian weights as 16-bit patterns, the same for the same shape and seed; rows repeat."""
+def gaussian_patterns(shape: tuple[int, int], float_format: FloatFormat = BF16) -> U16:
+    """(rows, columns) Gaussian weights as 16-bit patterns, the same for the same shape; rows repeat."""
     size = (min(shape[0], SLAB_ROWS), shape[1])
-    slab = np.random.default_rng(seed).standard_normal(size, np.float32) * np.float32(SIGMA)
+    slab = np.random.default_rng(0).standard_normal(size, np.float32) * np.float32(SIGMA)
     return np.resize(float_format.encode(slab), shape)
 
 
@@ -80,10 +80,10 @@ def stored_bsfp(patterns: U16) -> StoredBsfp:
     return StoredBsfp(patterns.shape, table, packed, escape_offsets(packed), 1.0)
 
 
-def encoded(kernel: str, shape: tuple[int, int], seed: int = 0) -> tuple[Stored, F32]:
+def encoded(kernel: str, shape: tuple[int, int]) -> tuple[Stored, F32]:
     """Random weights as a kernel reads them, and the values of the slab, decoded by NumPy."""
     float_format = FP16 if kernel == "fp16" else BF16
-    patterns = gaussian_patterns(shape, float_format, seed)
+    patterns = gaussian_patterns(shape, float_format)
     num_rows, num_columns = min(shape[0], SLAB_ROWS), shape[1]
     num_tiles = -(-num_rows // TILE_ROWS)
     if kernel in ("bf16", "fp16"):

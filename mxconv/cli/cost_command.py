@@ -70,7 +70,7 @@ def cost(
     from mxconv.cost.answers import MODELS, Question, cost_report
     from mxconv.cost.levels import Workload, with_acceptance
     from mxconv.cost.trace import read_trace
-    from mxconv.report.cost_tables import print_report
+    from mxconv.report.cost_page import print_report
 
     if package is None and trace:
         raise typer.BadParameter("--trace: needs the package that it was made with, not --config")
@@ -137,7 +137,7 @@ def _levels(
         assert config is not None
         architecture = ModelSizes.from_file(config)
         return architecture, strategies_of(architecture), [FOUR_BIT, (SMALL,)]
-    from mxconv.cost.package_levels import package_levels, package_strategies
+    from mxconv.cost.levels import package_levels, package_strategies
     from mxconv.package.package import Package
 
     with Package(package) as opened:

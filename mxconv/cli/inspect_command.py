@@ -47,7 +47,7 @@ def inspect(
         return
     from mxconv.kernels.engine import usable_processors
     from mxconv.report.inspection import inspect_weights
-    from mxconv.report.inspection_tables import print_inspection
+    from mxconv.report.inspection_page import print_inspection
     from mxconv.report.sources import open_weights
 
     with (

@@ -2,10 +2,9 @@
 
 counts.py              parameters, bytes and multiply-adds of a pass
 hardware.py            descriptions of hardware; hardware/ has some
-roofline.py            seconds of a pass on it; accelerator.py on SPEQ's
-levels.py              levels of a hierarchy; package_levels.py those of a package, engine/stored_bytes.py their bytes
+levels.py              levels of a hierarchy, of a package too, and seconds of their passes; accelerator.py on SPEQ's
 speedup.py             tokens a second of a hierarchy; throughput.py of batches, by SPIRe's equation
 surfaces.py            both over ranges
-trace.py               what a run did; prediction.py compares it with the models
-answers.py             the answers of all models to one question, as plain data
+trace.py               what a run did
+answers.py             the answers of all models to one question, as plain data; traces compared with them
 """

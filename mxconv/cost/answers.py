@@ -2,7 +2,15 @@
 
     report = cost_report(Question(architecture, strategies, hardware))
 
-Each entry of report["models"] has model, inputs, outputs and source.
+Each entry of report["models"] has model, inputs, source and outputs: a row of figures by the name of a strategy, draft,
+pass or level.
+
+Traces are compared with the models. A prediction takes from a trace how many passes each level made over how many rows
+(the nodes of trees and the last token), and their seconds from the models: so it errs where a pass does not take as
+long as its bytes and multiply-adds say. A second one takes the seconds from the trace and the passes from Leviathan's
+equation, applied recursively: so it errs by what that leaves out. A roofline knows the speed of memory. A target that
+fits the processor's last-level cache is read from there, at a speed that nobody described, so its error does not count
+in the mean. Neither does that of a trace from another processor.
 """
 
 from collections.abc import Sequence
@@ -13,16 +21,25 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, compare
 from mxconv.cost.counts import active_parameters, count_parameters
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.levels import CostLevel, Workload, can_run, costs, fastest_lengths, level_count, pass_seconds
-from mxconv.cost.prediction import mean_error, predict
-from mxconv.cost.roofline import pass_points
-from mxconv.cost.speedup import acceptance_of, break_even_acceptance, expected_tokens, hierarchy_seconds
+from mxconv.cost.levels import (
+    CostLevel,
+    Workload,
+    can_run,
+    costs,
+    fastest_lengths,
+    level_count,
+    pass_points,
+    pass_seconds,
+)
+from mxconv.cost.speedup import LevelCost, acceptance_of, break_even_acceptance, expected_tokens, hierarchy_seconds
 from mxconv.cost.surfaces import Surface, draft_surface, two_draft_surface
 from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, DecoderBody, throughput_multiplier, units_saved
 from mxconv.cost.trace import TraceSummary
+from mxconv.errors import MxconvError
 
 MODELS = ("speedup", "throughput", "accelerator", "roofline")
 DEFAULT_NUM_DRAFT_TOKENS = 8.0  # as `mxconv generate`
+Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,28 +81,6 @@ class Question:
         return [given[min(index, len(given) - 1)] for index in range(num_drafts)]
 
 
-@dataclass
-class CostAnswer:
-    """What one model answers.
-
-    Args:
-        source: paper and equation.
-        inputs: what the answer depends on.
-        outputs: a row of figures by the name of a strategy, draft, pass or level.
-        note: why there are none.
-        not_run: strategies that the hardware cannot run.
-    """
-
-    source: str
-    inputs: dict[str, Any]
-    outputs: dict[str, Any] = field(default_factory=dict)
-    note: str | None = None
-    not_run: list[str] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
 def cost_report(question: Question) -> dict[str, Any]:
     """Answer with every model of the question, in dicts, lists, numbers and texts that are ready for JSON.
 
@@ -96,18 +91,16 @@ def cost_report(question: Question) -> dict[str, Any]:
     report: dict[str, Any] = {
         "hardware": asdict(question.hardware),
         "workload": asdict(question.workload),
-        "counts": _counts(question).to_json(),
+        "counts": _counts(question),
         "models": [
-            {"model": name, **answer.to_json()}
-            for name in question.models
-            if (answer := makers[name](question)) is not None
+            {"model": name, **answer} for name in question.models if (answer := makers[name](question)) is not None
         ],
     }
     if question.traces:
         levels = question.levels
         found = [predict(question.hardware, levels, trace, question.workload) for trace in question.traces]
         report["predictions"] = {
-            "strategies": [asdict(prediction) for prediction in found],
+            "strategies": found,
             "mean_error": mean_error(found),
             "acceptance_by_position": {
                 trace.name: trace.levels[1].acceptance_by_position for trace in question.traces if len(trace.levels) > 1
@@ -119,7 +112,7 @@ def cost_report(question: Question) -> dict[str, Any]:
     return report
 
 
-def _counts(question: Question) -> CostAnswer:
+def _counts(question: Question) -> Answer:
     a = question.architecture
     parameters, passes = count_parameters(a), {}
     for level in question.levels:
@@ -134,18 +127,13 @@ def _counts(question: Question) -> CostAnswer:
         "passes": passes,
     }
     source = "config.json; bits a weight: OCP MX v1.0, formats/bsfp.md, or the package's own files"
-    return CostAnswer(source, asdict(a), outputs)
+    return {"source": source, "inputs": asdict(a), "outputs": outputs}
 
 
-def _speedup(question: Question) -> CostAnswer:
+def _speedup(question: Question) -> Answer:
     hardware, workload = question.hardware, question.workload
     baseline = pass_seconds(hardware, next(iter(question.strategies.values()))[0], workload)
-    answer = CostAnswer(
-        "Leviathan et al. (arXiv 2211.17192), Theorem 3.8, in SPEQ (arXiv 2510.18525) Eqs. (1)-(2); recursively, as "
-        "ML-SpecQD (arXiv 2503.13565) section III-C applies its own Eq. (1)",
-        {"hardware": hardware.name, **asdict(workload)},
-        not_run=[name for name in question.strategies if name not in question.runnable],
-    )
+    outputs = {}
     for name, levels in question.runnable.items():
         drafts = levels[1:]
         lengths = question.lengths(len(drafts))
@@ -159,7 +147,7 @@ def _speedup(question: Question) -> CostAnswer:
         if draft_cost is not None and verify_cost is not None:
             ratio = top.seconds / baseline  # as fast as the baseline from this acceptance on
             pays_from = break_even_acceptance(lengths[0], draft_cost * ratio, verify_cost * ratio)
-        answer.outputs[name] = {
+        outputs[name] = {
             "acceptance": [level.acceptance for level in drafts],
             "acceptance_is_assumed": [level.is_assumed for level in drafts],
             "acceptance_sources": [level.acceptance_source for level in drafts],
@@ -172,26 +160,32 @@ def _speedup(question: Question) -> CostAnswer:
             "speedup_over_baseline": baseline / seconds,
             "break_even_acceptance": pays_from,
         }
-    return answer
+    return {
+        "source": "Leviathan et al. (arXiv 2211.17192), Theorem 3.8, in SPEQ (arXiv 2510.18525) Eqs. (1)-(2); "
+        "recursively, as ML-SpecQD (arXiv 2503.13565) section III-C applies its own Eq. (1)",
+        "inputs": {"hardware": hardware.name, **asdict(workload)},
+        "outputs": outputs,
+        "not_run": [name for name in question.strategies if name not in question.runnable],
+    }
 
 
-def _throughput(question: Question) -> CostAnswer:
+def _throughput(question: Question) -> Answer:
     a, workload = question.architecture, question.workload
     if a.num_experts:
         note = "a mixture of experts: SPIRe's equation knows dense decoders only"
-        return CostAnswer("SPIRe (arXiv 2504.06419)", asdict(workload), note=note)
+        return {"source": "SPIRe (arXiv 2504.06419)", "inputs": asdict(workload), "outputs": {}, "note": note}
     body = body_of(a)
     length = max(round(question.lengths(1)[0]), 1)
     intensity = intensity_of(question.hardware)
     inputs = asdict(workload) | {"num_draft_tokens": length, "flops_per_byte": intensity, "body": asdict(body)}
-    answer = CostAnswer("SPIRe (arXiv 2504.06419), section Evaluation Metric and Table 1", inputs)
+    outputs = {}
     for name, make in SPIRE_DRAFTS.items():
         draft = make(body, workload.window)
         acceptance = acceptance_of(draft.tokens_per_round - 1, SPIRE_DRAFT_TOKENS)
         tokens = expected_tokens(acceptance, length)
         multiplier = throughput_multiplier(body, draft, workload.batch, workload.context, length, intensity)
         multiplier *= tokens / draft.tokens_per_round
-        answer.outputs[name] = {
+        outputs[name] = {
             "draft_layers": draft.body.num_layers,
             "positions": draft.positions(workload.context),
             "acceptance": acceptance,
@@ -199,43 +193,107 @@ def _throughput(question: Question) -> CostAnswer:
             "throughput_multiplier": multiplier,
             "units_saved_of_10": units_saved(multiplier),
         }
-    return answer
+    source = "SPIRe (arXiv 2504.06419), section Evaluation Metric and Table 1"
+    return {"source": source, "inputs": inputs, "outputs": outputs}
 
 
-def _accelerator(question: Question) -> CostAnswer | None:
+def _accelerator(question: Question) -> Answer | None:
     hardware, context, length = question.hardware, question.workload.context, question.lengths(1)[0]
     if not hardware.accelerator and len(question.models) > 1:  # the only model: an error says what is missing
         return None
     machine = Accelerator.of(hardware)
     draft = next((level for level in question.levels if level.codec == "bsfp-draft"), None)
-    answer = CostAnswer(
-        "SPEQ (arXiv 2510.18525), section IV; assumptions in mxconv/cost/accelerator.py", asdict(machine)
-    )
+    source, inputs = "SPEQ (arXiv 2510.18525), section IV; assumptions in mxconv/cost/accelerator.py", asdict(machine)
     if draft is None:
-        answer.note = "no BSFP draft among the levels, the only one that it runs; convert with --codec bsfp"
-        return answer
-    answer.inputs |= {"acceptance": draft.acceptance, "acceptance_is_assumed": draft.is_assumed}
-    answer.inputs |= {"num_draft_tokens": length, "context": context}
+        note = "no BSFP draft among the levels, the only one that it runs; convert with --codec bsfp"
+        return {"source": source, "inputs": inputs, "outputs": {}, "note": note}
+    inputs |= {"acceptance": draft.acceptance, "acceptance_is_assumed": draft.is_assumed}
+    inputs |= {"num_draft_tokens": length, "context": context}
     found = compare(machine, question.architecture, draft.acceptance, length, context)
-    answer.outputs |= asdict(found)
+    outputs = asdict(found)
     for mode in ("plain", "draft", "verify"):
         made = getattr(found, mode)
         derived = {"joules": made.joules, "watts": made.watts(), "chip_watts": made.chip_joules / made.seconds}
-        answer.outputs[mode] |= derived
-    return answer
+        outputs[mode] |= derived
+    return {"source": source, "inputs": inputs, "outputs": outputs}
 
 
-def _roofline(question: Question) -> CostAnswer:
-    answer = CostAnswer(
-        "Williams et al., Roofline, CACM 2009; ML-SpecQD (arXiv 2503.13565), Fig. 8",
-        {"hardware": question.hardware.name, **asdict(question.workload)},
-    )
+def _roofline(question: Question) -> Answer:
+    outputs = {}
     for level in question.levels:
         if level.architecture is not None and can_run(question.hardware, level):
             counts = [level_count(level, question.workload, num_tokens) for num_tokens in (1, 4, 8, 16)]
             points = [pass_points(question.hardware, level.codec, count) for count in counts]
-            answer.outputs[f"{level.name} ({level.codec})"] = [asdict(point) for pair in points for point in pair]
-    return answer
+            outputs[f"{level.name} ({level.codec})"] = [asdict(point) for pair in points for point in pair]
+    return {
+        "source": "Williams et al., Roofline, CACM 2009; ML-SpecQD (arXiv 2503.13565), Fig. 8",
+        "inputs": {"hardware": question.hardware.name, **asdict(question.workload)},
+        "outputs": outputs,
+    }
+
+
+def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: TraceSummary, workload: Workload) -> Answer:
+    """Compare one trace with the models; seconds are of a pass, an error is predicted over measured, less one.
+
+    Args:
+        levels: of the package, by the names that the trace has.
+
+    Raises:
+        MxconvError: the trace names a level that the package lacks.
+    """
+    known = {level.name: level for level in levels}
+    for found in trace.levels:
+        if found.name not in known:
+            raise MxconvError(
+                f"trace {trace.name}: level {found.name!r}; one of {', '.join(known)} is required. "
+                "Take the package that the trace was made with."
+            )
+    drafts = trace.levels[1:]
+    lengths = [draft.num_draft_tokens for draft in drafts]
+    widths = [*(1 + draft.num_rows for draft in drafts), 1.0]
+    predicted = [
+        pass_seconds(hardware, known[found.name], workload, width)
+        for found, width in zip(trace.levels, widths, strict=True)
+    ]
+    seconds = sum(found.num_forwards * each for found, each in zip(trace.levels, predicted, strict=True))
+    # a trace has each level's passes at one width only: over what its draft proposes, as the prediction needs it
+    from_trace = [
+        LevelCost(found.seconds_per_forward, found.acceptance, found.num_draft_tokens) for found in trace.levels
+    ]
+    equation = 1 / hierarchy_seconds(from_trace)
+    measured = trace.tokens_per_second
+    num_bytes = level_count(known[trace.levels[0].name], workload, widths[0]).num_bytes
+    cache = hardware.last_level_cache_bytes
+    return {
+        "strategy": trace.name,
+        "levels": [found.name for found in trace.levels],
+        "acceptance": [draft.acceptance for draft in drafts],
+        "num_draft_tokens": lengths,
+        "num_nodes": [draft.num_rows for draft in drafts],  # of trees all, where draft tokens are their longest paths
+        "num_tokens": trace.num_tokens,
+        "measured_tokens_per_second": measured,
+        "predicted_tokens_per_second": trace.num_tokens / seconds,
+        "error": trace.num_tokens / seconds / measured - 1,
+        "equation_tokens_per_second": equation,
+        "equation_error": equation / measured - 1,
+        "measured_pass_seconds": [found.seconds_per_forward for found in trace.levels],
+        "predicted_pass_seconds": predicted,
+        "num_bytes": num_bytes,  # of a pass of the target, keys and values included
+        "last_level_cache_bytes": cache,
+        "fits_cache": cache is not None and num_bytes <= cache,
+        "other_processor": None if not trace.cpu or hardware.is_of(trace.cpu) else trace.cpu,
+    }
+
+
+def counted(predictions: Sequence[Answer]) -> list[Answer]:
+    """Select the predictions whose error is the model's: the target comes from memory, of the hardware described."""
+    return [each for each in predictions if not each["fits_cache"] and each["other_processor"] is None]
+
+
+def mean_error(predictions: Sequence[Answer]) -> float | None:
+    """The mean of the errors' magnitudes, of the predictions that count; None where none does."""
+    errors = [abs(prediction["error"]) for prediction in counted(predictions)]
+    return sum(errors) / len(errors) if errors else None
 
 
 def speedup_surfaces(question: Question, num_drafts: Literal[1, 2]) -> dict[str, Surface]:

@@ -1,4 +1,4 @@
-"""Levels of a hierarchy as the cost models see them: the bytes of a pass, and the acceptance of its tokens."""
+"""Levels of a hierarchy as the cost models see them: bytes and seconds of a pass, and the acceptance of its tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,16 +8,28 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, Mode, run_pass
 from mxconv.cost.counts import PassCount, count_pass, multiplied_weights
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
 from mxconv.cost.throughput import WINDOW
+from mxconv.drafts.kinds import kind_of
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.errors import MxconvError
+from mxconv.package.package import Package, inside
 
 FOUR_BIT = ("mxfp4", "bsfp draft")  # names of the 4-bit levels of a model without a package
 SMALL = "small model"
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried where none is given
 ACCELERATED: dict[str, Mode] = {"bf16": "full", "fp16": "full", "bsfp": "full", "bsfp-draft": "draft"}  # SPEQ's machine
 SMALL_FRACTION = 1 / 8  # of the target's layers: the size of SPIRe's vanilla draft
+NOT_KNOWN = "nobody measured such a draft; give --acceptance or a trace"
+# the kernel that multiplies each codec's weights, and the form of its products, as `mxconv bench kernels` names them
+KERNELS = {
+    "bf16": ("bf16", "bf16"),
+    "fp16": ("fp16", "fp16"),
+    "int8": ("int8", "int8"),
+    "bsfp": ("bsfp-full", "bf16"),
+    "mxfp4": ("mxfp4-int8", "int8"),
+    "bsfp-draft": ("bsfp-draft", "int8"),
+}
 
 
 @dataclass(frozen=True)
@@ -85,12 +97,90 @@ def with_acceptance(
     return found
 
 
+def package_levels(package: Package) -> list[CostLevel]:
+    """Every level, the target first, with the acceptance that `mxconv evaluate --write` stored or a published one.
+
+    Raises:
+        CheckpointError, ModelError: a config.json is missing, or of a model that is not known.
+    """
+    levels: list[CostLevel] = []
+    target: PassCost | None = None
+    for record in package.manifest.levels:
+        place = None if record.path is None else inside(package.root, record.path)
+        cost = kind_of(record).cost(record, place, package, target)
+        unknown = 0.0, "" if target is None else NOT_KNOWN
+        target = target or cost
+        acceptance, source = TYPICAL_ACCEPTANCE.get(cost.typical or "", unknown)
+        level = CostLevel(record.name, cost.codec, cost.sizes, acceptance, source, _num_bytes(cost))
+        levels.append(replace(level, is_assumed=bool(levels)))
+    if (evaluation := package.manifest.evaluation) is None:
+        return levels
+    drafts = {each.name: each.agreement for each in evaluation.levels[1:] if each.agreement is not None}
+    source = f"evaluation of this package: agreement on {evaluation.num_tokens:,} tokens"
+    return with_acceptance(levels, drafts, source)
+
+
+def package_strategies(levels: Sequence[CostLevel]) -> dict[str, list[CostLevel]]:
+    """Greedy, the target with each draft alone, and all levels together: what `mxconv bench decode` measures."""
+    target, *drafts = levels
+    strategies = {"greedy": [target]} | {draft.name: [target, draft] for draft in drafts}
+    if len(drafts) > 1:
+        strategies["hierarchy"] = [target, *drafts]
+    return strategies
+
+
 def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> PassCount:
     """Bytes and multiply-adds of one pass of a level; `num_tokens` may be a mean."""
     a = level.architecture
     assert a is not None
     bits = None if level.num_bytes is None else 8 * level.num_bytes / multiplied_weights(a, inf)  # of all experts
     return count_pass(a, level.codec, num_tokens, workload.batch, workload.context, workload.kv_dtype, bits)
+
+
+@dataclass(frozen=True)
+class RooflinePoint:
+    """One kernel of one pass. Rates are in 10^9 a second, intensity in multiply-adds a byte."""
+
+    kernel: str
+    form: str
+    num_tokens: float
+    num_bytes: float
+    multiply_adds: float
+    intensity: float
+    peak: float
+    attainable: float
+    seconds: float
+    bound: str  # memory or compute
+
+
+def point(
+    hardware: Hardware, kernel: str, form: str, num_tokens: float, num_bytes: float, multiply_adds: float
+) -> RooflinePoint:
+    """Place a kernel under the roof; measured shares of it lower the roof where the description has them.
+
+    Source:
+        Williams et al., Roofline, CACM 2009; per kernel and level as in ML-SpecQD (arXiv 2503.13565), Fig. 8.
+    """
+    peak = hardware.peak(form)
+    by_memory = num_bytes / hardware.read_bandwidth / 1e9
+    by_compute = multiply_adds / peak / 1e9
+    seconds = max(by_memory, by_compute) / hardware.fraction(kernel, num_tokens)
+    intensity = multiply_adds / num_bytes if num_bytes else 0.0
+    attainable = multiply_adds / seconds / 1e9 if seconds else 0.0
+    bound = "memory" if by_memory >= by_compute else "compute"
+    sizes = num_tokens, num_bytes, multiply_adds
+    return RooflinePoint(kernel, form, *sizes, intensity, peak, attainable, seconds, bound)
+
+
+def pass_points(hardware: Hardware, codec: str, count: PassCount) -> tuple[RooflinePoint, RooflinePoint]:
+    """The products with the weights, and attention over the cache with recurrent states, of one pass."""
+    kernel, form = KERNELS[codec]
+    tokens = count.num_tokens * count.batch
+    widest = next(form for form in ("fp32", "fp16", "bf16") if form in hardware.peaks)
+    return (
+        point(hardware, kernel, form, tokens, count.weight_bytes + count.scale_bytes, count.matrix_multiply_adds),
+        point(hardware, "attention", widest, tokens, count.kv_bytes + count.state_bytes, count.attention_multiply_adds),
+    )
 
 
 def can_run(hardware: Hardware, level: CostLevel) -> bool:
@@ -171,3 +261,11 @@ def _shallower(a: ModelSizes, fraction: float) -> ModelSizes:
         dense_sizes=a.dense_sizes[:count],
         has_experts=a.has_experts[:count],
     )
+
+
+def _num_bytes(cost: PassCost) -> int | None:
+    """Bytes of a pass; of a part of a model its share of what the files hold, all experts counted."""
+    if cost.sizes is None:
+        return None
+    share = 1.0 if cost.whole is None else multiplied_weights(cost.sizes, inf) / multiplied_weights(cost.whole, inf)
+    return round(cost.num_bytes * share) // cost.num_passes

@@ -11,7 +11,6 @@ import numpy as np
 
 from mxconv.arrays import I64
 from mxconv.codecs.float16 import FloatFormat
-from mxconv.errors import CodecError
 
 WINDOW = 16
 MARGIN = 6  # fields beyond the window that are shown one by one; those further away are shown together
@@ -40,11 +39,7 @@ class ExponentCounts:
         return cls(float_format, fields, int(counts[0]), max_abs)
 
     def __add__(self, other: "ExponentCounts") -> "ExponentCounts":
-        if self.float_format != other.float_format:
-            raise CodecError(
-                f"exponent counts: {self.float_format.name} and {other.float_format.name}; their exponent fields mean "
-                "different values, one format is required. Count them apart."
-            )
+        """Add the counts of tensors of the same format, whose exponent fields mean the same."""
         maxima = [value for value in (self.max_abs, other.max_abs) if value is not None]
         return ExponentCounts(
             self.float_format, self.fields + other.fields, self.num_zero + other.num_zero, max(maxima, default=None)

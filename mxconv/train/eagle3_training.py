@@ -19,7 +19,6 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import I64
 from mxconv.drafts.eagle3 import Eagle3Config
 from mxconv.engine.rope import RotaryEmbedding
-from mxconv.errors import ModelError
 from mxconv.train.layer_parts import GatedMlp, Projections, heads, initialize, rotate, rotations
 from mxconv.train.losses import distillation_loss
 from mxconv.train.training_task import FrozenTarget, TrainingTask, num_parameters
@@ -96,22 +95,17 @@ class Eagle3Model(nn.Module):
     The names of its state are those of the file, without the embedding, which is left to the target.
 
     Args:
-        config: sizes, with the layers that it reads named.
+        config: of a new head, as `config_for` makes it: one Llama layer, and no norm before or after the fusion.
     """
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
         assert config.layer_ids is not None
         self.config = config
-        layer, read = config.layer, config.target_hidden_size
-        size, eps, self.num_states = layer.hidden_size, layer.rms_norm_eps, len(config.layer_ids)
-        self.input_norm = nn.RMSNorm(self.num_states * read, eps) if config.norm_before_fc else None
-        self.fc_norm = nn.ModuleList(nn.RMSNorm(read, eps) for _ in range(self.num_states if config.fc_norm else 0))
-        self.fc = nn.Linear(self.num_states * read, size, bias=False)
-        self.layers = nn.ModuleList(
-            Eagle3Layer(layer, index == 0, config.norm_before_residual) for index in range(layer.num_hidden_layers)
-        )
-        self.norm = nn.RMSNorm(size, eps)
+        layer, size = config.layer, config.layer.hidden_size
+        self.fc = nn.Linear(len(config.layer_ids) * config.target_hidden_size, size, bias=False)
+        self.layers = nn.ModuleList([Eagle3Layer(layer)])
+        self.norm = nn.RMSNorm(size, layer.rms_norm_eps)
         self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
         self._rotary = RotaryEmbedding(layer.rope, layer.head_dim)
         initialize(self)
@@ -127,8 +121,6 @@ class Eagle3Model(nn.Module):
         """Begin as a Llama's layer over the deepest state that is read; nothing changes where a tensor does not fit."""
         size, layer_ids = self.config.layer.hidden_size, self.config.layer_ids
         assert layer_ids is not None
-        if self.config.target_hidden_size != size:
-            return
         pairs: list[tuple[Tensor, Tensor]] = []
         for name, parameter in self.layers[0].named_parameters():
             if name == "input_layernorm.weight":  # of the embedding
@@ -146,77 +138,44 @@ class Eagle3Model(nn.Module):
         self.fc.weight[:, deepest * size : (deepest + 1) * size] = torch.eye(size)
 
     def forward(self, states: Tensor, embedded: Tensor, block: int) -> list[Tensor]:
-        """The logits of each token that it drafts, (batch, length - 1 - step, draft_vocab_size); see `features`."""
-        made = self.features(states, embedded, block)
-        return [self.lm_head(x if self.config.norm_output else self.norm(x)) for x in made]
-
-    def features(self, states: Tensor, embedded: Tensor, block: int) -> list[Tensor]:
-        """The features of each step, which goes on from those of the step before.
+        """The logits of each token that it drafts; the features of a step go on from those of the step before.
 
         Args:
             states: (num_states, batch, length, target_hidden_size) in the order of the fusion; given, no gradient is
                 theirs.
-            embedded: (batch, length, hidden_size), the target's embeddings of the text's tokens.
+            embedded: (batch, length, hidden_size), the target's embeddings of the text's tokens, more than `block`.
             block: how many tokens are drafted after each prefix, those of the text.
 
         Returns:
-            `block` tensors (batch, length - 1 - step, hidden_size): row i of step s has read the states of tokens 0 to
-            i, follows token i + 1 + s, and its logits are of the next token.
-
-        Raises:
-            ModelError: states of another number or length, or a text too short for the block.
+            `block` tensors (batch, length - 1 - step, draft_vocab_size): row i of step s has read the states of tokens
+            0 to i, follows token i + 1 + s, and is of the next token.
         """
         length = embedded.shape[1]
-        required = (self.num_states, *embedded.shape[:2], self.config.target_hidden_size)
-        if states.shape != required:
-            raise ModelError(
-                f"target states: {tuple(states.shape)}; {required} is required, a state of each token for each layer "
-                "that is read. Take those of the configuration."
-            )
-        if length <= block:
-            raise ModelError(f"text of {length} tokens: a block of {block} requires one more at least. Give more text.")
         cosines, sines = (part.to(embedded) for part in rotations(self._rotary, length))
-        seen: list[list[Seen]] = [[] for _ in self.layers]
-        x, made = self._fused(states.detach().to(embedded.dtype))[:, :-1], []
+        seen: list[Seen] = []
+        x, made = self.fc(torch.cat(list(states.detach().to(embedded.dtype)), -1))[:, :-1], []
         for step in range(block):
             at = slice(1 + step, None)
-            x = x[:, : length - 1 - step]
-            for layer, of_layer in zip(self.layers, seen, strict=True):
-                x = layer(x, embedded[:, at], of_layer, (cosines[at], sines[at]))
-            if self.config.norm_output:
-                x = self.norm(x)
-            made.append(x)
+            x = self.layers[0](x[:, : length - 1 - step], embedded[:, at], seen, (cosines[at], sines[at]))
+            made.append(self.lm_head(self.norm(x)))
         return made
-
-    def _fused(self, states: Tensor) -> Tensor:
-        parts = list(states)
-        if self.config.fc_norm:
-            parts = [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)]
-        joined = torch.cat(parts, -1)
-        fused: Tensor = self.fc(joined if self.input_norm is None else self.input_norm(joined))
-        return fused
 
 
 class Eagle3Layer(nn.Module):
     """A layer, named as in the head's file, for one step of what is drafted after every prefix of a text at once.
 
-    Row i of any step belongs to the same prefix. It attends to the first step's rows up to its own, and to its own row
-    alone of each later step: the past of a chain drafted after that prefix (section 3.2 and Fig. 6).
-
-    Args:
-        config: sizes.
-        is_first: whether attention takes in an embedding and a feature, each normed.
-        adds_to_normed: whether the first layer adds to its normed feature.
+    Attention takes in an embedding and a feature, each normed. Row i of any step belongs to the same prefix. It attends
+    to the first step's rows up to its own, and to its own row alone of each later step: the past of a chain drafted
+    after that prefix (section 3.2 and Fig. 6).
     """
 
-    def __init__(self, config: ModelConfig, is_first: bool, adds_to_normed: bool) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
         self.config = config
-        self.adds_to_normed = adds_to_normed
         self.input_layernorm = nn.RMSNorm(size, eps)
-        self.hidden_norm = nn.RMSNorm(size, eps) if is_first else None
-        self.self_attn = Projections(config, 2 * size if is_first else size)
+        self.hidden_norm = nn.RMSNorm(size, eps)
+        self.self_attn = Projections(config, 2 * size)
         self.post_attention_layernorm = nn.RMSNorm(size, eps)
         self.mlp = GatedMlp(config)
 
@@ -224,22 +183,15 @@ class Eagle3Layer(nn.Module):
         """A step of all prefixes.
 
         Args:
-            x: (batch, n, hidden_size), features or what the layer before gave.
+            x: (batch, n, hidden_size), features.
             embedded: the same shape, of the tokens that the features go with.
             seen: keys and values (batch, at least n, num_key_value_heads, head_dim) of the steps before; this step's
                 are added.
             rotations: of the rows, (n, 1, head_dim / 2) each.
         """
         own = self.self_attn
-        if self.hidden_norm is None:
-            taken = self.input_layernorm(x)
-        else:
-            normed = self.hidden_norm(x)
-            taken = torch.cat([self.input_layernorm(embedded), normed], -1)
-            x = normed if self.adds_to_normed else x
+        taken = torch.cat([self.input_layernorm(embedded), self.hidden_norm(x)], -1)
         queries, keys, values = (heads(made(taken), self.config) for made in (own.q_proj, own.k_proj, own.v_proj))
-        if own.q_norm is not None and own.k_norm is not None:
-            queries, keys = own.q_norm(queries), own.k_norm(keys)
         seen.append((rotate(keys, *rotations), values))
         x = x + own.o_proj(attend(rotate(queries, *rotations), seen))
         added: Tensor = self.mlp(self.post_attention_layernorm(x))

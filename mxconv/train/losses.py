@@ -10,29 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mxconv.errors import ModelError
 
-
-def mixed_loss(draft_logits: Tensor, target_logits: Tensor, distillation_share: float = 0.5) -> Tensor:
-    """A share of the distillation loss, and of the rest the expected acceptance, which is to grow.
+def mixed_loss(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
+    """Half the distillation loss, less half the expected acceptance, which is to grow; the mean over all tokens.
 
     Args:
         draft_logits: (..., vocab_size).
         target_logits: the same shape, of the same texts; no gradient is theirs.
-        distillation_share: omega, 0 to 1; with 1 it is `distillation_loss`.
-
-    Returns:
-        The mean over all tokens, a scalar.
-
-    Raises:
-        ModelError: the share is outside its range.
     """
-    if not 0 <= distillation_share <= 1:
-        raise ModelError(f"distillation share: {distillation_share}; 0 to 1 is required.")
-    loss = distillation_share * distillation_loss(draft_logits, target_logits)
-    if distillation_share < 1:
-        loss = loss - (1 - distillation_share) * expected_acceptance(draft_logits, target_logits)
-    return loss
+    return (distillation_loss(draft_logits, target_logits) - expected_acceptance(draft_logits, target_logits)) / 2
 
 
 def distillation_loss(draft_logits: Tensor, target_logits: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from mxconv.arch.config import ModelConfig
 from mxconv.drafts.spire import MEMORY_WEIGHTS, SpireConfig
 from mxconv.engine.rope import RotaryEmbedding
 from mxconv.errors import ModelError
-from mxconv.train.layer_parts import GatedMlp, Projections, heads, rotate, rotations
-from mxconv.train.losses import hard_target_loss, mixed_loss
+from mxconv.train.layer_parts import GatedMlp, Projections, heads, initialize, rotate, rotations
+from mxconv.train.losses import distillation_loss, hard_target_loss, mixed_loss
 from mxconv.train.training_task import FrozenTarget, TrainingTask
 from mxconv.train.windows import Windows
 
@@ -71,7 +71,7 @@ class SpireTask(TrainingTask):
             if self.loss == "text":
                 made.append(hard_target_loss(ours, token_ids[:, begin + 1 :: self.block]))
             else:
-                made.append(mixed_loss(ours, wanted, 0.5 if self.loss == "mixed" else 1.0))
+                made.append((mixed_loss if self.loss == "mixed" else distillation_loss)(ours, wanted))
         return torch.stack(made)
 
 
@@ -90,14 +90,10 @@ class SpireModel(nn.Module):
         own = config.decoder
         self.model = SpireBody(own)
         self.lm_head = None if own.tie_word_embeddings else nn.Linear(own.hidden_size, own.vocab_size, bias=False)
+        self._rotary = RotaryEmbedding(own.rope, own.head_dim)
+        initialize(self)
         # logits of the share that each state has in the memory that a layer attends to
         self.spire = nn.ParameterDict({"memory_weights": torch.zeros(config.num_layers, config.num_layers + 1)})
-        self._rotary = RotaryEmbedding(own.rope, own.head_dim)
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 2 and name != MEMORY_WEIGHTS:
-                nn.init.normal_(parameter, std=0.02)
-            if name.endswith(".bias"):
-                nn.init.zeros_(parameter)
 
     def load_target(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy embedding, head, final norm and the layers that it is to have from a target's tensors (section 3.2).
@@ -142,15 +138,12 @@ class SpireModel(nn.Module):
 
         Returns:
             (batch, length, vocab_size): row t follows token t.
-
-        Raises:
-            ModelError: no states where they are read, or of another shape.
         """
         batch, length = tokens.shape
         embedded: Tensor = self.model.embed_tokens(tokens)
         cosines, sines = (part.to(embedded) for part in rotations(self._rotary, length))
         layers = [cast(SpireLayer, layer) for layer in self.model.layers]
-        past = self._past_memory(states, embedded)
+        past = [embedded] * len(layers) if states is None else list(states.detach().to(embedded.dtype).unbind())
         made_past = [
             tuple(self._of_blocks(made, block) for made in layer.keys_and_values(each, (cosines, sines)))
             for layer, each in zip(layers, past, strict=True)
@@ -172,18 +165,6 @@ class SpireModel(nn.Module):
                     memory = torch.einsum("l,lbth->bth", shares[index], torch.stack(own))
                     drafted[index].append(layer.keys_and_values(memory, here))
         return logits
-
-    def _past_memory(self, states: Tensor | None, embedded: Tensor) -> list[Tensor]:
-        """The memory of tokens that the target evaluated, for each layer (batch, length, hidden_size)."""
-        if self.config.past_memory == "embeddings":
-            return [embedded] * self.config.num_layers
-        required = (self.config.num_layers, *embedded.shape)
-        if states is None or states.shape != required:
-            raise ModelError(
-                f"target states: {None if states is None else tuple(states.shape)}; {required} is required, a state of "
-                "each token for each layer of the draft. Take those that feed the layers it was copied from."
-            )
-        return list(states.detach().to(embedded.dtype).unbind())
 
     def _head(self, x: Tensor) -> Tensor:
         weight: Tensor = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight

@@ -138,21 +138,13 @@ def frequent_tokens(texts: Iterable[Windows], count: int, vocab_size: int) -> I6
 
     Args:
         texts: of all stages.
-        count: how many; tokens that never come fill up.
+        count: how many, at most `vocab_size`; tokens that never come fill up.
         vocab_size: of the target.
-
-    Raises:
-        ModelError: it does not have so many.
 
     Examples:
         >>> frequent_tokens([Windows(np.array([[5, 3, 5], [3, 1, 5]], np.int32))], 3, 8).tolist()
         [1, 3, 5]
     """
-    if not 1 <= count <= vocab_size:
-        raise ModelError(
-            f"draft vocabulary of {count} tokens: the target has {vocab_size}; 1 to so many are required. Choose "
-            "another size."
-        )
     counts = np.zeros(vocab_size, np.int64)
     for windows in texts:
         counts += np.bincount(windows.token_ids.ravel(), minlength=vocab_size)

@@ -55,11 +55,11 @@ STRATEGIES = {
 
 def test_strategies_are_greedy_each_draft_alone_all_together_and_auto(loaded: LoadedPackage) -> None:
     strategies = strategies_of(loaded.levels)
-    assert {strategy.name: strategy.levels for strategy in strategies} == STRATEGIES
-    assert [strategy.hierarchy.adaptive for strategy in strategies] == [False, False, True, False, True, False, True]
-    assert [strategy.name for strategy in strategies_of(loaded.levels[:1])] == ["greedy"]
+    assert {name: [level.name for level in own.levels] for name, own in strategies.items()} == STRATEGIES
+    assert [hierarchy.adaptive for hierarchy in strategies.values()] == [False, False, True, False, True, False, True]
+    assert [*strategies_of(loaded.levels[:1])] == ["greedy"]
     names = ["greedy", "mxfp4", "mxfp4 (trees)", "auto"]
-    assert [strategy.name for strategy in strategies_of(loaded.levels[:2])] == names
+    assert [*strategies_of(loaded.levels[:2])] == names
 
 
 def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPackage) -> None:
@@ -89,7 +89,7 @@ def test_float32_activations_are_compared_with_int8_ones(package: Path, loaded: 
     kernel = loaded.matrices.engine.name
     assert four_bit_level(loaded.levels).name == "mxfp4"
     with LoadedPackage(package, None, kernel, 2, activations="fp32") as other:
-        by_name = {strategy.name: strategy.hierarchy.levels for strategy in strategies_of(loaded.levels, other.levels)}
+        by_name = {name: own.levels for name, own in strategies_of(loaded.levels, other.levels).items()}
         assert by_name["mxfp4 (fp32)"] == other.levels[:2] and by_name["hierarchy (fp32)"] == other.levels
         assert by_name["mxfp4"] == loaded.levels[:2] and by_name["hierarchy"] == loaded.levels
         results = decodes(loaded, "Once upon", max_new_tokens=6, fp32=other.levels)

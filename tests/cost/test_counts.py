@@ -67,29 +67,7 @@ def test_more_tokens_read_more_experts_up_to_all() -> None:
     assert count_pass(a, "bf16", 4).matrix_multiply_adds == 4 * multiplied_weights(a, 1)
 
 
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_experts_per_tok", "vocab_size"])
-def test_a_config_that_lacks_a_field_is_an_error_that_names_it(key: str) -> None:
-    values = {name: value for name, value in MIXTRAL_8X7B.items() if name != key}
-    with pytest.raises(ModelError, match=rf"^config\.json: {key} is missing; an integer from 1 to .* is required\."):
-        architecture(values)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_type": "bert"}, r'model_type is "bert"; mxconv runs .*gpt_oss, .*llama'),
-        ({"num_experts_per_tok": 9}, r"num_experts_per_tok is 9; at most the number of experts, 8, is required"),
-        ({"num_hidden_layers": 5000}, r"num_hidden_layers is 5000; at most 4096 are supported"),
-    ],
-)
-def test_impossible_values_are_errors(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        architecture(MIXTRAL_8X7B | changes)
-
-
-def test_lists_of_layers_are_checked() -> None:
-    with pytest.raises(ModelError, match=r"layer_types is \[\"linear\"\]; a list of num_hidden_layers, 3, names"):
-        architecture(MIXTURE | {"model_type": "gpt_oss", "layer_types": ["linear"]})
+def test_a_list_of_layers_is_checked() -> None:
     values = DENSE | {"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2}
     with pytest.raises(ModelError, match=r'mlp_only_layers is "1"; a list of layer numbers is required'):
         architecture(values | {"moe_intermediate_size": 24, "mlp_only_layers": "1"})

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is missing")
@@ -25,7 +24,6 @@ from mxconv.bench.gpu_kernel_speed import (
     check_gpu_weights,
     make_gpu_operand,
 )
-from mxconv.bench.operands import SLAB_ROWS
 from mxconv.errors import MxconvError
 
 SHAPE = (40, 64)
@@ -76,13 +74,6 @@ def test_bits_that_depend_on_the_width_are_refused_of_our_kernels_alone() -> Non
     with pytest.raises(MxconvError, match=r"mxfp4-bf16 \(triton\): token 1 has other bits alone than among 2"):
         check_gpu_exactness(operand, Wrong(operand, spoil), x)
     check_gpu_exactness(library, Wrong(library, spoil), x)
-
-
-def test_rows_after_the_slab_repeat_it() -> None:
-    operand = make_gpu_operand("bsfp-full", (SLAB_ROWS + 40, 32), DEVICE)
-    rebuilt = operand.copy().rebuild().float().cpu().numpy()
-    assert np.array_equal(rebuilt[SLAB_ROWS:], rebuilt[:40])
-    assert np.array_equal(operand.weights(np.array([SLAB_ROWS + 17])), rebuilt[17:18])
 
 
 @pytest.fixture
@@ -137,36 +128,11 @@ def test_every_kernel_and_width_is_checked_on_both_shapes_before_it_is_timed(
     assert decoded == [(20, 40), SHAPE]
 
 
-def test_copies_exceed_the_cache_and_launches_take_them_in_whole_turns() -> None:
-    operand = make_gpu_operand("bf16", SHAPE, DEVICE)
-    counts = [len(kernels._copies(operand, num_bytes)) for num_bytes in (3 * operand.num_bytes + 1, 1, 1 << 40)]
-    assert counts == [4, 2, kernels.MAX_COPIES]
-    assert [kernels._num_launches(count, torch.device("cuda:0")) for count in (2, 3, 40)] == [32, 33, 40]
-    assert kernels._num_launches(3, torch.device("cpu")) == 3
-
-
 def test_too_little_memory_is_said_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxconv.gpu.device.free_bytes", lambda _: 1000)
     monkeypatch.setattr(kernels, "make_gpu_operand", lambda *_: pytest.fail("made matrices"))
     with pytest.raises(MxconvError, match=r"bench kernels: .* are free\. Take fewer --out-features or --in-features"):
         list(bench_gpu_kernels(["bf16"], [1], SHAPE, DEVICE, num_samples=1))
-
-
-@pytest.mark.parametrize(("array", "piece", "num_pieces"), [(4096, 1024, 4), (4096, 1000, 4), (1000, 4096, 1)])
-def test_reads_go_through_the_array_piece_by_piece(
-    array: int, piece: int, num_pieces: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[torch.Tensor] = []
-    add = torch.sum
-
-    def recorded(numbers: torch.Tensor, dim: int, out: torch.Tensor) -> None:
-        read.append(numbers)
-        add(numbers, dim=dim, out=out)  # a CUDA graph of nothing is refused
-
-    monkeypatch.setattr(torch, "sum", recorded)
-    assert min(kernels._reads(torch.ones(array // 4, device=DEVICE), piece, 6)()) > 0
-    assert {each.nbytes for each in read} == {min(piece, array)}
-    assert len({each.data_ptr() for each in read}) == num_pieces and len(read) % 6 == 0
 
 
 def test_the_machine_names_its_gpu_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:

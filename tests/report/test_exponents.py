@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
-from mxconv.errors import CodecError
 from mxconv.report.exponents import MARGIN, ExponentCounts
 
 
@@ -54,23 +53,6 @@ def test_counts_add_up(first: list[int], second: list[int]) -> None:
     together = counts_of(BF16, np.array(first + second, np.uint16))
     assert (added.fields == together.fields).all()
     assert (added.num_zero, added.max_abs) == (together.num_zero, together.max_abs)
-
-
-def test_two_formats_do_not_add_up() -> None:
-    with pytest.raises(
-        CodecError, match=r"exponent counts: BF16 and F16; .* one format is required\. Count them apart"
-    ):
-        counts_of(BF16, np.arange(3)) + counts_of(FP16, np.arange(3))
-
-
-def test_a_tensor_without_finite_weights_has_no_largest_one() -> None:
-    found = counts_of(BF16, np.array([0x7F80, 0xFF80, 0x7FC0]))
-    assert (found.max_abs, found.num_nonfinite, found.window) == (None, 3, None)
-
-
-def test_value_exponents_are_powers_of_two() -> None:
-    assert counts_of(BF16, np.array([0x3F80])).value_exponent(127) == 0
-    assert counts_of(FP16, np.array([0x3C00])).value_exponent(15) == 0
 
 
 @given(st.dictionaries(st.integers(0, 254), st.integers(1, 10**9), min_size=1, max_size=60))

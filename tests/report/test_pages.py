@@ -17,8 +17,7 @@ from run_traces import run_lines, write_lines
 from mxconv.cost.answers import Question, cost_report
 from mxconv.cost.trace import ProposedTree
 from mxconv.report import traced_run
-from mxconv.report.cost_page import render_cost_page
-from mxconv.report.cost_tables import report_tables
+from mxconv.report.cost_page import render_cost_page, report_tables
 from mxconv.report.inspection import Inspection
 from mxconv.report.inspection_page import render_inspection_page
 from mxconv.report.tables import printable

@@ -99,38 +99,22 @@ def test_a_line_that_no_run_writes_is_refused_by_its_number(case: str, tmp_path:
         read_run(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        (b"", MxconvError, "0 lines; at least one is required"),
-        (b"\xff\xfe\n", MxconvError, r"line 1: no JSON \("),
-        (b"[" * 100_000, MxconvError, r"line 1: no JSON \("),
-        (None, CheckpointError, "no such file"),
-    ],
-)
-def test_files_that_are_no_traces_are_refused(
-    content: bytes | None, error: type[Exception], message: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "run.jsonl"
-    if content is not None:
+def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
+    path, lines = tmp_path / "run.jsonl", run_lines()[:2]
+    with pytest.raises(CheckpointError, match="no such file"):
+        read_run(path)
+    twice = "".join(json.dumps(line) + "\n" for line in (*lines, lines[1])).encode()
+    for content, message in (
+        (b"", "0 lines; at least one is required"),
+        (b"\xff\xfe\n", r"line 1: no JSON \("),
+        (b"[" * 100_000, r"line 1: no JSON \("),
+        (b"{", r"line 1: no JSON \(.*\); a trace line is required"),
+        (bytes(64_000_001), "64,000,001 bytes; at most 64,000,000 are read"),
+        (twice, r"line 3: level 'mxfp4' a second time in round 0 of prompt 0; each once is"),
+    ):
         path.write_bytes(content)
-    with pytest.raises(error, match=message):
-        read_run(path)
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    with path.open("wb") as file:
-        file.truncate(64_000_001)
-    with pytest.raises(MxconvError, match="64,000,001 bytes; at most 64,000,000 are read"):
-        read_run(path)
-
-
-def test_a_level_twice_in_a_round_is_refused(tmp_path: Path) -> None:
-    first, second = run_lines()[:2]
-    path = write_lines(tmp_path / "run.jsonl", [first, second, second])
-    with pytest.raises(MxconvError, match=r"line 3: level 'mxfp4' a second time in round 0 of prompt 0; each once is"):
-        read_run(path)
+        with pytest.raises(MxconvError, match=message):
+            read_run(path)
 
 
 VALUES = st.recursive(

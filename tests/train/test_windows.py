@@ -134,9 +134,3 @@ def test_they_are_the_first_of_all_sorted_by_count(texts: list[np.ndarray], coun
     found = frequent_tokens([Windows(text) for text in texts], count, NUM_TOKENS)
     assert found.tolist() == sorted(by_count[:count])
     assert found.dtype == np.int64
-
-
-@pytest.mark.parametrize("count", [0, 13])
-def test_a_vocabulary_that_the_target_cannot_give_is_refused(count: int) -> None:
-    with pytest.raises(ModelError, match=f"draft vocabulary of {count} tokens: the target has 12; 1 to so many"):
-        frequent_tokens([Windows(np.zeros((1, 2), np.int32))], count, NUM_TOKENS)

@@ -1,4 +1,4 @@
-"""Predictions against a trace of a real package, and what a package says of its own levels."""
+"""Levels of a package, the roofline of their passes, and predictions against a trace."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +7,27 @@ from typing import Any
 import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
+from published.model_cards import LLAMA_3_1_8B
 from tiny_levels import record_of
 
-from mxconv.cost.counts import kv_bytes
-from mxconv.cost.hardware import Hardware
-from mxconv.cost.levels import CostLevel, Workload, costs, level_count, pass_seconds, with_acceptance
-from mxconv.cost.package_levels import package_levels, package_strategies
-from mxconv.cost.prediction import mean_error, predict
+from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
+from mxconv.cost.answers import mean_error, predict
+from mxconv.cost.counts import count_pass, kv_bytes
+from mxconv.cost.hardware import Hardware, open_hardware
+from mxconv.cost.levels import (
+    CostLevel,
+    Workload,
+    costs,
+    level_count,
+    package_levels,
+    package_strategies,
+    pass_points,
+    pass_seconds,
+    point,
+    strategies_of,
+    with_acceptance,
+)
 from mxconv.cost.trace import TraceLine, summarize
 from mxconv.drafts.kind import DraftSpec
 from mxconv.engine.stored_bytes import checkpoint_bytes, package_bytes
@@ -80,21 +94,21 @@ def lines(levels: list[CostLevel], slower: float = 1.0) -> list[TraceLine]:
 
 def test_a_machine_as_fast_as_its_roofline_is_predicted_exactly(levels: list[CostLevel]) -> None:
     found = predict(MACHINE, levels, summarize(lines(levels), "run"), HERE)
-    assert found.error == pytest.approx(0, abs=1e-12)
-    assert found.equation_error == pytest.approx(0, abs=1e-9)  # one draft of one length: nothing is left out
-    assert found.num_draft_tokens == [3]
-    assert found.num_tokens == 30
-    assert found.predicted_pass_seconds == pytest.approx(found.measured_pass_seconds)
+    assert found["error"] == pytest.approx(0, abs=1e-12)
+    assert found["equation_error"] == pytest.approx(0, abs=1e-9)  # one draft of one length: nothing is left out
+    assert found["num_draft_tokens"] == [3]
+    assert found["num_tokens"] == 30
+    assert found["predicted_pass_seconds"] == pytest.approx(found["measured_pass_seconds"])
 
 
 def test_a_slower_machine_is_predicted_too_fast_by_as_much(levels: list[CostLevel]) -> None:
     slow = predict(MACHINE, levels, summarize(lines(levels, 1.25), "run"), HERE)
-    assert slow.error == pytest.approx(0.25)
-    assert slow.equation_error == pytest.approx(0, abs=1e-9)
+    assert slow["error"] == pytest.approx(0.25)
+    assert slow["equation_error"] == pytest.approx(0, abs=1e-9)
     exact = predict(MACHINE, levels, summarize(lines(levels), "run"), HERE)
     assert mean_error([slow, exact]) == pytest.approx(0.125)
     half = replace(MACHINE, fractions={"bsfp-full": {1: 0.5}, "bsfp-draft": {1: 0.5}, "attention": {1: 0.5}})
-    assert predict(half, levels, summarize(lines(levels, 2.0), "run"), HERE).error == pytest.approx(0)
+    assert predict(half, levels, summarize(lines(levels, 2.0), "run"), HERE)["error"] == pytest.approx(0)
 
 
 def test_a_target_that_the_cache_holds_is_told_apart(levels: list[CostLevel]) -> None:
@@ -104,17 +118,7 @@ def test_a_target_that_the_cache_holds_is_told_apart(levels: list[CostLevel]) ->
     assert read == int(read)
     for cache, fits in ((None, False), (int(read) - 1, False), (int(read), True)):
         found = predict(replace(MACHINE, last_level_cache_bytes=cache), levels, trace, HERE)
-        assert (found.num_bytes, found.last_level_cache_bytes, found.fits_cache) == (read, cache, fits)
-
-
-def test_the_mean_error_counts_targets_that_come_from_memory(levels: list[CostLevel]) -> None:
-    trace = summarize(lines(levels, 1.25), "run")
-    memory = predict(MACHINE, levels, trace, HERE)
-    cached = predict(replace(MACHINE, last_level_cache_bytes=1 << 30), levels, trace, HERE)
-    assert cached.error == memory.error == pytest.approx(0.25)
-    other = replace(cached, error=7.0)
-    assert mean_error([memory, other]) == pytest.approx(0.25)
-    assert mean_error([cached, other]) is None
+        assert (found["num_bytes"], found["last_level_cache_bytes"], found["fits_cache"]) == (read, cache, fits)
 
 
 def test_a_trace_of_another_package_is_an_error(levels: list[CostLevel]) -> None:
@@ -156,9 +160,9 @@ def test_passes_over_trees_are_as_wide_as_their_nodes(levels: list[CostLevel]) -
         )
     ]
     prediction = predict(SLOW, levels, summarize(found, "run"), HERE)
-    assert (prediction.num_draft_tokens, prediction.num_nodes, prediction.num_tokens) == ([3], [12], 30)
-    assert prediction.error == pytest.approx(0, abs=1e-12)
-    assert prediction.equation_error == pytest.approx(0, abs=1e-9)
+    assert (prediction["num_draft_tokens"], prediction["num_nodes"], prediction["num_tokens"]) == ([3], [12], 30)
+    assert prediction["error"] == pytest.approx(0, abs=1e-12)
+    assert prediction["equation_error"] == pytest.approx(0, abs=1e-9)
 
 
 def test_verification_pays_for_the_rows_of_trees(levels: list[CostLevel]) -> None:
@@ -166,3 +170,29 @@ def test_verification_pays_for_the_rows_of_trees(levels: list[CostLevel]) -> Non
     passes = costs(SLOW, trees, [3], HERE)
     assert passes[0].verify_seconds == pass_seconds(SLOW, levels[0], HERE, 13)
     assert passes[0].seconds == pass_seconds(SLOW, levels[0], HERE)
+
+
+LLAMA = ModelSizes.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
+CPU = open_hardware("core-ultra-9-285k")
+
+
+def test_a_pass_that_comes_from_memory_takes_its_bytes_over_the_bandwidth() -> None:
+    target = strategies_of(LLAMA)["bf16"][0]
+    expected = (7_504_658_432 * 2 + 32 * 2 * 8 * 128 * 2 * 1024) / 104e9
+    assert pass_seconds(CPU, target, Workload()) == pytest.approx(expected)
+
+
+def test_a_kernel_is_bound_by_memory_or_by_arithmetic() -> None:
+    low, high = (point(CPU, "bf16", "bf16", n, 2e9, n * 1e9) for n in (1, 64))
+    assert (low.bound, high.bound) == ("memory", "compute")
+    assert low.attainable == pytest.approx(52.0)
+    assert high.attainable == CPU.peak("bf16")
+    half = replace(CPU, fractions={"bf16": {1: 0.5}})
+    assert point(half, "bf16", "bf16", 1, 2e9, 1e9).seconds == pytest.approx(2 * low.seconds)
+
+
+def test_attention_is_a_kernel_of_its_own() -> None:
+    matrices, attention = pass_points(CPU, "mxfp4", count_pass(LLAMA, "mxfp4", 4, context=1024))
+    assert (matrices.kernel, matrices.form) == ("mxfp4-int8", "int8")
+    assert (attention.kernel, attention.form) == ("attention", "fp32")
+    assert matrices.num_bytes == 7_504_658_432 * 4.25 / 8
