@@ -25,7 +25,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mxconv.arrays import F32
-from mxconv.calibrate import calibrate
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
@@ -100,7 +99,6 @@ write_ngram_table(train_ngram([prompt_file], checkpoint), folder / "table")
 for codec in ("bsfp", "mxfp4"):
     with open_checkpoint(checkpoint) as source:
         convert(source, folder / codec, QuantizeOptions(codec=codec))
-calibrate(folder / "mxfp4", [prompt_file], folder / "two.safetensors", 1024, codec="mx2")
 for kind in ("speculator", "spire", "eagle3"):
     options = ["--length", 32, "--batch-tokens", 256, "--steps", 30, "--learning-rate", 3e-3]
     words = ["train", kind, prompt_file, "--target", checkpoint, "-o", folder / kind, *options]
@@ -114,7 +112,7 @@ for name, (values, made) in heads.items():
     save_file({key: part.clone() for key, part in halves.items()}, folder / name / "model.safetensors")
 table, small, foreign = f"ngram:{folder}/table", f"checkpoint:{same}", f"checkpoint:{other}"
 own, stream = ["own"], "streaming:sink=4,window=28"
-two, pages = f"mx2:{folder}/two.safetensors", "retrieval,pages=1,window=64"
+pages = "retrieval,pages=1,window=64"
 readers = [f"{kind}:{folder}/{kind},confidence=0" for kind in ("speculator", "spire", "eagle3", *heads)]
 papers = Path(__file__).parent / "papers"
 recycling, stand = f"{papers}/token_recycling.py:TokenRecyclingKind", f"{papers}/stand.py:StandKind"
@@ -122,14 +120,14 @@ merged = f"{papers}/rasd.py:MergedKind"
 swift, exits = f"{papers}/swift.py:SwiftKind", f"{papers}/swift.py:EarlyExitKind"
 LOOK_UPS = [["prompt-lookup"], [table], [recycling], [stand], [merged]]
 ALONE = [own, [small], [foreign], *LOOK_UPS, [stream], [swift], [exits], *([each] for each in readers)]
-ALONE += [[two], [pages], [f"{pages},bits=16"], [f"{stream},bits=4"]]
+ALONE += [[pages], [f"{pages},bits=16"], [f"{stream},bits=4"]]
 MIXED = [[*own, small], [*own, foreign], [stream, small, recycling], [*own, small, table]]
-MIXED += [[*own, stream, foreign, "prompt-lookup"], [*own, two], [*own, pages, two]]
+MIXED += [[*own, stream, foreign, "prompt-lookup"], [*own, pages]]
 TREES = [["prompt-lookup"], [table], [recycling], [*own, small, recycling], [merged]]
-TREES += [[two], [*own, pages], *([*own, reader] for reader in readers)]
-AUTO = [[*own, small, table], [*own, recycling], [*own, two, pages], [*own, readers[-1]]]
+TREES += [[*own, pages], *([*own, reader] for reader in readers)]
+AUTO = [[*own, small, table], [*own, recycling], [*own, pages], [*own, readers[-1]]]
 OF_OWN = [[small], [recycling], [stream, pages], [small, "prompt-lookup"], *([reader] for reader in readers)]
-DRAWN = [own, [*own, small, "prompt-lookup"], [two], [pages], readers[:1], [*own, readers[-1]]]
+DRAWN = [own, [*own, small, "prompt-lookup"], [pages], readers[:1], [*own, readers[-1]]]
 Lengths, Trees = Literal["auto"] | None, int | Literal["auto", "chain"]
 HIERARCHIES: list[tuple[str, list[str], Lengths, Trees]] = []
 HIERARCHIES += [("target", drafts, None, "chain") for drafts in (*ALONE, *MIXED)]

@@ -2,7 +2,7 @@
 
     calibrate(Path("package"), [Path("texts.jsonl")], Path("draft.safetensors"), 16_384)
 
-The package holds the direct cast to 4 bits, or is given a draft of 2 bits (formats/mx2.md). The texts go through the
+The package holds the direct cast to 4 bits. The texts go through the
 target's layers and the draft's, one layer after another (`engine/text_states.py`). The matrices of a layer are rounded
 anew in four stages, each by the rows that the draft as it is by then gives them (`engine/recorded_inputs.py`): a
 regression moves their weights toward what makes up for errors of all that came before, as far as that holds on texts
@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,9 @@ from mxconv.arrays import F32, F64, U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING
-from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
-from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_scales, pad
+from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.calibration_texts import CalibrationTexts, read_texts
-from mxconv.conversion.compensation import Draft, MatrixInputs, bsfp_anew, mx2_anew, mxfp4_anew
+from mxconv.conversion.compensation import Draft, MatrixInputs, bsfp_anew, mxfp4_anew
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.fit_screen import fit_screen
 from mxconv.drafts.loader import LoadedPackage
@@ -50,7 +48,7 @@ from mxconv.engine.text_states import HeldOutTexts, TextStates
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights, WeightedNorm
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.stored import stored_shape
-from mxconv.package.stored_matrix import StoredMx2, StoredMxfp4
+from mxconv.package.stored_matrix import StoredMxfp4
 from mxconv.package.tensor_record import TensorRecord
 from mxconv.progress import CALIBRATED_LAYERS, Progress, silent
 
@@ -67,7 +65,6 @@ class Calibration:
     norm: WeightedNorm  # of what the head takes
     held_out: HeldOutTexts | None = None
     num_threads: int = 1
-    is_in_two_bits: bool = False
     num_compensated: int = 0
     num_cast: int = 0
 
@@ -98,7 +95,6 @@ def calibrate(
     progress: Progress = silent,
     *,
     with_screen: bool = False,
-    codec: Literal["mx2"] | None = None,
 ) -> None:
     """Write a draft file for a package that was cast.
 
@@ -110,20 +106,18 @@ def calibrate(
         num_threads: of native kernels.
         progress: told about tokens that the target writes, and layers.
         with_screen: whether the file is to have a screen of the draft's output head, where one pays.
-        codec: of the draft, whose output head, embedding and experts then stay the 4-bit level's; None: the package's.
 
     Raises:
         MxconvError: a file cannot be read or holds no text, or the model cannot be decoded.
     """
     with LoadedPackage(package, ["target"], num_threads=num_threads, weights="map") as loaded:
-        texts = read_texts(loaded, files, num_tokens, progress, holds_out=codec is None)
+        texts = read_texts(loaded, files, num_tokens, progress)
         records = {
             own: record
             for record in loaded.package.manifest.tensors
             if record.codec in ("mxfp4", "bsfp")
             and record.carried is None
             and (own := loaded.own.config.own_name(record.name)) is not None
-            and (codec is None or (record.stack is None and own.startswith(loaded.own.config.layer_prefix)))
         }
         options = loaded.package.manifest.options
         description = {
@@ -136,12 +130,10 @@ def calibrate(
             "num_tokens": sum(map(len, texts.fitted)),
             "num_tokens_written": texts.num_written,
         }
-        if codec is not None:
-            description["codec"] = codec
         calibration = Calibration.begin(loaded, texts)
-        calibration.is_in_two_bits, calibration.num_threads = codec == "mx2", num_threads
+        calibration.num_threads = num_threads
         shapes = {record.name: stored_shape(record) for record in records.values()}
-        with DraftFileWriter(draft_file, shapes, codec or options.codec) as writer:
+        with DraftFileWriter(draft_file, shapes, options.codec) as writer:
             left = dict(records)
             config = loaded.own.config
             loaded.own.release()  # what answers have read
@@ -273,8 +265,6 @@ def _write_anew(
 def _drafted(calibration: Calibration, record: TensorRecord, expert: int | None, codes: U8, scales: U8 | U16) -> Matrix:
     """The draft's matrix of these codes and scales."""
     package, make = calibration.loaded.package, calibration.loaded.matrices
-    if calibration.is_in_two_bits:
-        return make.mx2_draft(StoredMx2(stored_shape(record), codes, cast(U8, scales)))
     if record.codec == "mxfp4":
         return make.mxfp4_draft(StoredMxfp4(package.mxfp4(record, expert).shape, codes, cast(U8, scales)))
     bsfp = package.bsfp(record, expert)
@@ -306,8 +296,6 @@ def _part_anew(
     calibration: Calibration, record: TensorRecord, expert: int | None, inputs: MatrixInputs, rows: slice, weights: F64
 ) -> Draft:
     package = calibration.loaded.package
-    if calibration.is_in_two_bits:
-        return mx2_anew(weights, inputs)
     if record.codec == "mxfp4":
         return mxfp4_anew(package.mxfp4(record, expert), rows, weights, inputs)
     return bsfp_anew(package.bsfp(record, expert), rows, weights, inputs)
@@ -316,12 +304,6 @@ def _part_anew(
 def _cast(calibration: Calibration, record: TensorRecord, expert: int | None = None) -> Draft:
     """Codes and scales of the direct cast; of a stack of experts all, or one's."""
     loaded = calibration.loaded
-    if calibration.is_in_two_bits:
-        own = loaded.own.config.own_name(record.name)
-        assert own is not None, "a matrix of the model's"
-        matrix = loaded.own.sixteen_bits.matrices[own]
-        codes, scales = quantize_mx2(matrix.rows(np.arange(matrix.shape[0])))
-        return pack_mx2(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
     if record.codec == "mxfp4":
         mxfp4 = loaded.package.mxfp4(record, expert)
         return mxfp4.codes, mxfp4.scales

@@ -27,11 +27,11 @@ from mxconv.conversion.describe import describe, source_records
 from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
-from mxconv.conversion.recipe_check import DifferentPackageError, RecipeCheck
+from mxconv.conversion.recipes import DifferentPackageError, RecipeCheck
 from mxconv.package.growing_shard import EncodedTensor
+from mxconv.package.journal import fingerprint
 from mxconv.package.manifest import Manifest
-from mxconv.package.staging import Staging, fingerprint
-from mxconv.package.target import Target, check_apart, check_target, open_staging
+from mxconv.package.target import Staging, Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
 from mxconv.system.replacement import recover
 from mxconv.workers import ByteCounter, Executor, Workers, beside, result_of, unless_failed

@@ -23,7 +23,7 @@ from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
+from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, RequestedSampling, SamplingInUse
 from mxconv.speculation.selection import Accept, Request
 from mxconv.speculation.statistics import Generation
 from mxconv.text.chat import encode_prompts
@@ -33,11 +33,11 @@ from mxconv.text.messages import Prompt
 from mxconv.text.text_stream import TextStream
 
 
-class Options(Asked, total=False):
+class Options(RequestedSampling, total=False):
     """How a prompt is decoded, each option with its default.
 
-    How tokens are chosen, see `Asked`, is by default as the model's generation_config.json recommends; where that says
-    nothing the most likely token is taken always.
+    How tokens are chosen, see `RequestedSampling`, is by default as the model's generation_config.json recommends;
+    where that says nothing the most likely token is taken always.
     """
 
     max_new_tokens: int  # at least one; 64
@@ -163,7 +163,7 @@ class TextModel:
         """Token ids of a text, or of messages as the model's chat template puts them."""
         return encode_prompts(self.loaded.tokenizer, self.loaded.folder, [prompt], self.template_variables)[0]
 
-    def sampling(self, options: Asked, defaults: Mapping[str, Any] = GREEDY_DEFAULTS) -> SamplingInUse:
+    def sampling(self, options: RequestedSampling, defaults: Mapping[str, Any] = GREEDY_DEFAULTS) -> SamplingInUse:
         """How tokens are chosen, and why so. `defaults` are for what neither options nor the model say anything of."""
         return SamplingInUse.of(options, self.recommended, defaults)
 

@@ -20,8 +20,7 @@ from mxconv.checkpoint.object_store import is_store_url
 from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.conversion.preparation import relative_name
-from mxconv.conversion.recipe_check import RecipeCheck
-from mxconv.conversion.recipe_files import make_recipe, write_given_codes
+from mxconv.conversion.recipes import RecipeCheck, make_recipe, write_given_codes
 from mxconv.convert import convert
 from mxconv.errors import PackageError
 from mxconv.open_source import open_source

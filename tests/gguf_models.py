@@ -1,4 +1,4 @@
-"""Tiny random models of every architecture that GGUF export knows, with byte-level tokenizers as such models have."""
+"""Tiny random models for the export to GGUF, with byte-level tokenizers as such models have."""
 
 import json
 from pathlib import Path
@@ -23,14 +23,9 @@ LLAMA3 = {
 }
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
-    "llama, tied": {"tie_word_embeddings": True, "num_key_value_heads": 4},
     "llama, llama3 scaling": {"rope_scaling": LLAMA3, "rope_theta": 1000.0},
-    "llama, linear scaling": {"rope_scaling": {"type": "linear", "factor": 4.0}},
-    "llama, biases": {"attention_bias": True, "mlp_bias": True},
-    "mistral": {"model_type": "mistral", "sliding_window": None, "head_dim": 24},
     "qwen2": {"model_type": "qwen2", "rope_theta": 1e6},
-    "qwen3": {"model_type": "qwen3", "head_dim": 32},
-    "qwen3, tied": {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True},
 }
 TEXTS = [
     "Hello world  foo\n\tbar 12345 don't",
@@ -39,9 +34,6 @@ TEXTS = [
     "Émigré ☃ 你好",
     "<|end|>and",
 ]
-
-
-WORDS = ["the tokenizer", " a  model and its tokens", "trainer?\nNaïve ☃", "<s>sand</s>", "", "retokenized normalizers"]
 
 
 def write_model(folder: Path, seed: int = 0, dtype: str = "BF16", **changes: Any) -> Path:
@@ -61,10 +53,9 @@ def write_model(folder: Path, seed: int = 0, dtype: str = "BF16", **changes: Any
 
 def _further_tensors(config: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """What the architecture has and `llama_tensors` does not, and matrices of other head lengths; norms that matter."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    hidden = config["hidden_size"]
     head_dim = config.get("head_dim", hidden // config["num_attention_heads"])
     q, kv = head_dim * config["num_attention_heads"], head_dim * config["num_key_value_heads"]
-    has_qkv_bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
     found: dict[str, Any] = {"model.norm.weight": 1 + 0.3 * rng.standard_normal(hidden)}
     for layer in range(config["num_hidden_layers"]):
         name = f"model.layers.{layer}."
@@ -73,11 +64,8 @@ def _further_tensors(config: dict[str, Any], rng: np.random.Generator) -> dict[s
         shapes = {"q_proj": (q, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, q)}
         for kind, shape in shapes.items():
             found[f"{name}self_attn.{kind}.weight"] = rng.standard_normal(shape) / np.sqrt(hidden)
-            if has_qkv_bias and (kind != "o_proj" or config["model_type"] == "llama"):
+            if config["model_type"] == "qwen2" and kind != "o_proj":
                 found[f"{name}self_attn.{kind}.bias"] = 0.3 * rng.standard_normal(shape[0])
-        if config.get("mlp_bias"):
-            for kind, length in (("gate_proj", inner), ("up_proj", inner), ("down_proj", hidden)):
-                found[f"{name}mlp.{kind}.bias"] = 0.3 * rng.standard_normal(length)
         if config["model_type"] == "qwen3":
             for kind in ("q_norm", "k_norm"):
                 found[f"{name}self_attn.{kind}.weight"] = 1 + 0.3 * rng.standard_normal(head_dim)
@@ -116,33 +104,3 @@ def write_byte_level_tokenizer(folder: Path, name: str) -> None:
     settings = {"eos_token": "<|end|>", "chat_template": "{{ messages[0]['content'] }}"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 300, "eos_token_id": [301, 0]}))
-
-
-def write_sentence_piece_model(folder: Path) -> Path:
-    """A model whose tokenizer is as if converted from SentencePiece: `▁` for spaces, bytes for what has no token."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
-
-    write_model(folder, vocab_size=480)
-    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=470, special_tokens=special, show_progress=False)
-    words = Path(__file__).read_text().split()
-    tokenizer.train_from_iterator(words, trainer)  # word by word, so that no token holds a space within
-    parts = json.loads(tokenizer.to_str())
-    parts["added_tokens"] = [added for added in parts["added_tokens"] if added["id"] < 3]
-    vocabulary = parts["model"]["vocab"]  # every way to make a token is a merge, as a conversion from scores has it
-    parts["model"]["merges"] = [
-        (text[:cut], text[cut:])
-        for text in sorted(vocabulary, key=vocabulary.get)
-        for cut in range(1, len(text))
-        if text[:cut] in vocabulary and text[cut:] in vocabulary
-    ]
-    tokenizer = Tokenizer.from_str(json.dumps(parts))
-    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
-    undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    tokenizer.decoder = decoders.Sequence(undo)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").unlink()
-    (folder / "generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": 2}')
-    return folder

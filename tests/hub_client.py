@@ -9,19 +9,6 @@ from typing import Any
 from commands import run_forked
 from hub_server import TOKEN, HubServer
 
-# The command line, and at its end the process's largest resident memory in kB, on stderr. VmHWM, because ru_maxrss of a
-# process counts the one that started it.
-MEASURED = """
-import os, sys
-from mxconv.cli.main import main
-try:
-    main()
-finally:
-    if os.path.exists("/proc/self/status"):
-        with open("/proc/self/status") as status:
-            print(next(line for line in status if line.startswith("VmHWM")), file=sys.stderr)
-"""
-
 
 class Client:
     """Runs `mxconv` in a folder."""
@@ -33,7 +20,7 @@ class Client:
 
     def start(self, *arguments: object, **environment: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
-            [sys.executable, "-c", MEASURED, *map(str, arguments)],
+            [sys.executable, "-m", "mxconv.cli.main", *map(str, arguments)],
             env=self.environment | environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,
@@ -60,13 +47,6 @@ class Client:
         done = self._run(arguments, environment)
         assert done.returncode == 0, done.stderr
         return done.stdout, done.stderr
-
-    def peak_memory_bytes(self, *arguments: object) -> int:
-        """The largest resident memory of a command that succeeds."""
-        process = self.start(*arguments)
-        _, err = process.communicate()
-        assert process.returncode == 0, err
-        return 1024 * int(err.rpartition("VmHWM:")[2].split()[0])
 
     def error(self, *arguments: object, **environment: str) -> str:
         """The message of a command that fails."""

@@ -32,7 +32,6 @@ class HubServer:
         # id -> branch or tag -> folder; may be changed while it serves
         self.repositories = {name: dict(revisions) for name, revisions in repositories.items()}
         self.gated: set[str] = set()  # ids whose files (not their listing) need TOKEN and accepted terms
-        self.unaccepted: set[str] = set()  # ids whose files nobody gets, since the terms were not accepted
         self.private: set[str] = set()  # ids that do not exist for anyone without TOKEN
         self.forbidden: set[str] = set()  # ids that answer 403
         self.foreign: set[str] = set()  # owners for whom nobody here may create repositories
@@ -205,8 +204,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(described | ({"cardData": card} if card else {}))
         elif repo_id in self.hub.gated and not is_known:
             self._refuse(401, "GatedRepo")
-        elif repo_id in self.hub.unaccepted:
-            self._refuse(403, "GatedRepo")
         else:
             self._send_file(folder, "/".join(rest[2:]))
 

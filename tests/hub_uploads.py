@@ -26,9 +26,7 @@ class Uploads:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.num_bytes_received: dict[str, int] = {}  # of each object, retries and broken attempts counted
-        self.part_bytes: int | None = None  # larger objects are uploaded in parts of this length
         self.summaries: list[str] = []  # of every commit so far
-        self.created: list[dict[str, Any]] = []  # the body of every request to create a repository
         self._lock = threading.Lock()
 
     def object(self, oid: str) -> Path:
@@ -87,21 +85,15 @@ def answer(hub: "HubServer", method: str, raw_path: str, pieces: Iterator[bytes]
     assert hub.uploads is not None
     uploads = hub.uploads
     parts = [unquote(part) for part in raw_path.strip("/").split("/")]
-    if method == "PUT":  # /lfs/OID or /lfs/OID/NUMBER
-        oid, number = parts[1], parts[2] if len(parts) > 2 else None
-        place = uploads.object(oid).with_name(f"{oid}.{number or 'new'}")
-        found = uploads.receive(oid, pieces, place)
-        if number is None:
-            return _finish(uploads, oid, found, [place])
-        return 200, {}, {"ETag": f'"{found}"'}
+    if method == "PUT":  # /lfs/OID
+        new = uploads.object(parts[1]).with_name(f"{parts[1]}.new")
+        if uploads.receive(parts[1], pieces, new) != parts[1]:
+            return 400, {"error": "the content is not what its SHA-256 says"}, {}
+        new.replace(uploads.object(parts[1]))
+        return 200, {}, {}
     content = b"".join(pieces)
-    if parts[0] == "lfs":  # /lfs/OID/complete or /lfs/OID/verify
-        if parts[2] == "verify":
-            return (200 if uploads.object(parts[1]).exists() else 404), {}, {}
-        places = [
-            uploads.object(parts[1]).with_name(f"{parts[1]}.{p['partNumber']}") for p in json.loads(content)["parts"]
-        ]
-        return _finish(uploads, parts[1], None, places)
+    if parts[0] == "lfs":  # /lfs/OID/verify
+        return (200 if uploads.object(parts[1]).exists() else 404), {}, {}
     if parts[-3:] == ["lfs", "objects", "batch"]:
         return 200, _batch(hub, json.loads(content)), {}
     if parts == ["api", "validate-yaml"]:
@@ -122,30 +114,9 @@ def answer(hub: "HubServer", method: str, raw_path: str, pieces: Iterator[bytes]
     return 200, {"commitUrl": f"{hub.url}/{repo_id}/commit/{commit}", "commitOid": commit}, {}
 
 
-def _finish(uploads: Uploads, oid: str, found: str | None, places: list[Path]) -> tuple[int, object, dict[str, str]]:
-    """Make an object of its parts, if it is what its name says."""
-    whole = uploads.object(oid).with_name(f"{oid}.whole")
-    if found is None:
-        digest = hashlib.sha256()
-        with whole.open("wb") as file:
-            for place in places:
-                with place.open("rb") as part:
-                    while piece := part.read(CHUNK_BYTES):
-                        digest.update(piece)
-                        file.write(piece)
-        found = digest.hexdigest()
-    else:
-        whole = places[0]
-    if found != oid:
-        return 400, {"error": "the content is not what its SHA-256 says"}, {}
-    whole.replace(uploads.object(oid))
-    return 200, {}, {}
-
-
 def _create(hub: "HubServer", wanted: dict[str, Any]) -> tuple[int, object, dict[str, str]]:
     assert hub.uploads is not None
     repo_id = f"{wanted['organization']}/{wanted['name']}"
-    hub.uploads.created.append(wanted)
     if wanted["organization"] in hub.foreign:
         return 403, {"error": "You don't have the rights to create a model under this namespace"}, {}
     if repo_id in hub.repositories:
@@ -171,14 +142,6 @@ def _batch(hub: "HubServer", wanted: dict[str, Any]) -> dict[str, Any]:
         if uploads.object(oid).exists():
             objects.append({"oid": oid, "size": num_bytes})
             continue
-        action: dict[str, Any] = {"href": f"{hub.url}/lfs/{oid}"}
-        if uploads.part_bytes is not None and num_bytes > uploads.part_bytes:
-            num_parts = -(-num_bytes // uploads.part_bytes)
-            numbered = {str(n): f"{hub.url}/lfs/{oid}/{n}" for n in range(1, num_parts + 1)}
-            action = {
-                "href": f"{hub.url}/lfs/{oid}/complete",
-                "header": {"chunk_size": str(uploads.part_bytes), **numbered},
-            }
-        actions = {"upload": action, "verify": {"href": f"{hub.url}/lfs/{oid}/verify"}}
+        actions = {"upload": {"href": f"{hub.url}/lfs/{oid}"}, "verify": {"href": f"{hub.url}/lfs/{oid}/verify"}}
         objects.append({"oid": oid, "size": num_bytes, "actions": actions})
-    return {"transfer": "multipart" if uploads.part_bytes else "basic", "objects": objects}
+    return {"transfer": "basic", "objects": objects}

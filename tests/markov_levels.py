@@ -11,6 +11,7 @@ from tiny_levels import record, tiny_config
 from mxconv.engine.cache import KVCache
 from mxconv.engine.tree import Tree
 from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.round import Level
 
 
 @dataclass
@@ -46,6 +47,17 @@ class Markov:
 
 def markov(name: str, table: np.ndarray) -> LoadedLevel:
     return LoadedLevel(record(name), Markov(table))  # type: ignore[arg-type]
+
+
+def pairs_of(target: Level, size: int, num_texts: int) -> np.ndarray:
+    """Counts (size, size) of the first two tokens after token 0 of many texts that a level writes by rounds."""
+    pairs = np.zeros((size, size))
+    for _ in range(num_texts):
+        text = [0]
+        while len(text) < 3:
+            text += target.round(text, 5).tokens
+        pairs[text[1], text[2]] += 1
+    return pairs
 
 
 def tables(sizes: Sequence[int] = (5, 5, 5), spread: float = 1.0) -> list[np.ndarray]:

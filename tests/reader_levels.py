@@ -1,15 +1,19 @@
 """Hierarchies with a draft that reads hidden states, over the small trained model."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from tiny_levels import by_hand, decoder_of, speculate
+from tiny_levels import by_hand, decoder_of, record_of, speculate
 from trained_levels import PROMPTS
 
 from mxconv.drafts.kind import DraftSpec
-from mxconv.drafts.kinds import parse_draft
+from mxconv.drafts.kinds import KINDS, parse_draft
+from mxconv.engine.matrices import Matrices
+from mxconv.kernels.engine import choose_engine
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
@@ -30,6 +34,14 @@ PLACES = {
 
 def specs(folder: Path, *texts: str) -> list[DraftSpec]:
     return [parse_draft(text.replace("HERE", str(folder))) for text in texts]
+
+
+def open_reader(kind: str, folder: Path, kernel: str = "numpy", target: Any = None) -> Any:
+    """The network in a folder, alone: of its target it takes what is given."""
+    with ExitStack() as stack:
+        run: Any = SimpleNamespace(matrices=Matrices(choose_engine(kernel)), stack=stack, target=target)
+        reader: Any = KINDS[kind]
+        return reader.reader(folder, record_of(parse_draft(f"{kind}:anywhere"), "head", "f16"), run)
 
 
 def check_all(levels: Sequence[Any], lengths: Any, tree: Any, selection: Selection, num_tokens: int = 20) -> np.ndarray:

@@ -39,6 +39,22 @@ def spire_tensors(
     return {**changed, "spire.memory_weights": rng.standard_normal((num_layers, num_layers + 1))}
 
 
+def tensors_by_type(target: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The same of two layers of any type, from a target of plain ones; without a head where that is tied."""
+    tensors = spire_tensors(target, config)
+    rng = np.random.default_rng(4)
+    for layer in range(2):
+        for part, heads in (("q", 4), ("k", 2), ("v", 2)):
+            name = f"model.layers.{layer}.self_attn.{part}"
+            if config["layer_type"] == "qwen2":
+                tensors[f"{name}_proj.bias"] = rng.standard_normal(16 * heads)
+            if config["layer_type"] == "qwen3" and part != "v":
+                tensors[f"{name}_norm.weight"] = 1 + rng.standard_normal(16) / 4
+    if config["tie_word_embeddings"]:
+        del tensors["lm_head.weight"]
+    return tensors
+
+
 def write_spire(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], dtype: str = "F16") -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))

@@ -1,9 +1,11 @@
 """Tiny random mixtures of experts, saved by transformers, for all test folders."""
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 SIZES: dict[str, Any] = {
@@ -31,6 +33,28 @@ SIZES: dict[str, Any] = {
 def write_random_model(folder: Path, model_type: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Path:
     """A model of this type, weights 0.02 times normal, its vectors as they are initialized."""
     save(random_model(model_type, **changes).to(dtype), folder)
+    return folder
+
+
+def packed_experts(num_experts: int, rows: int, num_blocks: int) -> dict[str, torch.Tensor]:
+    """Random bytes of MXFP4, every code and many scales among them."""
+    generator = torch.Generator().manual_seed(rows)
+    blocks = torch.randint(0, 256, (num_experts, rows, num_blocks, 16), dtype=torch.uint8, generator=generator)
+    scales = torch.randint(100, 140, (num_experts, rows, num_blocks), dtype=torch.uint8, generator=generator)
+    return {"blocks": blocks, "scales": scales}
+
+
+def write_carried_model(folder: Path, **stacks: tuple[int, int, int]) -> Path:
+    """A gpt_oss some of whose stacks of experts, of these shapes, are MXFP4 already."""
+    write_random_model(folder, "gpt_oss", hidden_size=64, head_dim=16, intermediate_size=100, num_hidden_layers=1)
+    path, prefix = folder / "model.safetensors", "model.layers.0.mlp.experts."
+    tensors = safetensors.torch.load_file(path)
+    for name, shape in stacks.items():
+        del tensors[prefix + name]
+        tensors |= {f"{prefix}{name}_{part}": tensor for part, tensor in packed_experts(*shape).items()}
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
     return folder
 
 

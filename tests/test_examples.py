@@ -92,11 +92,11 @@ def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     pytest.importorskip("accelerate", reason="the extra train is not installed")
     words = [EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1", "12"]
     *lines, total = run(*words).splitlines()
-    assert total == f"{2 * (2 * 54 + 18)} runs, {24 * len(lines)} tokens, 0 tokens or logits differ"
+    assert total == f"{2 * (2 * 51 + 15)} runs, {24 * len(lines)} tokens, 0 tokens or logits differ"
     drawn = [line for line in lines if "num_prompts" not in line]
-    assert len(lines) == 2 * (2 * 54 + 18) and len(drawn) == 2 * 18
+    assert len(lines) == 2 * (2 * 51 + 15) and len(drawn) == 2 * 15
     assert all(line.endswith(": 24 tokens, 0 logits differ") for line in drawn)
-    assert sum("target='target' batch=None" in line for line in lines) == 2 * 2 * 43
+    assert sum("target='target' batch=None" in line for line in lines) == 2 * 2 * 40
 
 
 def test_a_family_drafts_for_itself_bit_by_bit() -> None:

@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import write_sharded, write_tiny_llama
-from hypothesis import given
-from hypothesis import strategies as st
 from ngram_tables import write_table
 from packages import (
     MANIFEST,
-    StoppedError,
     files_of,
     flip,
     forge,
@@ -25,7 +22,6 @@ from packages import (
     patch_array,
     quantize,
     sealed_text,
-    stop_in,
     with_compact_source,
 )
 from trained_levels import TRAINED, write_mixture
@@ -33,10 +29,6 @@ from trained_levels import TRAINED, write_mixture
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.engine import kernel_names
-from mxconv.package.manifest import read_manifest
-from mxconv.package.recipe import read_recipe
-from mxconv.package.shard_layout import plan_layout, smallest_limit
-from mxconv.package.stored import StoredArray
 from mxconv.rebuild import build, check_rebuild, write_recipe
 from mxconv.verify import verify, write_certificate
 
@@ -256,15 +248,6 @@ def test_nothing_is_overwritten(made: Callable[[str], Path], tmp_path: Path) -> 
     assert {path.name for path in tmp_path.iterdir()} == {"p"}
 
 
-def test_a_stopped_build_goes_on(made: Callable[[str], Path], tmp_path: Path) -> None:
-    package = made("BSFP")
-    with pytest.raises(StoppedError):
-        build(package.with_name("recipe.json"), tmp_path / "p", progress=stop_in("encode"))
-    assert {path.name for path in tmp_path.iterdir()} == {"p.partial"}
-    build(package.with_name("recipe.json"), tmp_path / "p")
-    assert files_of(tmp_path / "p") == files_of(package)
-
-
 def test_a_killed_build_leaves_no_package(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tensors = {f"w{n:02}.weight": rng.standard_normal((512, 512)).astype(np.float16) for n in range(40)}
@@ -299,21 +282,3 @@ def test_a_recipe_of_48_files_is_short(tmp_path: Path) -> None:
     assert (tmp_path / "recipe.json").stat().st_size < 64_000
     build(tmp_path / "recipe.json", tmp_path / "built")
     assert files_of(tmp_path / "built") == files_of(tmp_path / "package")
-
-
-@given(st.lists(st.integers(0, 400), min_size=1, max_size=12), st.integers(1, 3000))
-def test_the_smallest_limit_gives_the_same_files(lengths: list[int], limit: int) -> None:
-    arrays = {f"t{n}": (StoredArray(f"t{n}", "U8", (length,)),) for n, length in enumerate(lengths)}
-    layout = plan_layout({"bsfp": arrays}, limit)
-    shards = [[arrays[name] for name in arrays if name in shard.offsets] for shard in layout.shards]
-    smallest = smallest_limit(shards)
-    assert plan_layout({"bsfp": arrays}, smallest) == layout and smallest <= max(limit, 1)
-
-
-def test_a_recipe_is_read_as_it_was_written(made: Callable[[str], Path]) -> None:
-    package = made("BSFP")
-    recipe = read_recipe(package.with_name("recipe.json"))
-    manifest = read_manifest(package)
-    assert recipe.package.files == manifest.files and recipe.package.source == manifest.source
-    assert recipe.package.manifest_sha256 == manifest.manifest_sha256 and recipe.package.tensors == []
-    assert recipe.to_bytes() == package.with_name("recipe.json").read_bytes()

@@ -23,7 +23,6 @@ from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError, PackageError
-from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.kernels.engine import kernel_names
 from mxconv.package.manifest import read_manifest
 from mxconv.speculation.hierarchy import Hierarchy
@@ -154,19 +153,6 @@ def torch_model(package: Path, source: Path) -> Any:
     model = LlamaForCausalLM(LlamaConfig(**config)).eval()
     model.load_state_dict(state | {name: torch.from_numpy(array) for name, array in drafts.items()})
     return model
-
-
-def test_the_exported_draft_writes_the_same_text_in_transformers(
-    make_package: Callable[..., Path], tmp_path: Path
-) -> None:
-    package = make_package("mxfp4", "BF16")
-    export_safetensors(package, tmp_path / "export", level="draft")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "export", dtype=torch.float32)
-    with LoadedPackage(package, ["mxfp4"], "numpy", activations="fp32") as loaded:
-        ids = loaded.tokenizer.encode(TEXT)
-        ours = Hierarchy(loaded.levels).generate(ids, 30).token_ids
-    theirs = model.generate(torch.tensor([ids]), max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0)
-    assert ours == theirs[0, len(ids) :].tolist()
 
 
 def test_a_view_of_the_model_is_decoded_with_the_4_bit_copy_below_it(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What `verify` finds, and what it says."""
 
-import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoints import write_safetensors, write_tiny_llama
-from packages import compare, flip, forge, header_of, patch_array, quantize
+from packages import compare, forge, patch_array, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import PackageError
@@ -21,8 +19,6 @@ from mxconv.verify import TensorVerification, Verification, verify, write_certif
 MATRIX = "model.layers.0.mlp.up_proj.weight"
 CODECS: dict[str, dict[str, Any]] = {"mxfp4": {"codec": "mxfp4"}, "bsfp": {"codec": "bsfp", "segments": "paper"}}
 each_codec = pytest.mark.parametrize("codec", list(CODECS))
-
-REAL_MODELS = ("stories260K", "llama2xs", "babyllama105")
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +53,6 @@ def change_source(source: Path, other: Path, change: Any) -> Path:
     write_safetensors(other / "model.safetensors", tensors)
     (other / "config.json").write_bytes((source / "config.json").read_bytes())
     return other
-
-
-def test_a_whole_package_is_bit_exact_with_and_without_its_source(source: Path, package: Path) -> None:
-    for verification in (verify(package), compare(package, source)):
-        assert verification.ok and verification.lossless
-        assert verification.num_bit_exact == len(verification.tensors) == 21
-        for tensor in verification.tensors:
-            assert (tensor.status, tensor.max_abs_error, tensor.detail) == ("bit-exact", 0.0, "")
-            assert tensor.sha256_source == tensor.sha256_reconstructed
-    assert compare(package, source).source_compared
 
 
 def test_one_changed_weight_of_the_source_is_found_and_measured(tmp_path: Path, source: Path, package: Path) -> None:
@@ -129,25 +115,6 @@ def test_missing_additional_and_misshapen_tensors_are_named(tmp_path: Path, sour
     }
 
 
-@pytest.mark.parametrize(
-    ("codec", "part"), [("mxfp4", "codes"), ("mxfp4", "scales"), ("bsfp", "scales"), ("bsfp", "codes")]
-)
-def test_stale_codes_are_found_by_encoding_again_even_if_every_hash_was_made_true(
-    tmp_path: Path, source: Path, made: dict[str, Path], codec: str, part: str
-) -> None:
-    shutil.copytree(made[codec], tmp_path / "p")
-    shard = tmp_path / "p" / f"{codec}.safetensors"
-    header, begin = header_of(shard)
-    flip(shard, begin + header[f"{MATRIX}.{part}"]["data_offsets"][0] + 3, 0x01)
-    assert verify(tmp_path / "p").damaged_files == [shard.name]
-    forge(tmp_path / "p")
-    alone = verify(tmp_path / "p")
-    assert alone.ok is (codec == "mxfp4" or part == "scales")  # the draft alone: hashes cannot see it
-    found = failures(compare(tmp_path / "p", source))
-    assert list(found) == [MATRIX]
-    assert f"{MATRIX}.{part} differs from what the source encodes to" in found[MATRIX].detail
-
-
 @each_codec
 def test_padding_is_part_of_what_is_compared(tmp_path: Path, codec: str) -> None:
     path = write_safetensors(tmp_path / "m.safetensors", {"w": np.full((1, 1), 0.5, ml_dtypes.bfloat16)})
@@ -156,16 +123,6 @@ def test_padding_is_part_of_what_is_compared(tmp_path: Path, codec: str) -> None
     forge(tmp_path / "p")
     assert verify(tmp_path / "p").ok  # no weight is there
     assert failures(compare(tmp_path / "p", path))["w"].detail == "w.codes differs from what the source encodes to"
-
-
-def test_a_kept_tensor_of_another_hash_is_a_mismatch(tmp_path: Path, source: Path, made: dict[str, Path]) -> None:
-    shutil.copytree(made["bsfp"], tmp_path / "p")
-    patch_array(tmp_path / "p/bsfp.safetensors", "model.norm.weight", 0, b"\x00")
-    forge(tmp_path / "p")
-    found = failures(verify(tmp_path / "p"))
-    assert list(found) == ["model.norm.weight"]
-    compared = failures(compare(tmp_path / "p", source))["model.norm.weight"]
-    assert compared.status == "mismatch" and compared.max_abs_error == 0.5
 
 
 def test_a_loss_counts_only_where_the_manifest_declares_it(tmp_path: Path) -> None:
@@ -224,26 +181,3 @@ def test_progress_ends_at_its_total(package: Path) -> None:
     verify(package, progress=lambda stage, done, total: last.update({stage: (done, total)}))
     assert list(last) == ["hash package", "verify"]
     assert all(done == total > 0 for done, total in last.values())
-
-
-def test_a_certificate_that_cannot_be_written_is_our_error(tmp_path: Path, made: dict[str, Path]) -> None:
-    shutil.copytree(made["mxfp4"], tmp_path / "p")
-    verification = verify(tmp_path / "p")
-    (tmp_path / "p/mxconv.json.new").mkdir()
-    with pytest.raises(PackageError) as caught:
-        write_certificate(tmp_path / "p", verification)
-    assert str(caught.value) == f"{tmp_path}/p/mxconv.json.new: cannot be written (Is a directory). Check permissions."
-
-
-@pytest.mark.parametrize(
-    ("name", "codec"),
-    [(f"{model}-{dtype}", codec) for model in REAL_MODELS for dtype, codec in (("bf16", "mxfp4"), ("fp16", "bsfp"))],
-)
-def test_real_models_are_bit_exact(tmp_path: Path, name: str, codec: str) -> None:
-    models = os.environ.get("MXCONV_TEST_MODELS")
-    if not models:
-        pytest.skip("MXCONV_TEST_MODELS is not set")
-    quantize(Path(models) / name, tmp_path / "p", codec=codec, num_threads=2)
-    verification = compare(tmp_path / "p", Path(models) / name)
-    assert verification.ok and verification.lossless
-    assert verification.num_bit_exact == len(json.loads((tmp_path / "p/mxconv.json").read_text())["tensors"])

@@ -213,9 +213,6 @@ def _by_hand(
     return Decoded(token_ids, logits)
 
 
-greedy_by_hand = by_hand
-
-
 def penalized_by_hand(
     logits: np.ndarray, selection: Selection, prompt: Sequence[int], answer: Sequence[int]
 ) -> np.ndarray:

@@ -21,7 +21,7 @@ import numpy as np
 from mxconv.arch.description import Attending
 from mxconv.cost.speedup import speedup
 from mxconv.drafts.kind import DraftKind, Parameter, Run
-from mxconv.drafts.pass_cost import PassCost, num_layer_weights
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads
@@ -29,7 +29,7 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelBase, LevelRecord, Share
 from mxconv.package.package import Package
-from mxconv.speculation.loaded_level import DraftInputs, LoadedLevel
+from mxconv.speculation.loaded_level import DraftInputs, LoadedLevel, num_layer_weights
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.proposal import Draft, Proposal

@@ -14,7 +14,6 @@ from bsfp import bsfp
 from elements import e2m1, int8, vnni8
 from experts import experts
 from fp8 import fp8
-from mx2 import mx2
 from mxfp4 import mxfp4
 from mxint8 import mxint8
 from ngram import ngram
@@ -25,7 +24,7 @@ FORMAT_VERSION = 1
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    for make in (e2m1, mxfp4, mxint8, mx2, bsfp, vnni8, int8, ngram, spire, experts, fp8):
+    for make in (e2m1, mxfp4, mxint8, bsfp, vnni8, int8, ngram, spire, experts, fp8):
         text = json.dumps({"format_version": FORMAT_VERSION, **make()}, indent=1)
         (folder / f"{make.__name__}.json").write_text(text + "\n")
 

@@ -137,7 +137,7 @@ def _mlp(mlp: Mlp, hidden: int) -> Shapes:
 
 
 def _mixture(mixture: Mixture, hidden: int, prefix: str, names: Container[str]) -> Shapes:
-    from mxconv.checkpoint.carried import BLOCK_BYTES, ENDINGS  # here: a cost, which asks for mixers, needs no NumPy
+    from mxconv.checkpoint.stacked import BLOCK_BYTES, ENDINGS  # here: a cost, which asks for mixers, needs no NumPy
 
     routing, experts, count = mixture.routing, mixture.experts, mixture.routing.num_experts
     yield from _linear(routing.router, count, hidden)

@@ -17,9 +17,9 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe
 from mxconv.arch.fields import Fields
 from mxconv.arch.required_tensors import Shape, required_tensors
-from mxconv.checkpoint.carried import ENDINGS
 from mxconv.checkpoint.fp8_matrix import fp8_matrices
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.stacked import ENDINGS
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.errors import ModelError, MxconvError
 

@@ -34,7 +34,7 @@ from mxconv.bench.rates import seconds_of, spread
 from mxconv.gpu.device import require_room
 from mxconv.gpu.launch import MAX_TOKENS
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, uploaded_weight
-from mxconv.package.stored_matrix import StoredMx2, StoredMxint8
+from mxconv.package.stored_matrix import StoredMxint8
 from mxconv.system.processor import cpu_name
 
 LIBRARY = "bf16"  # torch's product, the baseline
@@ -242,7 +242,7 @@ def make_gpu_operand(kernel: str, shape: tuple[int, int], device: torch.device) 
     if isinstance(stored, np.ndarray):
         patterns: U16 = stored
         return Operand(kernel, "bf16", shape, patterns.nbytes, slab, lambda: LibraryMatrix(patterns, device))
-    assert not isinstance(stored, StoredMxint8 | StoredMx2)
+    assert not isinstance(stored, StoredMxint8)
 
     def copy() -> BsfpWeight | FourBitWeight:
         weight = uploaded_weight(stored, device)

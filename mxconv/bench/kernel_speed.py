@@ -40,7 +40,6 @@ FORMS = {  # of the activations that each kernel multiplies
     "bsfp-full": "bf16",
     "bsfp-draft": "int8",
     "mxint8": "int8",
-    "mx2": "int8",
     "mxfp4-int8": "int8",
     "mxfp4-fp32": "float",
 }
@@ -181,8 +180,6 @@ def _matrix(kernel: str, stored: Any) -> _native.Matrix:
             made = matrices.bsfp(stored, kernel)
         case "bsfp-draft":
             made = matrices.bsfp_draft(stored)
-        case "mx2":
-            made = matrices.mx2_draft(stored)
         case "mxint8":
             made = matrices.mxint8_draft(stored)
         case _:

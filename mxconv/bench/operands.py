@@ -16,16 +16,15 @@ from mxconv.codecs.bsfp.histogram import PatternHistogram
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft, escape_offsets
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.int8 import BLOCK, quantize_int8
-from mxconv.codecs.mx2 import dequantize_mx2, pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.mxint8 import quantize_mxint8
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.errors import MxconvError
 from mxconv.kernels.encoders import add_to_histogram, encode_bsfp, encode_mxfp4, fit_table, row_shifts_of
-from mxconv.package.stored_matrix import StoredBsfp, StoredMx2, StoredMxfp4, StoredMxint8
+from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
 
 Matrix = TypeVar("Matrix")
-Stored = U16 | StoredMx2 | StoredMxfp4 | StoredMxint8 | StoredBsfp
+Stored = U16 | StoredMxfp4 | StoredMxint8 | StoredBsfp
 SMALL_SHAPE = (72, 416)  # partial tiles of rows, partial groups of columns
 SLAB_ROWS = 1024
 SIGMA = 0.02  # of the weights, as in linear layers of language models
@@ -98,10 +97,6 @@ def encoded(kernel: str, shape: tuple[int, int]) -> tuple[Stored, F32]:
         mxfp4 = stored_mxfp4(patterns)
         values = dequantize_mxfp4(unpack_nibbles(mxfp4.codes[:num_tiles]), unpack_scales(mxfp4.scales[:num_tiles]))
         return mxfp4, values[:num_rows, :num_columns]
-    if kernel == "mx2":
-        codes, scales = quantize_mx2(BF16.decode(patterns))
-        mx2 = StoredMx2(shape, pack_mx2(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1)))
-        return mx2, dequantize_mx2(codes[:num_rows], scales[:num_rows])[:, :num_columns]
     bsfp = stored_bsfp(patterns)
     if kernel == "bsfp-full":
         return bsfp, BF16.decode(bsfp.target_rows(0, num_rows))

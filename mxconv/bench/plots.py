@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 AnyResult = TypeVar("AnyResult", bound=ProductResult)
 PEAKS = {  # the kernels that share a peak
-    "int8": ("bsfp-draft", "mxint8", "mx2", "mxfp4-int8"),
+    "int8": ("bsfp-draft", "mxint8", "mxfp4-int8"),
     "bf16": ("bf16", "bsfp-full"),
     "fp32": ("fp16", "mxfp4-fp32"),
 }

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from mxconv.checkpoint.carried import carried_tensors
 from mxconv.checkpoint.fp8_matrix import fp8_matrices
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.stacked import carried_tensors
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.errors import CheckpointError
 

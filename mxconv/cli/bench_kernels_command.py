@@ -38,7 +38,7 @@ CPU_COLUMNS = {
     "of roofline": ("fraction_of_roofline", ".3f"),
 }
 GPU_COLUMNS = {"torch BF16 µs": ("library_seconds", ".2f", 1e6), "times torch BF16": ("times_library", ".2f")}
-ON_CPU = ("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxint8", "mx2", "mxfp4-int8", "mxfp4-fp32")
+ON_CPU = ("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxint8", "mxfp4-int8", "mxfp4-fp32")
 OF_CPU = ("kernel", "threads", "roofline")  # options
 
 
@@ -59,7 +59,7 @@ def kernels(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Kernel: {', '.join(ON_CPU[:-1])} or {ON_CPU[-1]}; on a GPU mxfp4-bf16, and no fp16, mxint8, mx2 or "
+            help=f"Kernel: {', '.join(ON_CPU[:-1])} or {ON_CPU[-1]}; on a GPU mxfp4-bf16, and no fp16, mxint8 or "
             "mxfp4-fp32. All by default. Repeatable.",
             autocompletion=one_of(*ON_CPU, "mxfp4-bf16"),
         ),

@@ -117,7 +117,7 @@ def _greet(conversation: "Conversation", out: Output) -> None:
         out.line(" <- ", end="")
         out.line(name, colour, end="")
     out.line("")
-    out.line(f"sampling: {conversation.sampling.told}", "dim")
+    out.line(f"sampling: {conversation.sampling.summary}", "dim")
 
 
 def _reply(conversation: "Conversation", text: str, out: Output) -> None:
@@ -179,4 +179,4 @@ def _print_statistics(conversation: "Conversation", out: Output) -> None:
         f"{totals.num_tokens} tokens in {totals.num_rounds} rounds "
         f"({totals.num_tokens / max(totals.num_rounds, 1):.2f} a round), {speed:.1f} a second"
     )
-    out.line(f"sampling: {conversation.sampling.told}")
+    out.line(f"sampling: {conversation.sampling.summary}")

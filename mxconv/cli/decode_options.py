@@ -14,7 +14,7 @@ from mxconv.cli.converted import package_of
 
 if TYPE_CHECKING:
     from mxconv.decode import Options, TextModel
-    from mxconv.speculation.sampling_in_use import Asked
+    from mxconv.speculation.sampling_in_use import RequestedSampling
     from mxconv.text.constraint import Constraint
     from mxconv.text.messages import Prompt
 
@@ -170,11 +170,11 @@ class SamplingOptions:
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of random draws.")] = 0
 
     @property
-    def given(self) -> "Asked":
+    def given(self) -> "RequestedSampling":
         """The options that were given, by their names in `Options`; the seed is not part of them."""
         names = (field.name for field in fields(self) if field.name not in ("logit_bias", "seed"))
         given: dict[str, Any] = {name: getattr(self, name) for name in names} | {"logit_bias": self._biases()}
-        return cast("Asked", given)
+        return cast("RequestedSampling", given)
 
     def _biases(self) -> dict[int, float] | None:
         if self.logit_bias is None:

@@ -122,7 +122,7 @@ def generate(
         if check and accept != "coupled" and is_drawn:
             raise typer.BadParameter(f"--check compares tokens, and under --accept {accept} those differ")
         if in_use.is_from_file:
-            Output(json_output=True).line(f"sampling: {in_use.told}", "dim")
+            Output(json_output=True).line(f"sampling: {in_use.summary}", "dim")
         target, records_trees = model.loaded.levels[0].name, trace is not None
         if batch is not None:
             decoded = _side_by_side(model, given, options, batch, kv_bytes, check, records_trees, progress)

@@ -29,7 +29,6 @@ from mxconv.cli.recipe_commands import build, recipe
 from mxconv.cli.serve_command import serve
 from mxconv.cli.train_drafts_commands import draft, eagle3, self_draft, speculator, spire
 from mxconv.cli.train_generate_command import generate as write_texts
-from mxconv.cli.train_mx2_command import mx2
 from mxconv.cli.train_ngram_command import ngram
 from mxconv.cli.verify_command import verify
 from mxconv.errors import MxconvError
@@ -109,7 +108,7 @@ bench = typer.Typer(help="Measure kernels, decoding and conversion.", no_args_is
 for command in (kernels, decode, convert, machine):
     bench.command(cls=CommandPage)(command)
 train = typer.Typer(help="Make drafts from text.", no_args_is_help=True, rich_markup_mode=None)
-for command in (ngram, write_texts, speculator, spire, eagle3, draft, self_draft, mx2):
+for command in (ngram, write_texts, speculator, spire, eagle3, draft, self_draft):
     train.command(cls=CommandPage)(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")

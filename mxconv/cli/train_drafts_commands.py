@@ -40,7 +40,7 @@ def speculator(
     It reads the target's last hidden state and the tokens just chosen. A run that was killed goes on with the same
     command. Source: arXiv 2404.19124.
     """
-    from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
+    from mxconv.drafts.speculator import SpeculatorConfig
     from mxconv.train.speculator_training import SpeculatorTask
 
     training = training_run(texts, target, output, schedule, least_length=heads + 2)
@@ -85,7 +85,7 @@ def spire(
     2504.06419.
     """
     from mxconv.checkpoint.regular_file import read_json_object
-    from mxconv.drafts.readers.spire_layers import config_for
+    from mxconv.drafts.spire import config_for
     from mxconv.errors import MxconvError
     from mxconv.train.spire_training import SpireTask
 
@@ -120,7 +120,7 @@ def eagle3(
     goes on with the same command. Source: arXiv 2503.01840.
     """
     from mxconv.checkpoint.regular_file import read_json_object
-    from mxconv.drafts.readers.eagle3_config import config_for, layers_for
+    from mxconv.drafts.eagle3 import config_for, layers_for
     from mxconv.train.eagle3_training import Eagle3Task
 
     training = training_run(texts, target, output, schedule, least_length=block + 1)
@@ -226,15 +226,12 @@ def self_draft(
     start: Annotated[
         Path | None, typer.Option("--from", help="A draft file or package to begin with; else the direct cast.")
     ] = None,
-    codec: Annotated[
-        Literal["mxfp4", "mx2"], typer.Option(help="Codec of the copy; mx2 begins best --from `train mx2`.")
-    ] = "mxfp4",
     schedule: SelfDraftSchedule,
 ) -> None:
-    """Distil the MXFP4 or MX2 copy of a model.
+    """Distil the MXFP4 copy of a model.
 
     It learns best from text of its own: --generated alone, from `train generate`. The file is for `mxconv quantize
-    --draft-weights`, one of MX2 for --draft mx2:FILE. It goes on where it was killed. Under `torchrun` the processes
+    --draft-weights`. It goes on where it was killed. Under `torchrun` the processes
     share every batch.
     """
     from mxconv.checkpoint.hashing import sha256_file
@@ -253,8 +250,5 @@ def self_draft(
         "texts": [sha256_file(path) for path in files],
         "num_tokens": sum(stage.num_tokens for stage in training.stages),
         **{key: asdict(schedule)[key] for key in ("steps", "batch_tokens", "learning_rate", "seed")},
-        **({"codec": codec} if codec == "mx2" else {}),
     }
-    train(
-        training, schedule, lambda frozen: SelfDraftTask(target, frozen, start, record, codec), f"self-draft {record}"
-    )
+    train(training, schedule, lambda frozen: SelfDraftTask(target, frozen, start, record), f"self-draft {record}")

@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from mxconv.cluster.executor import RayExecutor
@@ -24,41 +23,30 @@ PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: a head that star
 FIRST_PAUSE_SECONDS = 0.5  # between two tries; each further one is twice as long
 LOOPBACK = "127.0.0.1"
 
-WORKERS = re.compile(r"ray(?::(?P<address>auto|(?:ray://)?[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}))?")
+LOCAL = "local"  # of a cluster that is started here, as Ray calls it
+WORKERS = re.compile(r"ray(?::(?P<address>auto|[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}))?")
 
 
-@dataclass(frozen=True)
-class ClusterAddress:
-    """The address of a cluster: `auto` (the one of this machine) or HOST:PORT of its head; None starts one here."""
-
-    address: str | None = None
-
-
-def parse_workers(text: str) -> ClusterAddress | None:
-    """`threads` gives None, `ray` and `ray:ADDRESS` a cluster.
-
-    Raises:
-        MxconvError: it is none of these.
-    """
+def parse_workers(text: str) -> str | None:
+    """The address of a cluster: `local`, `auto` (the one of this machine) or HOST:PORT of its head; None for `threads`.
+    Raises MxconvError where the text is none of these."""
     if text == "threads":
         return None
     found = WORKERS.fullmatch(text)
-    if found is None or (found["address"] or "").startswith("ray://"):
+    if found is None:
         raise MxconvError(
             f"--workers {text}: threads, ray, ray:auto or ray:HOST:PORT is required. HOST:PORT is what `ray start` "
             "prints for other nodes."
         )
-    return ClusterAddress(found["address"])
+    return found["address"] or LOCAL
 
 
 @contextlib.contextmanager
-def cluster(
-    address: ClusterAddress, num_threads: int, memory_bytes: int | None = None
-) -> Iterator[Callable[[], RayExecutor]]:
+def cluster(address: str, num_threads: int, memory_bytes: int | None = None) -> Iterator[Callable[[], RayExecutor]]:
     """Connect, or start a cluster on this machine; meanwhile what is printed goes to stderr.
 
     Args:
-        address: of the cluster.
+        address: of the cluster, as `parse_workers` gives it.
         num_threads: workers of a cluster that is started here; another has a worker a processor.
         memory_bytes: what a worker may need; Ray starts no more of them on a node than fit.
 
@@ -70,9 +58,9 @@ def cluster(
     """
     ray = import_ray()
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "mxconv"}
-    if address.address is None:
+    if address == LOCAL:
         options |= {
-            "address": "local",
+            "address": LOCAL,
             "num_cpus": num_threads,
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
@@ -81,19 +69,20 @@ def cluster(
         }
     # Ray prints what happens to workers, at any time; stdout is for results
     with contextlib.redirect_stdout(sys.stderr):
-        _connect(ray, address.address, options)
+        _connect(ray, address, options)
         try:
             yield lambda: RayExecutor(ray, memory_bytes)
         finally:
             ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
+def _connect(ray: Any, address: str, options: dict[str, Any]) -> None:
     """Connect, again and again for some seconds: who resumes after a fault comes while the cluster still heals."""
+    where = "this machine" if address == LOCAL else address
     end, pause = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE_SECONDS
     while True:
         try:
-            if address is not None:
+            if address != LOCAL:
                 options["address"] = _answering(ray, address)
             try:
                 ray.init(**options)
@@ -104,18 +93,18 @@ def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
         except Exception as error:
             if _is_refused(error):
                 raise MxconvError(
-                    f"--workers ray: the cluster at {address} answers only whoever knows its token; the same token is "
+                    f"--workers ray: the cluster at {where} answers only whoever knows its token; the same token is "
                     "required here. Copy ~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token."
                 ) from error
             if not isinstance(error, (OSError, OverflowError, ValueError, RuntimeError)):
                 raise
             if time.monotonic() + pause > end:
                 raise MxconvError(
-                    f"--workers ray: no cluster at {address or 'this machine'} ({str(error).splitlines()[0]}); a "
+                    f"--workers ray: no cluster at {where} ({str(error).splitlines()[0]}); a "
                     f"running one with Ray {ray.__version__} is required. Start it with `ray start --head`, and give "
                     "the address that it prints."
                 ) from error
-            print(f"mxconv: no cluster at {address or 'this machine'} yet; trying again", file=sys.stderr)
+            print(f"mxconv: no cluster at {where} yet; trying again", file=sys.stderr)
         time.sleep(pause)
         pause *= 2
 
@@ -128,11 +117,8 @@ def _is_refused(error: BaseException | None) -> bool:
 
 
 def _answering(ray: Any, address: str) -> str:
-    """The address of a head whose port is open: at one that is not Ray itself would wait for minutes.
-
-    Raises:
-        OSError: nobody answers.
-    """
+    """The address of a head whose port is open: at one that is not Ray itself would wait for minutes. Raises OSError
+    where nobody answers."""
     if address == "auto":  # what the last `ray start` noted, which may be gone; else what runs here
         from ray._private import services
 
@@ -146,11 +132,7 @@ def _answering(ray: Any, address: str) -> str:
 
 
 def import_ray() -> Any:
-    """Ray, which reports nothing.
-
-    Raises:
-        MxconvError: it is not installed.
-    """
+    """Ray, which reports nothing. Raises MxconvError where it is not installed."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it would do from now on, and warns about
     try:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, F64, I64, U8
-from mxconv.codecs import mx2
 from mxconv.codecs.e2m1 import VALUES, encode_e2m1
 from mxconv.codecs.e8m0 import BIAS, decode_e8m0
 from mxconv.codecs.mxfp4 import BLOCK, MAX_EXPONENT
@@ -81,11 +80,10 @@ class Elements(NamedTuple):
     encode: Callable[[F32], U8]
     values: F32
     most: int  # exponent of a scale
-    steps: tuple[int, ...]  # of exponents, from the cast's on: where one input outweighs a block, two bits need many
+    steps: tuple[int, ...]  # of exponents, from the cast's on
 
 
 E2M1 = Elements(encode_e2m1, VALUES, MAX_EXPONENT, (0, -1, 1))
-TWO_BITS = Elements(mx2.encode_mx2, mx2.VALUES, mx2.MAX_EXPONENT, (0, -1, 1, -2, 2, -3))
 
 
 @dataclass(frozen=True)

@@ -10,5 +10,5 @@ survey.py         one reading pass: non-finite weights, histograms, segment tabl
 encode.py         rows in, planes out
 describe.py       the manifest
 
-Where the package grows, and how a killed conversion resumes: `mxconv.package.staging` and its neighbors.
+Where the package grows, and how a killed conversion resumes: `mxconv.package.target` and its neighbors.
 """

@@ -50,9 +50,7 @@ class CalibrationTexts:
                 self.held_out.append((rest, first_counted))
 
 
-def read_texts(
-    loaded: LoadedPackage, files: Sequence[Path], num_tokens: int, progress: Progress, holds_out: bool = True
-) -> CalibrationTexts:
+def read_texts(loaded: LoadedPackage, files: Sequence[Path], num_tokens: int, progress: Progress) -> CalibrationTexts:
     """Texts of files, each of which gives its share of the tokens to calibrate with at most.
 
     What is held out follows these; of a file without so many tokens it is the last ninth.
@@ -62,7 +60,7 @@ def read_texts(
     """
     texts = CalibrationTexts()
     share, num_found = num_tokens // max(len(files), 1), 0
-    most_held = min(share // HELD_SHARE, MOST_HELD // max(len(files), 1)) if holds_out else 0
+    most_held = min(share // HELD_SHARE, MOST_HELD // max(len(files), 1))
     for path in files:
         are_answers, taken = _holds_prompts(path), list[tuple[list[int], int]]()
         wanted, num_taken = share + most_held, 0

@@ -1,4 +1,4 @@
-"""Codes and scales of a draft's matrix, chosen by what it multiplies: for MXFP4, MX2 and BSFP.
+"""Codes and scales of a draft's matrix, chosen by what it multiplies: for MXFP4 and BSFP.
 
     inputs = MatrixInputs.of(sums, is_turned=False)
     codes, scales = mxfp4_anew(stored, rows, inputs.moved(weights, rows), inputs)
@@ -20,7 +20,6 @@ from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
 from mxconv.codecs.gptq import (
     E2M1,
     MANY_INPUTS,
-    TWO_BITS,
     Grid,
     InputFactor,
     MxGrid,
@@ -30,7 +29,6 @@ from mxconv.codecs.gptq import (
     moved_weights,
     output_errors,
 )
-from mxconv.codecs.mx2 import pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.engine.recorded_inputs import InputRows
@@ -124,16 +122,6 @@ def mxfp4_anew(cast: StoredMxfp4, rows: slice, weights: F64, inputs: MatrixInput
     codes = inputs.better_codes(weights, grid, grid.cast(weights))
     codes = np.where(np.repeat(scales == 0, BLOCK, axis=1)[:, :columns], cast_codes, codes)  # zeros are zero bytes
     return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
-
-
-def mx2_anew(weights: F64, inputs: MatrixInputs) -> Draft:
-    """Codes, and scales that suit what the weights multiply, two bits each; zeros are zero bytes."""
-    columns = weights.shape[1]
-    scales = fit_block_scales(TWO_BITS, weights, quantize_mx2(weights.astype(np.float32))[1], inputs.squares)
-    grid = MxGrid.of(TWO_BITS, scales, columns)
-    codes = inputs.better_codes(weights, grid, grid.cast(weights))
-    codes[np.repeat(scales == 0, BLOCK, axis=1)[:, :columns]] = 0
-    return pack_mx2(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
 
 
 def bsfp_anew(cast: StoredBsfp, rows: slice, weights: F64, inputs: MatrixInputs) -> Draft:

@@ -104,7 +104,7 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
         confidence=DEFAULT_BSFP_CONFIDENCE if is_bsfp else DEFAULT_CONFIDENCE,
         screen=screen,
     )
-    return [target, draft, *preparation.draft_levels]
+    return [target, draft, *(preparation.drafts.levels if preparation.drafts else [])]
 
 
 def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from pydantic import ValidationError
@@ -34,10 +34,10 @@ from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.head_screen import STEM, HeadScreen, read_head_screen
 from mxconv.package.level_record import ScreenRecord
 from mxconv.package.manifest import DraftWeightsRecord
-from mxconv.package.mx2_file import DRAFT_KEY as KEY
 from mxconv.package.stored import draft_arrays
 from mxconv.system.disk import write_at
 
+KEY = "mxconv_draft"  # of the metadata that says how codes were made
 MAX_DESCRIPTION_BYTES = 1 << 16  # of the JSON in the header; the manifest repeats it
 ROOM = MAX_DESCRIPTION_BYTES - 64  # that is kept for what the header says at last; headers are multiples of 64 bytes
 MAX_SCALE = MAX_EXPONENT + BIAS  # with larger ones codes reach infinity; 255 is NaN
@@ -57,9 +57,7 @@ class DraftFileWriter:
         PackageError: the file cannot be written.
     """
 
-    def __init__(
-        self, path: Path, shapes: Mapping[str, tuple[int, int]], codec: Codec | Literal["mx2"] = "mxfp4"
-    ) -> None:
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, int]], codec: Codec = "mxfp4") -> None:
         self.path, self._partial = path, path.with_name(path.name + ".partial")
         self._arrays = {name: draft_arrays(codec, name, shape) for name, shape in shapes.items()}
         self._missing = set(shapes)

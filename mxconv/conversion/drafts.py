@@ -11,8 +11,8 @@ from mxconv.conversion.options import Codec
 from mxconv.drafts.kind import DraftSpec, OpenedDraft, OpenTarget
 from mxconv.drafts.kinds import KINDS, WORDS, parse_draft
 from mxconv.errors import MxconvError
+from mxconv.package.growing_shard import PlacedFile
 from mxconv.package.level_record import LevelRecord
-from mxconv.package.staging import PlacedFile
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from typing import Any, Literal
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.whole_model import HeldTensor, check_whole, checkpoint_config, is_described
 from mxconv.checkpoint.adapter import check_no_adapter
-from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
 from mxconv.checkpoint.folder import check_no_part
 from mxconv.checkpoint.fp8_matrix import Fp8Matrix, fp8_matrices
 from mxconv.checkpoint.quantizer import INTEGERS, check_quantizer
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
+from mxconv.checkpoint.stacked import CarriedTensor, StackedExperts, carried_tensors, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.conversion.options import QuantizeOptions

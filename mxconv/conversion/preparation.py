@@ -14,11 +14,11 @@ from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
 from mxconv.conversion.worker_memory import fit_slices, worker_bytes
 from mxconv.errors import CheckpointError, MxconvError
+from mxconv.package.growing_shard import PlacedFile
 from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
-from mxconv.package.level_record import LevelRecord, check_relative
+from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
-from mxconv.package.staging import PlacedFile
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers
@@ -36,15 +36,20 @@ class Preparation:
     checkpoint: Checkpoint
     options: QuantizeOptions
     record: OptionsRecord
-    source_sizes: dict[str, int]  # bytes of each weight file and the index
     surveys: list[Survey]
     layout: ShardLayout
     drafts: "PackedDrafts | None"
-    derived_files: dict[str, bytes]  # companions that are made from the source's own file
-    stores_target: bool  # in shards of its own, because the source's files cannot be linked
-    to_store: bool  # goes the package
+    contents: dict[str, bytes]  # of each small file that is made
+    links_target: bool  # the source's own weight files become part of the package
+    uses_store: bool  # reads from one, or the package goes to one
     draft_file: DraftFile | None = None  # that gave some surveys their codes
     screen: HeadScreen | None = None  # of its 4-bit draft
+
+    @property
+    def source_sizes(self) -> dict[str, int]:
+        """Bytes of each weight file and the index."""
+        sizes = self.checkpoint.file_sizes
+        return {relative_name(path, self.checkpoint): num_bytes for path, num_bytes in sizes.items()}
 
     @property
     def num_bytes_source(self) -> int:
@@ -53,7 +58,7 @@ class Preparation:
     @property
     def worker_bytes(self) -> int:
         """Memory that a worker needs at most."""
-        return worker_bytes([survey.plan for survey in self.surveys], self.to_store or self.checkpoint.is_on_store)
+        return worker_bytes([survey.plan for survey in self.surveys], self.uses_store)
 
     @property
     def quantized(self) -> list[Survey]:
@@ -74,11 +79,6 @@ class Preparation:
                 weights[survey.plan.float_format.name] += survey.plan.num_weights
         return "BF16" if weights["BF16"] >= weights["F16"] else "F16"
 
-    @property
-    def links_target(self) -> bool:
-        """Whether the source's own weight files become part of the package."""
-        return self.options.codec == "mxfp4" and self.record.target == "include" and not self.stores_target
-
     def placed_files(self, further: Sequence[PlacedFile] = ()) -> list[PlacedFile]:
         """The files that become part of the package as they are: configuration, tokenizer and licence; the target's own
         where they are included; those of drafts; further ones."""
@@ -88,21 +88,10 @@ class Preparation:
             files += [PlacedFile(name, checkpoint.root / name, link=True) for name in self.source_sizes]
         return [*files, *(self.drafts.files if self.drafts else []), *further]
 
-    @property
-    def draft_levels(self) -> list[LevelRecord]:
-        """The levels that --draft asks for."""
-        return self.drafts.levels if self.drafts else []
-
     def close(self) -> None:
         """Let go of a file that gave codes."""
         if self.draft_file is not None:
             self.draft_file.close()
-
-    @property
-    def contents(self) -> dict[str, bytes]:
-        """The content of each small file that is made."""
-        screen = {} if self.screen is None else {SCREEN_FILE: self.screen.file}
-        return {**self.derived_files, **self.layout.indexes, **screen}
 
     @property
     def is_lossless(self) -> bool:
@@ -135,7 +124,8 @@ def prepare(
         MxconvError: the source or the options do not allow it.
     """
     record = options.record(is_local=checkpoint.commit is None and not checkpoint.is_on_store)
-    plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, to_store or checkpoint.is_on_store)
+    uses_store = to_store or checkpoint.is_on_store
+    plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, uses_store)
     derived_files = _with_dtype(checkpoint.derive_files(), options.dtype)
     drafts = None
     if options.drafts:
@@ -157,8 +147,8 @@ def prepare(
     else:
         surveys = _survey(plans, options, progress, executor)
     check_any_quantized(checkpoint, [survey.plan for survey in surveys])
-    cannot_link = must_store or checkpoint.is_on_store or not options.links_target
-    stores_target = options.codec == "mxfp4" and cannot_link and record.target == "include"
+    includes_target = options.codec == "mxfp4" and record.target == "include"
+    links_target = includes_target and options.links_target and not (must_store or checkpoint.is_on_store)
     draft_file = None if options.draft_weights is None else DraftFile.open(Path(options.draft_weights))
     if draft_file is not None:
         surveys = draft_file.give(surveys)
@@ -166,23 +156,13 @@ def prepare(
     if draft_file is not None and draft_file.has_screen and options.head_screen:
         described = describe_values(checkpoint.config or {})
         screen = draft_file.screen((described.vocab_size, described.hidden_size))
-    layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
-    preparation = Preparation(
-        checkpoint,
-        options,
-        record,
-        {relative_name(path, checkpoint): num_bytes for path, num_bytes in checkpoint.file_sizes.items()},
-        surveys,
-        layout,
-        drafts,
-        derived_files,
-        stores_target,
-        to_store,
-        draft_file,
-        screen,
+    groups = _groups(surveys, options, stores_target=includes_target and not links_target)
+    layout = plan_layout(groups, options.max_shard_bytes)
+    check_names(checkpoint, layout, drafts, links_target)
+    contents = derived_files | layout.indexes | ({} if screen is None else {SCREEN_FILE: screen.file})
+    return Preparation(
+        checkpoint, options, record, surveys, layout, drafts, contents, links_target, uses_store, draft_file, screen
     )
-    check_names(checkpoint, layout, drafts, preparation.links_target)
-    return preparation
 
 
 def _with_dtype(derived_files: dict[str, bytes], dtype: str | None) -> dict[str, bytes]:
@@ -200,7 +180,7 @@ def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progres
 
 
 def _groups(
-    surveys: list[Survey], options: QuantizeOptions, stores_target: bool
+    surveys: list[Survey], options: QuantizeOptions, *, stores_target: bool
 ) -> dict[str, dict[str, tuple[StoredArray, ...]]]:
     """Which arrays go into which files: BSFP planes beside what is kept; MXFP4 codes apart from their target."""
     whole: dict[str, tuple[StoredArray, ...]] = {

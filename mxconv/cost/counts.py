@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.errors import MxconvError
 
-# bits a weight, scales included: OCP MX v1.0 (32 weights an 8-bit scale); formats/bsfp.md (128 weights a 16-bit scale),
-# formats/mx2.md (32 weights an 8-bit scale)
-SCALE_BITS = {"mx2": 8 / 32, "mxfp4": 8 / 32, "bsfp-draft": 16 / 128}
-BITS = {"bf16": 16.0, "fp16": 16.0, "int8": 8.0, "bsfp": 12.7, "mxfp4": 4.25, "bsfp-draft": 4.125, "mx2": 2.25}
+# bits a weight, scales included: OCP MX v1.0 (32 weights an 8-bit scale); formats/bsfp.md (128 weights a 16-bit scale)
+SCALE_BITS = {"mxfp4": 8 / 32, "bsfp-draft": 16 / 128}
+BITS = {"bf16": 16.0, "fp16": 16.0, "int8": 8.0, "bsfp": 12.7, "mxfp4": 4.25, "bsfp-draft": 4.125}
 STATE_BYTES = 4  # of a number of a recurrent state: float32
 KV_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 

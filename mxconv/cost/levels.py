@@ -25,7 +25,6 @@ KERNELS = {
     "bsfp": ("bsfp-full", "bf16"),
     "mxfp4": ("mxfp4-int8", "int8"),
     "bsfp-draft": ("bsfp-draft", "int8"),
-    "mx2": ("mx2", "int8"),
 }
 
 

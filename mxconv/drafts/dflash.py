@@ -10,24 +10,26 @@ Source:
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal, Self
 
 import numpy as np
 
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.registry import describe
+from mxconv.arch.fields import Fields
 from mxconv.arrays import F32, I64
-from mxconv.drafts.eagle3 import among_all, target_tokens
+from mxconv.drafts.eagle3 import LAYER_TYPES, among_all, checked_layers, read_layers, target_tokens
+from mxconv.drafts.feature_draft import num_shared
+from mxconv.drafts.kind import Run
 from mxconv.drafts.pass_cost import PassCost
+from mxconv.drafts.reader_config import ReaderConfig
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.dflash_config import DflashConfig
-from mxconv.drafts.readers.feature_draft import num_shared
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.layer import Layer
-from mxconv.engine.matrices import Matrices
 from mxconv.engine.paired_layers import EMBEDDING
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
@@ -41,7 +43,135 @@ from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.model_draft import PassDraft
-from mxconv.speculation.reader import Reader
+from mxconv.speculation.reader import Reader, ReaderSizes
+
+MOST_IN_BLOCK = 64
+LAYER_IDS = "aux_hidden_state_layer_ids"
+AS_PUBLISHED = "dflash_config"  # of a config.json as the method's authors write it
+
+
+@dataclass(frozen=True)
+class DflashConfig(ReaderConfig):
+    """A DFlash head.
+
+    Args:
+        name: of the file, for messages.
+        layer: its own layers, Qwen 3's whatever the file calls them, and the target's vocabulary.
+        draft_vocab_size: tokens that it can propose.
+        block_size: rows of its pass.
+        mask_token_id: what stands in the block for tokens to come.
+        layer_ids: whose states are fused, as `Eagle3Config` has them.
+        is_shifted: whether each row of the block chooses the token after its own, so that the first, of the context's
+            last token, chooses one too.
+        sees: whether layers with a window see the whole block, as `SequenceRows` has it.
+
+    Source:
+        vllm-project/speculators 0.9, DFlashSpeculatorConfig; arXiv 2602.06036.
+    """
+
+    name: str
+    layer: ModelConfig
+    draft_vocab_size: int
+    block_size: int
+    mask_token_id: int
+    layer_ids: tuple[int, ...] | None
+    is_shifted: bool = False
+    sees: Literal["block", "block, causal in windows"] = "block, causal in windows"
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        if AS_PUBLISHED in fields.values:
+            return cls._as_published(fields)
+        fields.choice("speculators_model_type", ("dflash",))
+        layer = _layer(fields.section("transformer_layer_config"))
+        draft_vocab_size = fields.size("draft_vocab_size")
+        if draft_vocab_size > layer.vocab_size:
+            fields.reject("draft_vocab_size", f"at most the target's vocabulary, {layer.vocab_size}, is required")
+        if fields.size("target_hidden_size", layer.hidden_size) != layer.hidden_size:
+            fields.reject(
+                "target_hidden_size", f"the layers' own hidden_size, {layer.hidden_size}, or null is required"
+            )
+        non_causal = fields.flag("sliding_window_non_causal", False)
+        return cls(
+            name=fields.name,
+            layer=layer,
+            draft_vocab_size=draft_vocab_size,
+            block_size=_block_size(fields),
+            mask_token_id=_mask_token(fields, layer),
+            layer_ids=read_layers(fields, LAYER_IDS),
+            is_shifted=fields.flag("sample_from_anchor", False),
+            sees="block" if non_causal else "block, causal in windows",
+        )
+
+    @classmethod
+    def _as_published(cls, fields: Fields) -> Self:
+        """The same of a head of the method's authors, who number a layer by what goes into it."""
+        own, layer = fields.section(AS_PUBLISHED), _layer(fields)
+        layers = read_layers(own, "target_layer_ids")
+        if layers is None:
+            own.reject("target_layer_ids", "a list of layer numbers is required")
+        return cls(
+            name=fields.name,
+            layer=layer,
+            draft_vocab_size=layer.vocab_size,
+            block_size=_block_size(fields if "block_size" in fields.values else own),
+            mask_token_id=_mask_token(own, layer),
+            layer_ids=tuple(number + 1 for number in layers),
+            sees="block",
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """The size of the target's vocabulary."""
+        return self.layer.vocab_size
+
+    @property
+    def first_row(self) -> int:
+        """The row of a block that chooses the first token."""
+        return int(not self.is_shifted)
+
+    @property
+    def num_layers(self) -> int:
+        return self.layer.num_hidden_layers
+
+    @property
+    def most_tokens(self) -> int:
+        """How many a block proposes."""
+        return self.block_size - self.first_row
+
+    @property
+    def sizes(self) -> ReaderSizes:
+        return ReaderSizes(self.layer.hidden_size, self.vocab_size, most_tokens=self.most_tokens)
+
+    def layers_of(self, num_layers: int) -> tuple[int, ...]:
+        """The states that it reads of a target of `num_layers`, in the order of the fusion.
+
+        Raises:
+            ModelError: the target does not have them.
+        """
+        return checked_layers(self.name, LAYER_IDS, self.layer_ids, num_layers)
+
+
+def _layer(section: Fields) -> ModelConfig:
+    """The description of the layers, which norm queries and keys even where the file calls them Llama's."""
+    values = {**section.values, "model_type": "qwen3"}
+    if section.choice("model_type", LAYER_TYPES) == "llama" and values.get("head_dim") is None:
+        values["head_dim"] = section.size("hidden_size") // section.size("num_attention_heads")
+    return describe(Fields(values, section.name))
+
+
+def _block_size(fields: Fields) -> int:
+    count = fields.size("block_size")
+    if not 2 <= count <= MOST_IN_BLOCK:
+        fields.reject("block_size", f"2 to {MOST_IN_BLOCK} rows are required")
+    return count
+
+
+def _mask_token(fields: Fields, layer: ModelConfig) -> int:
+    token = fields.values.get("mask_token_id")
+    if type(token) is not int or not 0 <= token < layer.vocab_size:
+        fields.reject("mask_token_id", f"a token from 0 to {layer.vocab_size - 1} is required")
+    return token
 
 
 class Dflash(Reader):
@@ -171,17 +301,15 @@ class DflashKind(ReaderKind):
     name = "dflash"
     drafts_at_once = True
     config = DflashConfig
+    draft_type = DflashDraft
     other_dtypes = ("I64", "I32", "BOOL")  # of the tables of its vocabulary
 
-    def reader(
-        self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
-    ) -> Dflash:
-        assert target is not None, "a head without an embedding takes the target's"
+    def reader(self, folder: Path, record: LevelRecord, run: Run) -> Dflash:
         config = DflashConfig.from_file(folder / "config.json")
-        layers = config.layers_of(target.config.num_hidden_layers)
-        weights, tensors = reader_weights(folder, record, make, stack)
+        layers = config.layers_of(run.target.config.num_hidden_layers)
+        weights, tensors = reader_weights(folder, record, run)
         tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
-        return Dflash(config, weights, tokens, layers, record.name, target)
+        return Dflash(config, weights, tokens, layers, record.name, run.target)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """A pass a block; without a vocabulary of its own a head reads the target's output head too."""
@@ -191,9 +319,6 @@ class DflashKind(ReaderKind):
         if config.draft_vocab_size < config.vocab_size:
             return cost
         return replace(cost, num_bytes=cost.num_bytes + head_bytes(package, is_draft=False))
-
-    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> DflashDraft:
-        return DflashDraft(reader, inputs)
 
 
 DFLASH = DflashKind()

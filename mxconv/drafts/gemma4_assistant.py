@@ -8,7 +8,6 @@ Source:
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,13 +21,13 @@ from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32, I64
 from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.drafts.kind import Run
 from mxconv.drafts.pass_cost import PassCost
+from mxconv.drafts.reader_config import ReaderConfig
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.reader_config import ReaderConfig
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.layer import Layer
-from mxconv.engine.matrices import Matrices
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.states import Reads
@@ -36,7 +35,6 @@ from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
-from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.model_draft import StagedDraft
 from mxconv.speculation.reader import MOST_STAGES, ReaderSizes, StagedReader
 
@@ -183,25 +181,20 @@ class AssistantKind(ReaderKind):
 
     name = "gemma4-assistant"
     config = AssistantConfig
+    draft_type = AssistantDraft
     other_dtypes = ("I64",)  # of the order of tokens
 
-    def reader(
-        self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
-    ) -> Assistant:
-        assert target is not None, "it reads the target's embedding"
+    def reader(self, folder: Path, record: LevelRecord, run: Run) -> Assistant:
         config = AssistantConfig.from_file(folder / "config.json")
-        weights, tensors = reader_weights(folder, record, make, stack)
+        weights, tensors = reader_weights(folder, record, run)
         ordering = _ordering(tensors.get(ORDERING), config, record.name) if config.num_clusters else None
-        return Assistant(config, weights, ordering, target, record.name)
+        return Assistant(config, weights, ordering, run.target, record.name)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """Layers over the whole context, and the head."""
         assert place is not None, "it has a folder"
         sizes = ModelSizes.of(AssistantConfig.from_file(place / "config.json").own)
         return PassCost.of_folder(place, record, sizes, None)
-
-    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> AssistantDraft:
-        return AssistantDraft(reader, inputs)
 
 
 def _ordering(tensor: SourceTensor | None, config: AssistantConfig, name: str) -> I64:

@@ -2,8 +2,8 @@
 
     name[:SUBJECT][,key=value ...]        as in --draft ngram:TABLE,confidence=0.3
 
-Every kind is an object in a file of this room, and a line of `mxconv/drafts/kinds.py`. It is a `ModelKind` (a decoder,
-which can use drafts itself), a `ReaderKind` (it reads hidden states of the level above) or a `LookUpKind` (no model).
+Every kind is an object in a file of this room, and a line of `mxconv/drafts/kinds.py`. It loads a decoder, which
+can use drafts itself, or is a `ReaderKind` (it reads hidden states of the level above) or a `LookUpKind` (no model).
 """
 
 import copy
@@ -34,7 +34,7 @@ from mxconv.speculation.trees import State, grow_best_first
 from mxconv.text.tokenizer import Tokenizer
 
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer
-LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "mx2", "package"]
+LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "package"]
 Value = int | float | str
 
 
@@ -227,10 +227,6 @@ class DraftKind(LevelKind):
             target: the cost of the first level of the run; None of that level itself.
         """
         raise NotImplementedError
-
-
-class ModelKind(DraftKind):
-    """A kind with a decoder."""
 
 
 class LookUpKind(DraftKind):

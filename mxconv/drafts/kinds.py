@@ -5,7 +5,6 @@ package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names anoth
 streaming               the target over a sink and a window
 retrieval               its 4-bit copy over these and the pages of the cache that matter most to each token
 fewer-experts:NUMBER    the target, every token sent to so many experts
-mx2:FILE                the target in 2 bits, below its 4 bits or alone
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
 medusa:PATH_OR_ID       Medusa's heads, which read the target's last hidden state
@@ -28,7 +27,7 @@ from mxconv.package.level_record import LevelRecord
 from mxconv.package.removed import REMOVED_KINDS
 
 WORDS = (
-    "checkpoint", "package", "mx2", "streaming", "retrieval", "fewer-experts",
+    "checkpoint", "package", "streaming", "retrieval", "fewer-experts",
     "prompt-lookup", "ngram", "speculator", "medusa", "spire", "eagle3", "dflash", "gemma4-assistant", "mtp",
 )  # fmt: skip
 
@@ -45,8 +44,6 @@ def kind_named(word: str) -> DraftKind:
             from mxconv.drafts.model import CHECKPOINT as kind
         case "package" | "model":
             from mxconv.drafts.model import PACKAGE as kind
-        case "mx2":
-            from mxconv.drafts.two_bit_draft import MX2 as kind
         case "fewer-experts":
             from mxconv.drafts.target_views import FEWER_EXPERTS as kind
         case "streaming":

@@ -15,9 +15,9 @@ from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.kind import (
+    DraftKind,
     DraftSpec,
     LevelCodec,
-    ModelKind,
     OpenedDraft,
     OpenTarget,
     Parameter,
@@ -26,7 +26,7 @@ from mxconv.drafts.kind import (
     speaker,
 )
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.readers.reader_config import reader_of
+from mxconv.drafts.reader_config import reader_of
 from mxconv.drafts.sparse_views import STREAMING
 from mxconv.drafts.target_views import FEWER_EXPERTS, SELF_DRAFT, TARGET
 from mxconv.engine.stored_weights import dense_weights
@@ -40,10 +40,10 @@ from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.text.tokenizer import Tokenizer
 
 # kinds with its weights, none searched
-OF_MODEL: dict[str, ModelKind] = {kind.name: kind for kind in (TARGET, SELF_DRAFT, STREAMING, FEWER_EXPERTS)}
+OF_MODEL: dict[str, DraftKind] = {kind.name: kind for kind in (TARGET, SELF_DRAFT, STREAMING, FEWER_EXPERTS)}
 
 
-class CheckpointDraft(ModelKind):
+class CheckpointDraft(DraftKind):
     """A 16-bit model as it is."""
 
     name = "checkpoint"

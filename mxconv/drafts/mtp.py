@@ -7,7 +7,6 @@ One layer over the text's tokens and the target's last states, trained with the 
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,10 +16,10 @@ from mxconv.arch.elements import Linear
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arch.whole_model import checkpoint_config
 from mxconv.arrays import F32
+from mxconv.drafts.feature_draft import FeatureDraft, FeatureReader
 from mxconv.drafts.kind import DraftSpec, LevelCodec, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind
-from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
@@ -31,7 +30,7 @@ from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError, MxconvError
 from mxconv.package.level_record import LevelRecord, Shared
 from mxconv.package.package import Package
-from mxconv.speculation.loaded_level import DraftInputs, LoadedLevel
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.reader import ReaderSizes
 
 
@@ -99,6 +98,7 @@ class MtpKind(ReaderKind):
     """Its weights are part of the package's own model."""
 
     name = "mtp"
+    draft_type = FeatureDraft
     subject = ""
     parameters = (Parameter("bits", choices=(4, 16)),)
 
@@ -137,9 +137,6 @@ class MtpKind(ReaderKind):
         codec = {None: target.codec, "mxfp4": "mxfp4", "bsfp": "bsfp-draft"}[record.codec]
         num_bytes = mtp_bytes(package, in_four_bits=record.codec is not None)
         return PassCost(codec, num_bytes, ModelSizes.of(layer_config(config, config.mtp)), "mtp")
-
-    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> FeatureDraft:
-        return FeatureDraft(reader, inputs)
 
 
 MTP = MtpKind()

@@ -9,6 +9,7 @@ from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, package_byt
 from mxconv.engine.stored_weights import package_config
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
+from mxconv.speculation.loaded_level import num_layer_weights
 
 CODECS = {"bf16": "bf16", "f16": "fp16", "bsfp": "bsfp", "mxfp4": "mxfp4"}  # of manifest and models
 
@@ -68,11 +69,3 @@ class PassCost:
         head = 2 * rows * columns if self.head_bytes is None else self.head_bytes
         kept = num_layer_weights(decoder) / (num_layer_weights(decoder, every_expert=True) or 1)
         return round(head + (self.num_bytes - head) * kept)
-
-
-def num_layer_weights(decoder: Decoder, every_expert: bool = False) -> int:
-    """The number of weights in the matrices of a decoder's layers; of experts those of one row, or every one."""
-    matrices = [matrix for layer in decoder.layers for matrix in layer.mixer.matrices]
-    mlps = [layer.mlp for layer in decoder.layers if layer.mlp is not None]
-    in_mlps = sum(mlp.num_stored_weights if every_expert else mlp.num_weights for mlp in mlps)
-    return in_mlps + sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)

@@ -1,18 +1,17 @@
 """Kinds that read hidden states of the level above: from a folder, a 16-bit checkpoint or a package, to a draft."""
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from mxconv.arch.config import ModelConfig
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.kind import DraftKind, DraftSpec, OpenedDraft, OpenTarget, Run, placed
 from mxconv.drafts.model import locate_16_bits, open_16_bits, open_package
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.readers.reader_config import ReaderConfig
-from mxconv.engine.decoder import Decoder
-from mxconv.engine.matrices import Matrices
+from mxconv.drafts.reader_config import ReaderConfig
 from mxconv.engine.stored_weights import (
     EMBEDDING,
     HEAD,
@@ -26,7 +25,8 @@ from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.package.package_folder import find_package_or_none
-from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.loaded_level import DraftInputs, LoadedLevel
+from mxconv.speculation.proposal import Draft
 from mxconv.speculation.reader import Reader, ReaderSizes
 
 
@@ -36,19 +36,16 @@ class ReaderKind(DraftKind):
     is_reader = True
     subject = "PATH_OR_ID"
     config: type[ReaderConfig]
+    draft_type: Callable[[Any, DraftInputs], Draft]  # makes the draft of a text with the network
     other_dtypes: tuple[str, ...] = ()  # of tensors that are no weights
 
-    def reader(
-        self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
-    ) -> Reader:
+    def reader(self, folder: Path, record: LevelRecord, run: Run) -> Reader:
         """Open the network.
 
         Args:
             folder: a checkpoint or, with the codec "package", a package, of which the 4-bit weights are taken.
             record: of the level.
-            make: its matrices.
-            stack: closes the files.
-            target: the decoder of the run, for kinds that take a matrix from it.
+            run: the levels above, of whose target some kinds take a matrix.
 
         Raises:
             MxconvError: the files are missing or damaged, or are of another kind of model.
@@ -60,19 +57,17 @@ class ReaderKind(DraftKind):
         draft = open_16_bits(spec, self.other_dtypes) if root is None else open_package(spec, root)[0]
         assert draft.root is not None, "it has a folder"
         config = target.config
-        sizes = self.sizes(draft.root, draft.codec == "package", 1 if config is None else config.vocab_size)
+        sizes = self.sizes(draft.root, draft.codec == "package", config)
         if config is not None:
             sizes.check_target(config, target.vocabulary.num_tokens, f"--draft {spec.subject}")
-            self.check_layers(draft.root, config.num_hidden_layers)
         return replace(draft, spec=replace(spec, num_draft_tokens=spec.num_draft_tokens or sizes.most_tokens))
 
-    def sizes(self, folder: Path, is_package: bool, vocab_size: int) -> ReaderSizes:
-        """The sizes that the network's files tell; `vocab_size` is the target's, 1 where that is not known."""
-        return self.config.from_file(folder / "config.json").sizes
-
-    def check_layers(self, folder: Path, num_layers: int) -> None:
-        """Raises ModelError where a target of so many layers lacks one that the network reads."""
-        self.config.from_file(folder / "config.json").layers_of(num_layers)
+    def sizes(self, folder: Path, is_package: bool, target: ModelConfig | None) -> ReaderSizes:
+        """The sizes that the network's files tell. Raises ModelError where the target lacks a layer that it reads."""
+        config = self.config.from_file(folder / "config.json")
+        if target is not None:
+            config.layers_of(target.num_hidden_layers)
+        return config.sizes
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
         root = find_package_or_none(spec.subject)
@@ -86,16 +81,18 @@ class ReaderKind(DraftKind):
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         folder = placed(record, place, run)
-        sizes = self.sizes(folder, record.codec == "package", run.target.config.vocab_size)
+        sizes = self.sizes(folder, record.codec == "package", run.target.config)
         sizes.check_target(run.target.config, run.target_vocabulary.num_tokens, str(folder))
-        reader = self.reader(folder, record, run.matrices, run.stack, run.target)
+        reader = self.reader(folder, record, run)
         return LoadedLevel(record, None, run.tokenizer, folder=folder, reader=reader, kind=self)
 
+    def draft(self, reader: Any, record: LevelRecord, inputs: DraftInputs) -> Draft:
+        return self.draft_type(reader, inputs)
 
-def reader_weights(
-    folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack
-) -> tuple[ModelWeights, Mapping[str, SourceTensor]]:
+
+def reader_weights(folder: Path, record: LevelRecord, run: Run) -> tuple[ModelWeights, Mapping[str, SourceTensor]]:
     """The weights of a reader, and all its tensors that are stored as they are."""
+    make, stack = run.matrices, run.stack
     if record.codec != "package":
         tensors = stack.enter_context(open_checkpoint(folder)).tensors
         return dense_weights(tensors, make=make), tensors

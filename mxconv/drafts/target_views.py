@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mxconv.arch.model_sizes import ModelSizes
-from mxconv.drafts.kind import CACHE, DraftSpec, ModelKind, OpenedDraft, OpenTarget, Run
+from mxconv.drafts.kind import CACHE, DraftKind, DraftSpec, OpenedDraft, OpenTarget, Run
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.engine.decoder import Decoder
@@ -25,7 +25,7 @@ from mxconv.speculation.loaded_level import LoadedLevel
 MOST_POSITIONS = 2**31
 
 
-class Target(ModelKind):
+class Target(DraftKind):
     """The 16-bit weights."""
 
     name = "target"
@@ -38,7 +38,7 @@ class Target(ModelKind):
         return PassCost.of_package(package, record)
 
 
-class SelfDraft(ModelKind):
+class SelfDraft(DraftKind):
     """The 4-bit copy, which reads the target's keys and values: its record says so (`LevelRecord.shares`)."""
 
     name = "self-draft"
@@ -59,7 +59,7 @@ class SelfDraft(ModelKind):
         return cost if target is None else cost.screened(package, record)
 
 
-class TargetView(ModelKind):
+class TargetView(DraftKind):
     """The target's own weights, and its cache unless the SPEC has `cache=own`."""
 
     def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:

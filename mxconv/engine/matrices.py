@@ -18,15 +18,13 @@ from mxconv.kernels.draft_matrix import (
     EightBitMatrix,
     FourBitFloatMatrix,
     FourBitMatrix,
-    TwoBitMatrix,
     bsfp_draft_matrix,
-    mx2_matrix,
     mxfp4_matrix,
     mxint8_matrix,
 )
 from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix, Matrix
 from mxconv.kernels.weight_pages import WeightPages
-from mxconv.package.stored_matrix import StoredBsfp, StoredDraft, StoredMx2, StoredMxfp4, StoredMxint8
+from mxconv.package.stored_matrix import StoredBsfp, StoredDraft, StoredMxfp4, StoredMxint8
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native
@@ -94,10 +92,6 @@ class Matrices:
         """MXFP4 weights that are a target's own: activations stay float32, and a row has the same bits among others."""
         return replace(self, activations="fp32").mxfp4_draft(stored)
 
-    def mx2_draft(self, stored: StoredMx2) -> Matrix:
-        """The 2-bit weights of an MX2 matrix, by int8 activations always."""
-        return self._draft(mx2_matrix(stored.shape, stored.codes, stored.scales))
-
     def mxint8_draft(self, stored: StoredMxint8) -> Matrix:
         """The 8-bit weights of an MXINT8 tensor; where activations stay float32, as the BF16 weights that they are."""
         if self.activations == "fp32":
@@ -110,7 +104,7 @@ class Matrices:
         made = bsfp_draft_matrix(stored.shape, codes, scales, table, self.activations, stored.rescale_factor)
         return self._draft(made)
 
-    def _draft(self, reference: TwoBitMatrix | FourBitMatrix | FourBitFloatMatrix | EightBitMatrix) -> Matrix:
+    def _draft(self, reference: FourBitMatrix | FourBitFloatMatrix | EightBitMatrix) -> Matrix:
         if self.engine is None:
             return reference
         put = self.pages.put

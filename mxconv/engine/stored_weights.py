@@ -13,9 +13,8 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
 from mxconv.arch.whole_model import HeldTensor, faults, fitted, is_described
 from mxconv.arrays import F32, U8, U16
-from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
 from mxconv.checkpoint.regular_file import read_json_object
-from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
+from mxconv.checkpoint.stacked import CarriedTensor, StackedExperts, carried_tensors, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.engine.matrices import Matrices

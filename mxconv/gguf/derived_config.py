@@ -11,10 +11,9 @@ from typing import Any
 from mxconv.errors import CheckpointError
 from mxconv.gguf.architectures import ARCHITECTURES, Architecture
 from mxconv.gguf.family_keys import MORE_KEYS, RENAMED, ROTATED_IN_PART
-from mxconv.gguf.gguf_header import GgufEntry
+from mxconv.gguf.gguf_header import REMEDY, GgufEntry, ReadKeys
 from mxconv.gguf.gguf_tokenizer import special_token_ids
 from mxconv.gguf.name_map import EMBEDDING
-from mxconv.gguf.read_keys import REMEDY, ReadKeys
 from mxconv.gguf.rotations import Factors, rope_section
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}

@@ -6,7 +6,7 @@ Constants are what llama.cpp's model of the family has of itself, and a file doe
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mxconv.gguf.read_keys import ReadKeys
+from mxconv.gguf.gguf_header import ReadKeys
 
 Config = dict[str, Any]
 More = Callable[[ReadKeys, Config], Config]

@@ -16,11 +16,10 @@ from mxconv.checkpoint.stacked import Axes
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.gguf.architectures import ARCHITECTURES
 from mxconv.gguf.derived_config import derive_config, model_type_of
-from mxconv.gguf.gguf_header import GgufEntry, GgufHeader
+from mxconv.gguf.gguf_header import REMEDY, GgufEntry, GgufHeader, ReadKeys
+from mxconv.gguf.metadata import add_keys
 from mxconv.gguf.name_map import EMBEDDING, HEAD, TensorPlace, places
-from mxconv.gguf.read_keys import REMEDY, ReadKeys
 from mxconv.gguf.rotations import FACTORS, LONG_FACTORS, SHORT_FACTORS
-from mxconv.gguf.written_keys import add_keys
 
 PIECE = 1 << 20  # elements that are compared at once
 Read = Callable[[GgufEntry], NDArray[Any]]

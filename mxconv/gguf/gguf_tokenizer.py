@@ -11,14 +11,16 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.pre_tokenizers import IGNORE_MERGES, PRE_TOKENIZERS, pre_tokenizer_json
 from mxconv.checkpoint.tokenizer_json import (
+    IGNORE_MERGES,
     NO_MERGE_SCORE,
+    PRE_TOKENIZERS,
     SPACE,
     TokenType,
     bpe_model,
     check_tokenizer,
     merges_by_score,
+    pre_tokenizer_json,
     spaced_decoder,
     template,
 )

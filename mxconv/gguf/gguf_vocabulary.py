@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mxconv.checkpoint.pre_tokenizers import CASE_OF_ASCII, flattened, pre_tokenizer_name
-from mxconv.checkpoint.tokenizer_json import NO_MERGE_SCORE, SPACE, TokenType
+from mxconv.checkpoint.tokenizer_json import (
+    CASE_OF_ASCII,
+    NO_MERGE_SCORE,
+    SPACE,
+    TokenType,
+    flattened,
+    pre_tokenizer_name,
+)
 from mxconv.checkpoint.tokenizer_settings import TokenizerSettings
 from mxconv.errors import ModelError
 from mxconv.text.tokenizer import TURN_ENDS, Tokenizer

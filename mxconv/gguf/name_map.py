@@ -32,7 +32,7 @@ from mxconv.arch.elements import Linear, Mlp, Norm
 from mxconv.arch.mixture import Experts, Mixture
 from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
 from mxconv.arrays import I64
-from mxconv.checkpoint.carried import ENDINGS
+from mxconv.checkpoint.stacked import ENDINGS
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.gguf.architectures import Architecture
 

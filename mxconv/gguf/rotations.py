@@ -15,7 +15,7 @@ from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.arrays import F32
 from mxconv.errors import CheckpointError
 from mxconv.gguf.architectures import Architecture, attentions
-from mxconv.gguf.read_keys import REMEDY, ReadKeys
+from mxconv.gguf.gguf_header import REMEDY, ReadKeys
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter

@@ -24,7 +24,7 @@ from mxconv.arch.whole_model import DRAFT_HEAD_KEYS
 from mxconv.checkpoint.folder import companions
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
-from mxconv.drafts.readers.reader_config import reader_of
+from mxconv.drafts.reader_config import reader_of
 from mxconv.engine.stored_weights import package_faults
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import TensorRecord

@@ -21,7 +21,7 @@ from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_quads, unpack_scales
 from mxconv.errors import ModelError
 from mxconv.gguf.architectures import first_mixture
-from mxconv.gguf.gguf_block import BLOCK_BYTES, Q8_0_BYTES, fits_q8_0, pack_blocks, pack_q8_0
+from mxconv.gguf.ggml_type import BLOCK_BYTES, Q8_0_BYTES, fits_q8_0, pack_blocks, pack_q8_0
 from mxconv.gguf.metadata import Metadata
 from mxconv.gguf.name_map import EMBEDDING, HEAD, TensorPlace, places
 from mxconv.gguf.rotations import rope_tensors

@@ -1,7 +1,7 @@
-"""Matrices of drafts: weights of 4 or 2 bits, and the 8-bit head beside them.
+"""Matrices of drafts: weights of 4 bits, and the 8-bit head beside them.
 
 A 4-bit level is a nibble plane, a table of 16 levels and block scales: MXFP4 with blocks of 32 and E8M0 scales, BSFP
-with groups of 128 and BF16 scales. MX2 has 4 levels and MXFP4's blocks. MXINT8 weights are int8 elements in blocks of
+with groups of 128 and BF16 scales. MXINT8 weights are int8 elements in blocks of
 32 with E8M0 scales. With integer weights the activations become int8 (one scale per 32), products accumulate as
 integers over a block, and the two scales are applied once per block (ML-SpecQD §III-D). The paper's BSFP levels span
 2^12 and are no integers; there the weights become float32 instead.
@@ -21,7 +21,6 @@ from mxconv.codecs.e2m1 import DOUBLED
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.int8 import BLOCK, quantize_int8
-from mxconv.codecs.mx2 import LEVELS, unpack_mx2
 from mxconv.codecs.mxint8 import FRACTION_BITS
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_quads, unpack_scales
 from mxconv.kernels import rowwise
@@ -36,7 +35,7 @@ class DraftMatrix(ABC):
     """What matrices of drafts share: weights and block scales as a package stores them."""
 
     shape: tuple[int, int]
-    codes: U8  # (row tiles, columns, 64): 2 bits of 16 columns, nibbles of 8, or int8 elements of 4
+    codes: U8  # (row tiles, columns, 64): nibbles of 8 columns, or int8 elements of 4
     stored_scales: U8 | U16  # (row tiles, blocks, 16): E8M0 of 32 columns, or BF16 patterns of 128
     factor: float  # of each scale
     rescale_factor: float = field(default=1.0, kw_only=True)  # what values are divided by, see formats/bsfp.md
@@ -112,13 +111,6 @@ class FourBitMatrix(LateScaledMatrix):
         return self.levels[unpack_nibbles(self.codes[start:stop])]
 
 
-class TwoBitMatrix(LateScaledMatrix):
-    """Implements `Matrix` for drafts of MX2."""
-
-    def unscaled(self, start: int, stop: int) -> I8:
-        return LEVELS[unpack_mx2(self.codes[start:stop])]
-
-
 class EightBitMatrix(LateScaledMatrix):
     """Implements `Matrix` for drafts whose weights are int8."""
 
@@ -169,8 +161,3 @@ def bsfp_draft_matrix(
 def mxint8_matrix(shape: tuple[int, int], elements: U8, scales: U8) -> EightBitMatrix:
     """The MXINT8 draft of a matrix, from its stored arrays; elements are bytes of int8 in -127..127."""
     return EightBitMatrix(shape, elements, scales, 2.0**-FRACTION_BITS)
-
-
-def mx2_matrix(shape: tuple[int, int], codes: U8, scales: U8) -> TwoBitMatrix:
-    """The MX2 draft of a matrix, from its stored arrays."""
-    return TwoBitMatrix(shape, codes, scales, 1.0)

@@ -16,7 +16,7 @@ from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels import _native
-from mxconv.kernels.draft_matrix import EightBitMatrix, FourBitFloatMatrix, FourBitMatrix, TwoBitMatrix
+from mxconv.kernels.draft_matrix import EightBitMatrix, FourBitFloatMatrix, FourBitMatrix
 from mxconv.kernels.matrix import DenseMatrix, Matrix
 
 Element = TypeVar("Element", bound=np.generic)
@@ -26,7 +26,7 @@ Element = TypeVar("Element", bound=np.generic)
 class NativeMatrix:
     """Implements `Matrix` by the native kernels; every format keeps the row promise, drafts included.
 
-    BF16 weights multiply activations rounded to BF16, weights of 8 and 2 bits int8 ones, 4-bit weights these too where
+    BF16 weights multiply activations rounded to BF16, weights of 8 bits int8 ones, 4-bit weights these too where
     their levels are int8 and nobody asked for float32, all others float32 ones.
     """
 
@@ -110,7 +110,7 @@ def native_bsfp(
 
 
 def native_draft(
-    engine: _native.Engine, reference: TwoBitMatrix | FourBitMatrix | FourBitFloatMatrix | EightBitMatrix
+    engine: _native.Engine, reference: FourBitMatrix | FourBitFloatMatrix | EightBitMatrix
 ) -> NativeMatrix:
     """The weights of a draft."""
     codes, scales = _readable(reference.codes), _readable(cast(Any, reference.stored_scales))
@@ -118,8 +118,6 @@ def native_draft(
     handle: _native.Matrix
     if isinstance(reference, EightBitMatrix):
         handle = _native.mxint8(*reference.shape, codes, scales)
-    elif isinstance(reference, TwoBitMatrix):
-        handle = _native.mx2(*reference.shape, codes, scales)
     elif isinstance(reference, FourBitMatrix):
         handle = _native.four_bit_int8(*reference.shape, codes, reference.levels, scales, factor)
     else:

@@ -18,11 +18,13 @@ from typing import Any
 
 from mxconv.checkpoint.hashing import hash_file, sha256_file
 from mxconv.package.growing_shard import (
+    ArrayNames,
     ArrayPlace,
     EncodedTensor,
     FinishedShard,
     FolderSink,
     GrowingShard,
+    PlacedFile,
     Written,
     reported,
 )
@@ -30,7 +32,6 @@ from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.journal import Journal
 from mxconv.package.manifest import FILE_NAME, FileRecord
 from mxconv.package.shard_layout import ShardLayout
-from mxconv.package.staging import ArrayNames, PlacedFile, Sink
 from mxconv.progress import Progress
 from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder
 from mxconv.system.replacement import named, put_in_place, remove
@@ -71,6 +72,8 @@ class FolderStaging:
                 raise
 
     def finished(self, layout: ShardLayout, workers: Executor) -> list[FinishedShard]:
+        """The shards that an earlier run of the same conversion finished, their bytes checked; whether the source still
+        holds the same weights is for the caller to find out."""
         with self._reported("the package"):  # companions and drafts may have changed since
             self._keep_only({shard.file_name for shard in layout.shards})
         tensors = layout.tensors
@@ -88,6 +91,7 @@ class FolderStaging:
         return [shard for shard, path in zip(claimed, paths, strict=True) if sha256s.get(path) == shard.file.sha256]
 
     def begin(self, layout: ShardLayout, finished: Sequence[FinishedShard]) -> None:
+        """Lay out the shards but those that an earlier run finished."""
         self._layout, tensors = layout, layout.tensors
         self._records = {shard.file.path: shard.file for shard in finished}
         self._shards = {
@@ -96,8 +100,8 @@ class FolderStaging:
             if shard.file_name not in self._records
         }
 
-    def sinks(self) -> Iterator[tuple[Sink, ArrayNames]]:
-        """One sink a tensor."""
+    def sinks(self) -> Iterator[tuple[FolderSink, ArrayNames]]:
+        """Where the arrays go that are still to be written: one sink a tensor."""
         at = {name: ArrayPlace(shard.file_name, begin) for name, (shard, begin) in self._layout.places.items()}
         for tensor, arrays in self._layout.arrays.items():
             names = (array.name for array in arrays)
@@ -106,6 +110,7 @@ class FolderStaging:
                 yield FolderSink(self.path.absolute(), places, self._fingerprint), {tensor: list(places)}
 
     def accept(self, written: Written) -> None:
+        """Take arrays as written; the next run need not do a shard again that is whole now."""
         for encoded in written.tensors:
             for shard in self._shards.values():
                 if (finished := shard.finish(encoded)) is not None:
@@ -118,6 +123,7 @@ class FolderStaging:
             self._journal.add({"shard": finished.file.model_dump(), "tensors": tensors})
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
+        """Every file of the package, with its hash, by name; `known` are those whose hash is known."""
         known = {**known, **self._records}
         paths = sorted(path for path in self.path.rglob("*") if path.is_file() and not path.name.startswith("."))
         names = {path.relative_to(self.path).as_posix(): path for path in paths}
@@ -134,6 +140,7 @@ class FolderStaging:
         return records
 
     def write_file(self, name: str, content: bytes) -> None:
+        """Write a whole small file."""
         path = self.path / name
         with self._reported(name):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -43,12 +43,23 @@ class FinishedShard(NamedTuple):
     tensors: list[EncodedTensor]
 
 
+class PlacedFile(NamedTuple):
+    """A file that becomes part of the package as it is."""
+
+    name: str  # in the package
+    source: Path
+    link: bool  # where that is possible
+
+
 class Written(NamedTuple):
     """Tensors whose arrays are written."""
 
     tensors: list[EncodedTensor]
     upload: FileRecord | None = None  # their shard, where it is on a store by now
 
+
+ArrayNames = Mapping[str, Sequence[str]]
+"""The names of the arrays of tensors, by the tensors' names."""
 
 Encode = Callable[[Write], list[EncodedTensor]]
 """Encodes some tensors; what it is given takes their arrays."""
@@ -57,7 +68,7 @@ Encode = Callable[[Write], list[EncodedTensor]]
 class GrowingShard:
     """A shard of this length with its header, hashed while tensors are finished in any order."""
 
-    def __init__(self, shard: Shard, folder: Path, tensors: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, shard: Shard, folder: Path, tensors: ArrayNames) -> None:
         """Lay out the file at full length: a full disk is noticed here, not hours later.
 
         Args:

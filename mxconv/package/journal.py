@@ -8,6 +8,7 @@ While a conversion runs the journal is locked, and a second one into the same fo
 """
 
 import contextlib
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ from filelock import lock_descriptor
 from mxconv.errors import PackageError
 
 FILE_NAME = ".mxconv-journal"
+
+
+def fingerprint(*parts: object) -> str:
+    """SHA-256 over the JSON of everything that decides the bytes of a package."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 class Journal:

@@ -52,14 +52,12 @@ class LevelBase(Record):
 
     name: str
     kind: str
-    codec: Literal["bf16", "f16", "bsfp", "mxfp4", "mx2", "package"] | None = Field(
+    codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = Field(
         description="of the weights; null where a level has none, or the target's"
     )
     location: Literal["package", "source"] = Field(description="source: the weights stay where source.id says")
     files: list[RelativePath] = Field(description="safetensors files of this level")
-    path: RelativePath | None = Field(
-        default=None, description="folder of a model, file of a table or of 2-bit matrices"
-    )
+    path: RelativePath | None = Field(default=None, description="folder of a model, file of a table")
     shares: list[Shared] = Field(description="weights and kv_cache with the target, tokenizer with the level above")
     num_draft_tokens: UpTo64 | None = None
     confidence: Share | None = Field(default=None, description="drafting stops when the top probability falls below")
@@ -91,7 +89,6 @@ class PlainRecord(LevelBase):
     kind: Literal[
         "target",
         "self-draft",
-        "mx2",
         "ngram",
         "spire",
         "eagle3",

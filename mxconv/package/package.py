@@ -204,22 +204,19 @@ class Package:
 
     def release(self, record: TensorRecord, start: int, stop: int) -> None:
         """Drop rows [start, stop) of a tensor from resident memory: its tiles, or itself where it is kept."""
-        tiles = start // TILE_ROWS, -(-stop // TILE_ROWS)
-        for part in ("codes", "elements", "scales", "residual_low", "residual_high"):
-            if (array := self.arrays.get(f"{record.name}.{part}")) is not None:
-                array.release(*tiles)
-        if record.name in self.arrays:
-            self.arrays[record.name].release(start, stop)
+        self._release(record, (start // TILE_ROWS, -(-stop // TILE_ROWS)), (start, stop))
 
     def release_expert(self, record: TensorRecord, expert: int) -> None:
         """Drop one expert of a stack from resident memory."""
         assert record.stack is not None
-        first, stop = record.stack.tiles(expert)
-        for part in ("codes", "scales", "residual_low", "residual_high"):
+        self._release(record, record.stack.tiles(expert), (expert, expert + 1))
+
+    def _release(self, record: TensorRecord, tiles: tuple[int, int], rows: tuple[int, int]) -> None:
+        for part in ("codes", "elements", "scales", "residual_low", "residual_high"):
             if (array := self.arrays.get(f"{record.stem}.{part}")) is not None:
-                array.release(first, stop)
+                array.release(*tiles)
         if record.name in self.arrays:
-            self.arrays[record.name].release(expert, expert + 1)
+            self.arrays[record.name].release(*rows)
 
     def _array(self, name: str) -> NDArray[np.generic]:
         return self.arrays[name].array()

@@ -1,7 +1,7 @@
 """What earlier versions wrote and this one has no more, with what to do instead: a line each.
 
 Manifests, and the manifests in recipes, are checked before they are read, `--draft` when its kind is unknown. A feature
-that leaves adds its line here, and its message is tested with the others in `tests/package/test_removed.py`.
+that leaves adds its line here, and its message is tested with the others in `tests/package/test_manifest.py`.
 """
 
 from pathlib import Path
@@ -16,6 +16,7 @@ REMOVED_KINDS = {
     "hydra": "Take Medusa's heads, `--draft medusa:PATH_OR_ID`, or an EAGLE-3 head, `--draft eagle3:PATH_OR_ID`",
     "int8-kv": "Take `--draft streaming`, which reads less of the cache in less time",
     "layer-skip": "Take the plug-in that chooses what to leave out, `--draft examples/papers/swift.py:SwiftKind`",
+    "mx2": "Take the package's 4-bit level, with `mxconv quantize --calibrate`, and a look-up below it",
     "p-eagle": "Take an EAGLE-3 head, `--draft eagle3:PATH_OR_ID`, or a DFlash head, `--draft dflash:PATH_OR_ID`",
     "stand": "Take the plug-in of that name, `--draft examples/papers/stand.py:StandKind`",
     "swift": "Take the plug-in of that name, `--draft examples/papers/swift.py:SwiftKind`",

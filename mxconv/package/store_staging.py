@@ -18,17 +18,18 @@ from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import Look, check_look, check_regular_file
 from mxconv.errors import MxconvError, PackageError
 from mxconv.package.growing_shard import (
+    ArrayNames,
     ArrayPlace,
     Encode,
     FinishedShard,
     FolderSink,
     GrowingShard,
+    PlacedFile,
     Written,
     reported,
 )
 from mxconv.package.manifest import FILE_NAME, FileRecord
 from mxconv.package.shard_layout import Shard, ShardLayout
-from mxconv.package.staging import ArrayNames, PlacedFile, Sink
 from mxconv.progress import Progress
 from mxconv.workers import Advance, ByteCounter, Executor
 
@@ -55,7 +56,7 @@ def check_store(target: Store) -> None:
 
 
 class StoreStaging:
-    """The growing package of one conversion: see `staging.Staging`."""
+    """The growing package of one conversion; its methods are those of `FolderStaging`."""
 
     def __init__(self, target: Store) -> None:
         """Begin in a folder that `check_store` found empty."""
@@ -73,7 +74,7 @@ class StoreStaging:
         self._layout = layout
         self._names.update(shard.file_name for shard in layout.shards)
 
-    def sinks(self) -> Iterator[tuple[Sink, ArrayNames]]:
+    def sinks(self) -> Iterator[tuple["UploadedShard", ArrayNames]]:
         """One sink a shard."""
         tensors = self._layout.tensors
         for shard in self._layout.shards:

@@ -1,17 +1,16 @@
 """The arrays that a quantized matrix is stored as: their names, dtypes and shapes, known before they are computed.
 
-Writer and reader both use this module; `formats/mxfp4.md`, `mxint8.md`, `mx2.md` and `bsfp.md` specify the arrays.
+Writer and reader both use this module; `formats/mxfp4.md`, `mxint8.md` and `bsfp.md` specify the arrays.
 """
 
 from dataclasses import dataclass
 from math import prod
 
-from mxconv.checkpoint.carried import CarriedTensor
 from mxconv.checkpoint.safetensors_header import DTYPES
+from mxconv.checkpoint.stacked import CarriedTensor
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.mx2 import PAIR_COLUMNS
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import QUAD, TILE_COLUMNS, TILE_ELEMENTS, TILE_ROWS, padded
 from mxconv.errors import PackageError
@@ -51,16 +50,6 @@ def mxint8_arrays(name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
     )
 
 
-def mx2_arrays(name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
-    """The arrays of an MX2 matrix of (out_features, in_features)."""
-    rows, columns = padded(shape[0], TILE_ROWS), padded(shape[1], BLOCK)
-    row_tiles = rows // TILE_ROWS
-    return (
-        StoredArray(f"{name}.codes", "U8", (row_tiles, columns // PAIR_COLUMNS, TILE_ROWS * QUAD)),
-        StoredArray(f"{name}.scales", "U8", (row_tiles, columns // BLOCK, TILE_ROWS)),
-    )
-
-
 def carried_array(carried: CarriedTensor) -> StoredArray:
     """The array that holds one tensor of a source's own MXFP4."""
     codes, scales = mxfp4_arrays(carried.of, carried.stack.stored_shape)
@@ -93,9 +82,7 @@ def bsfp_arrays(
 
 
 def draft_arrays(codec: str, name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
-    """The arrays that the draft of a matrix in MX2, MXFP4 or BSFP reads: codes and scales."""
-    if codec == "mx2":
-        return mx2_arrays(name, shape)
+    """The arrays that the draft of a matrix in MXFP4 or BSFP reads: codes and scales."""
     arrays = mxfp4_arrays(name, shape) if codec == "mxfp4" else bsfp_arrays(name, shape, 8, False, 0)
     return tuple(array for array in arrays if array.name in (f"{name}.codes", f"{name}.scales"))
 

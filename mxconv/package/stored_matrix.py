@@ -41,15 +41,6 @@ class StoredMxfp4:
 
 
 @dataclass(frozen=True)
-class StoredMx2:
-    """An MX2 matrix as stored, see formats/mx2.md."""
-
-    shape: tuple[int, int]
-    codes: U8  # (row tiles, pairs of column tiles, 64)
-    scales: U8  # (row tiles, blocks, 16)
-
-
-@dataclass(frozen=True)
 class StoredMxint8:
     """An MXINT8 matrix as stored, see formats/mxint8.md."""
 

@@ -1,4 +1,4 @@
-"""Where a package goes: a folder, or a folder on an object store."""
+"""Where a package goes and grows: a folder, or a folder on an object store."""
 
 from pathlib import Path
 
@@ -6,12 +6,18 @@ from mxconv.checkpoint.object_store import Store, is_store_url, parse_store_url
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import PackageError
 from mxconv.package.folder_staging import FolderStaging
+from mxconv.package.growing_shard import FolderSink
 from mxconv.package.manifest import FILE_NAME
-from mxconv.package.staging import Staging
-from mxconv.package.store_staging import StoreStaging, check_store
+from mxconv.package.store_staging import StoreStaging, UploadedShard, check_store
 from mxconv.system.replacement import check_folder
 
 Target = Path | Store
+
+Staging = FolderStaging | StoreStaging
+"""The growing package of one conversion: tensors are encoded in any order, by any process."""
+
+Sink = FolderSink | UploadedShard
+"""Takes the arrays of some tensors; it can be sent to another process."""
 
 
 def parse_target(text: str) -> Target:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mxconv.checkpoint.carried import BLOCK_BYTES, CarriedTensor, Part
-from mxconv.checkpoint.stacked import Axes, StackedExperts
+from mxconv.checkpoint.stacked import BLOCK_BYTES, Axes, CarriedTensor, Part, StackedExperts
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import float_format
 

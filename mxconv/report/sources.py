@@ -24,8 +24,17 @@ from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, open_referenced
 from mxconv.package.package_folder import find_package_or_none
 from mxconv.package.stored import tensor_arrays
-from mxconv.report.checkpoint_weights import Dtype, checkpoint_weights, mtp_note, source_tensor
-from mxconv.report.open_weights import OpenWeights, WeightTensor, decoded, stacked, with_experts
+from mxconv.report.open_weights import (
+    Dtype,
+    OpenWeights,
+    WeightTensor,
+    checkpoint_weights,
+    decoded,
+    mtp_note,
+    source_tensor,
+    stacked,
+    with_experts,
+)
 from mxconv.verification.tensor_proof import RebuiltTensor
 
 

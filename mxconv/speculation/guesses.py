@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, nan
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -104,14 +103,6 @@ class Sharpness:
             if node < 0:
                 break
         self.value = min(max(self.value * exp(GAIN * surprise), LEAST), MOST)
-
-
-@runtime_checkable
-class Sharpened(Protocol):
-    """A draft whose trees' chances depend on a sharpness."""
-
-    @property
-    def sharpness(self) -> Sharpness: ...
 
 
 def top_probability(logits: F32) -> float:

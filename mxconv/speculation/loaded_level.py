@@ -73,7 +73,7 @@ class LoadedLevel:
     decoder: Decoder | None  # None for look-ups and readers
     tokenizer: Tokenizer | None = None  # the very object of another level, or one of its own
     table: Any = None  # of a look-up that has one, as its kind reads it
-    folder: Path | None = None  # of a model that is not the package's own; the file of a 2-bit draft
+    folder: Path | None = None  # of a model that is not the package's own
     reader: Reader | None = None
     kind: LevelKind = MODEL
 
@@ -88,11 +88,9 @@ class LoadedLevel:
     @property
     def num_weights(self) -> int:
         """The number of weights that a pass over one row multiplies."""
-        decoder = self.decoder
-        assert decoder is not None, "a model"
-        matrices = [decoder.head, *(matrix for layer in decoder.layers for matrix in layer.mixer.matrices)]
-        mlps = (layer.mlp for layer in decoder.layers if layer.mlp is not None)
-        return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) + sum(mlp.num_weights for mlp in mlps)
+        assert self.decoder is not None, "a model"
+        rows, columns = self.decoder.head.shape
+        return rows * columns + num_layer_weights(self.decoder)
 
     def shares_tokens(self, level: "LoadedLevel") -> bool:
         """Whether the tokens of both are the same; otherwise proposals go through text, which has no branches."""
@@ -119,6 +117,14 @@ class LoadedLevel:
         if self.shares_cache:
             return 0.0
         return self.num_weights / level.num_weights if self.record.kind == "model" else USUAL_SHARE
+
+
+def num_layer_weights(decoder: Decoder, every_expert: bool = False) -> int:
+    """The number of weights in the matrices of a decoder's layers; of experts those of one row, or every one."""
+    matrices = [matrix for layer in decoder.layers for matrix in layer.mixer.matrices]
+    mlps = [layer.mlp for layer in decoder.layers if layer.mlp is not None]
+    in_mlps = sum(mlp.num_stored_weights if every_expert else mlp.num_weights for mlp in mlps)
+    return in_mlps + sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)
 
 
 def check_order(levels: Sequence[LoadedLevel], is_adaptive: bool) -> None:

@@ -32,7 +32,7 @@ TRANSFORMERS_DEFAULTS: Mapping[str, Any] = {**OFF, "temperature": 1.0, "top_k": 
 OF_DRAWS = ("top_k", "top_p", "min_p")  # of no meaning without a temperature
 
 
-class Asked(TypedDict, total=False):
+class RequestedSampling(TypedDict, total=False):
     """What somebody asks for; what is left out or None is left to the model and the defaults."""
 
     temperature: float | None  # 0 takes the likeliest token
@@ -53,13 +53,15 @@ class SamplingInUse:
     origins: Mapping[str, Origin]
 
     @classmethod
-    def of(cls, asked: Asked, recommended: GenerationConfig, defaults: Mapping[str, Any]) -> "SamplingInUse":
+    def of(
+        cls, requested: RequestedSampling, recommended: GenerationConfig, defaults: Mapping[str, Any]
+    ) -> "SamplingInUse":
         """Decide by a request first, then by the model's generation_config.json, then by defaults.
 
         Raises:
             ModelError: a value outside of its limits.
         """
-        given = {name: value for name, value in asked.items() if name in OFF and value is not None}
+        given = {name: value for name, value in requested.items() if name in OFF and value is not None}
         in_file = recommended.parameters
         if "temperature" in given:
             defaults = OFF
@@ -102,7 +104,7 @@ class SamplingInUse:
         return {**shown, "from": {name: self.origins[name] for name in shown}}
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line with what is on and matters, by origin."""
         by_origin: dict[str, list[str]] = {}
         members = self.members

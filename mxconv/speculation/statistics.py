@@ -141,19 +141,9 @@ class Trace:
 
     def end_round(self) -> None:
         for level, before in zip(self.statistics, self._before, strict=True):
-            asked, proposed, accepted, forwards, seconds, nodes = before
-            entry = TraceEntry(
-                self.num_rounds,
-                level.name,
-                level.num_asked - asked,
-                level.num_proposed - proposed,
-                level.num_accepted - accepted,
-                level.num_forwards - forwards,
-                level.seconds - seconds,
-                level.num_nodes - nodes,
-                level.trees[-1] if level.trees and level is self.statistics[0] else None,
-            )
-            self.entries.append(entry)
+            added = [now - then for now, then in zip(level.totals, before, strict=True)]
+            tree = level.trees[-1] if level.trees and level is self.statistics[0] else None
+            self.entries.append(TraceEntry._make([self.num_rounds, level.name, *added, tree]))
         self.num_rounds += 1
 
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import I64
-from mxconv.drafts.readers.eagle3_config import Eagle3Config
+from mxconv.drafts.eagle3 import Eagle3Config
 from mxconv.engine.rope import RotaryEmbedding
 from mxconv.train.layer_parts import GatedMlp, Projections, heads, initialize, rotate, rotations
 from mxconv.train.losses import distillation_loss

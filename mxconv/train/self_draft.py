@@ -1,4 +1,4 @@
-"""Training the MXFP4 or MX2 copy of a model to agree with it: weights move, scales stay, every step rounds them anew.
+"""Training the MXFP4 copy of a model to agree with it: weights move, scales stay, every step rounds them anew.
 
 A trained number is a weight in units of its block's scale. The forward pass rounds it to an element and multiplies by
 the scale; the gradient passes the rounding as if it were not there (straight-through, arXiv 1308.3432). So a step of
@@ -6,10 +6,9 @@ Adam is the same share of the scale in every block, whatever the size of its wei
 the output head MXINT8, as the package has them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from torch.func import functional_call
 
 from mxconv.arrays import F32, U8, U16
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.codecs import mx2
 from mxconv.codecs.e2m1 import MAX, VALUES, encode_e2m1
 from mxconv.codecs.e8m0 import BIAS, decode_e8m0
 from mxconv.codecs.mxfp4 import BLOCK, quantize_mxfp4
@@ -36,7 +34,6 @@ from mxconv.train.training_task import FrozenTarget, TrainingTask
 from mxconv.train.windows import Windows
 
 FILE_NAME = "draft.safetensors"
-DraftCodec = Literal["mxfp4", "mx2"]
 Matrix = tuple[F32, U8]  # elements (rows, num_blocks * 32), weights in units of their scales; scales (rows, num_blocks)
 
 
@@ -48,30 +45,6 @@ def round_e2m1(elements: Tensor) -> Tensor:
     return (elements * per_unit).round_().div_(per_unit).clamp_(-MAX, MAX)
 
 
-def round_mx2(elements: Tensor) -> Tensor:
-    """The nearest of ±1 and ±3: ties toward zero, with the sign of the element, of zero too."""
-    return torch.copysign(1 + 2 * (elements.abs() > 2).to(elements.dtype), elements)
-
-
-class Rounding(NamedTuple):
-    """How weights in units of their scales become elements of a format, codes and stored arrays."""
-
-    nearest: Callable[[Tensor], Tensor]
-    encode: Callable[[F32], U8]
-    values: F32  # by code
-    quantize: Callable[[F32], tuple[U8, U8]]  # the direct cast
-    pack: Callable[[U8], U8]
-    unpack: Callable[[U8], U8]
-
-
-ROUNDINGS: dict[DraftCodec, Rounding] = {
-    "mxfp4": Rounding(
-        round_e2m1, encode_e2m1, VALUES, partial(quantize_mxfp4, scale_rule="mse"), pack_nibbles, unpack_nibbles
-    ),
-    "mx2": Rounding(round_mx2, mx2.encode_mx2, mx2.VALUES, mx2.quantize_mx2, mx2.pack_mx2, mx2.unpack_mx2),
-}
-
-
 class SelfDraftTask(TrainingTask):
     """The matrices of a target in few bits.
 
@@ -81,7 +54,6 @@ class SelfDraftTask(TrainingTask):
         start: a draft file or a package to begin with, whose head screen goes along; what it lacks, or all, begins as
             the direct cast, rule `mse`.
         record: how the draft is made, for the file.
-        codec: of the matrices.
 
     Raises:
         MxconvError: a matrix is no plain one of 16 bits, or transformers has none of its name.
@@ -95,17 +67,16 @@ class SelfDraftTask(TrainingTask):
         target: FrozenTarget,
         start: Path | None,
         record: Mapping[str, Any],
-        codec: DraftCodec = "mxfp4",
     ) -> None:
         super().__init__({}, target, torch.float32, ["kl"])
-        self.record, self.codec, self.rounding = dict(record), codec, ROUNDINGS[codec]
-        self.matrices, self.head = _read(folder, dict(target.model.named_parameters()), self.rounding)
+        self.record = dict(record)
+        self.matrices, self.head = _read(folder, dict(target.model.named_parameters()))
         self.screen: HeadScreen | None = None
         if start is not None:
             self._start_from(start)
 
     def model(self) -> "SelfDraftModel":
-        return SelfDraftModel(self.target.model, self.matrices, self.head, self.rounding)
+        return SelfDraftModel(self.target.model, self.matrices, self.head)
 
     def losses(self, model: nn.Module, token_ids: Tensor, windows: Windows) -> Tensor:
         """KL(target || draft) over the whole vocabulary, mean over the tokens that follow the prompts."""
@@ -124,15 +95,14 @@ class SelfDraftTask(TrainingTask):
     def write(self, tensors: dict[str, Tensor], folder: Path) -> None:
         """The draft file alone, under `FILE_NAME`."""
         codes = {
-            name: self.rounding.encode(tensors[f"elements.{place}"].cpu().numpy())
-            for place, name in enumerate(self.matrices)
+            name: encode_e2m1(tensors[f"elements.{place}"].cpu().numpy()) for place, name in enumerate(self.matrices)
         }
         stored = {
-            name: (self.rounding.pack(pad(each, TILE_ROWS, 1)), pack_scales(pad(self.matrices[name][1], TILE_ROWS, 1)))
+            name: (pack_nibbles(pad(each, TILE_ROWS, 1)), pack_scales(pad(self.matrices[name][1], TILE_ROWS, 1)))
             for name, each in codes.items()
         }
         shapes = {name: codes[name].shape for name in stored}
-        with DraftFileWriter(folder / FILE_NAME, shapes, self.codec) as writer:
+        with DraftFileWriter(folder / FILE_NAME, shapes) as writer:
             for name, (packed, scales) in stored.items():
                 writer.write(name, packed, scales)
             writer.commit(self.record, self.screen)
@@ -143,43 +113,40 @@ class SelfDraftTask(TrainingTask):
         A weight that rounds to its code there begins as it is in the target. Any other one begins as the code's value.
         """
         is_empty = True
-        for name, packed, packed_scales in _given(path, self.codec):
+        for name, packed, packed_scales in _given(path):
             if name not in self.matrices:
                 raise ModelError(
                     f"{path}: holds {name}, which is no matrix of the target's draft; a draft of the same model is "
                     "required. Give that, or leave --from out."
                 )
             elements, own = self.matrices[name]
-            codes, scales = self.rounding.unpack(packed)[: len(own)], unpack_scales(packed_scales)[: len(own)]
+            codes, scales = unpack_nibbles(packed)[: len(own)], unpack_scales(packed_scales)[: len(own)]
             if codes.shape != elements.shape:
                 raise ModelError(
                     f"{path}: {name} is {codes.shape}; {elements.shape} is required. Give a draft of the same model."
                 )
             elements = np.ldexp(elements, np.repeat(own.astype(np.int32) - scales, BLOCK, 1))
-            kept = self.rounding.encode(elements) == codes
-            self.matrices[name] = np.where(kept, elements, self.rounding.values[codes]), scales
+            kept = encode_e2m1(elements) == codes
+            self.matrices[name] = np.where(kept, elements, VALUES[codes]), scales
             is_empty = False
         self.screen = _given_screen(path, tuple(self.target.model.get_output_embeddings().weight.shape))
         if is_empty:
             raise ModelError(
-                f"{path}: holds no matrix of {self.codec}; one at least is required. Make it with `mxconv quantize` "
-                "or `mxconv train mx2`."
+                f"{path}: holds no matrix of mxfp4; one at least is required. Make it with `mxconv quantize`."
             )
 
 
-def _given(path: Path, codec: DraftCodec) -> Iterator[tuple[str, U8, U8]]:
+def _given(path: Path) -> Iterator[tuple[str, U8, U8]]:
     """Stored codes and scales of a draft file, or of a package, with the names of the tensors."""
     if path.is_dir():
         with Package(path) as package:
             for record in package.manifest.tensors:
-                if record.codec == codec:
+                if record.codec == "mxfp4":
                     stored = package.mxfp4(record)
                     yield record.name, stored.codes, stored.scales
         return
     draft = DraftFile.open(path)
     try:
-        if (draft.description.get("codec") == "mx2") != (codec == "mx2"):
-            return
         for name in draft.names:
             if draft.file.entries[f"{name}.scales"].dtype != "U8":  # a draft of BSFP
                 continue
@@ -209,15 +176,14 @@ class SelfDraftModel(nn.Module):
         target: a Hugging Face model, frozen.
         matrices: by the names of its parameters.
         head: (vocab_size, hidden_size) values of the output head; None leaves the target's.
-        rounding: of the matrices.
     """
 
     head: Tensor | None
 
-    def __init__(self, target: Any, matrices: Mapping[str, Matrix], head: F32 | None, rounding: Rounding) -> None:
+    def __init__(self, target: Any, matrices: Mapping[str, Matrix], head: F32 | None) -> None:
         super().__init__()
         self._target = [target]  # in a list, it is no module of this one, whose state is what is trained
-        self.names, self.rounding = list(matrices), rounding
+        self.names = list(matrices)
         self.elements = nn.ParameterList(torch.from_numpy(elements.copy()) for elements, _ in matrices.values())
         for place, (_, scales) in enumerate(matrices.values()):
             self.register_buffer(f"scales_{place}", torch.from_numpy(decode_e8m0(scales)), persistent=False)
@@ -228,7 +194,7 @@ class SelfDraftModel(nn.Module):
         target, made = self._target[0], {}
         for place, name in enumerate(self.names):
             scales = getattr(self, f"scales_{place}")
-            values: Tensor = Rounded.apply(self.elements[place], scales, self.rounding.nearest)  # type: ignore[no-untyped-call]
+            values: Tensor = Rounded.apply(self.elements[place], scales)  # type: ignore[no-untyped-call]
             made[name] = values[:, : target.get_parameter(name).shape[1]]
         if self.head is not None:
             output = target.get_output_embeddings()
@@ -250,17 +216,17 @@ class Rounded(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, elements: Tensor, scales: Tensor, nearest: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(ctx: FunctionCtx, elements: Tensor, scales: Tensor) -> Tensor:
         rows, columns = elements.shape
-        rounded = nearest(elements).view(rows, -1, BLOCK)
+        rounded = round_e2m1(elements).view(rows, -1, BLOCK)
         return rounded.mul_(scales[:, :, None]).view(rows, columns)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return gradients[0], None, None
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
 
 
-def _read(folder: Path, parameters: Mapping[str, Tensor], rounding: Rounding) -> tuple[dict[str, Matrix], F32 | None]:
+def _read(folder: Path, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Matrix], F32 | None]:
     """The matrices of a checkpoint as its direct cast begins, and its output head in MXINT8."""
     matrices: dict[str, Matrix] = {}
     head = None
@@ -272,7 +238,7 @@ def _read(folder: Path, parameters: Mapping[str, Tensor], rounding: Rounding) ->
             if plan.codec == "mxint8":
                 head = dequantize_mxint8(*quantize_mxint8(values))[:, : values.shape[1]]
                 continue
-            _, scales = rounding.quantize(values)
+            _, scales = quantize_mxfp4(values, scale_rule="mse")
             blocks = pad(values, 1, BLOCK).reshape(len(values), -1, BLOCK)
             elements = np.ldexp(blocks, BIAS - scales.astype(np.int32)[:, :, None])
             matrices[plan.name] = elements.reshape(len(values), -1), scales

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mxconv.drafts.readers.mlp_speculator import EPS, SpeculatorConfig
+from mxconv.drafts.speculator import EPS, SpeculatorConfig
 from mxconv.train.losses import hard_target_loss
 from mxconv.train.training_task import FrozenTarget, TrainingTask
 from mxconv.train.windows import Windows

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mxconv.arch.config import ModelConfig
-from mxconv.drafts.readers.spire_layers import MEMORY_WEIGHTS, SpireConfig
+from mxconv.drafts.spire import MEMORY_WEIGHTS, SpireConfig
 from mxconv.engine.rope import RotaryEmbedding
 from mxconv.errors import ModelError
 from mxconv.train.layer_parts import GatedMlp, Projections, heads, initialize, rotate, rotations
@@ -150,7 +150,7 @@ class SpireModel(nn.Module):
         ]
         shares = torch.softmax(self.spire["memory_weights"], -1)
         drafted: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]  # of the passes so far
-        logits = embedded.new_empty(batch, length, self.config.vocab_size)
+        logits = embedded.new_empty(batch, length, self.config.decoder.vocab_size)
         for step in range(min(block, length)):  # the token `step` of every block
             at = torch.arange(step, length, block, device=tokens.device)
             here, seen = (cosines[at], sines[at]), self._seen(at, step, length)

@@ -15,7 +15,7 @@ from mxconv.conversion.describe import describe, source_records
 from mxconv.conversion.encode import encode_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
-from mxconv.conversion.recipe_check import RecipeCheck
+from mxconv.conversion.recipes import RecipeCheck
 from mxconv.conversion.survey import Survey
 from mxconv.errors import PackageError
 from mxconv.package.growing_shard import EncodedTensor

@@ -25,7 +25,6 @@ X = np.random.default_rng(3).standard_normal((5, SHAPE[1])).astype(np.float32)
         ("bf16", 16),
         ("fp16", 16),
         ("mxint8", 8.25),
-        ("mx2", 2.25),
         ("mxfp4-int8", 4.25),
         ("mxfp4-fp32", 4.25),
         ("bsfp-draft", 4.125),

@@ -1,4 +1,4 @@
-"""Damage to a file of any kind that others wrote: our error, or what can still be read."""
+"""Damage to a file of any kind that others wrote, and to tables: our error, or what can still be read."""
 
 import contextlib
 from collections.abc import Callable
@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from checkpoints import write_tiny_llama
 from gguf_files import write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ngram_tables import write_table
 from sentence_pieces import NORMAL, USER_DEFINED, model_bytes
 
 from mxconv.checkpoint.tokenizer_files import read_tokenizer_json
+from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.errors import CheckpointError
 from mxconv.open_source import open_source
+from mxconv.package.ngram_table import read_ngram_table
 
 
 def read_weights(path: Path) -> None:
@@ -28,9 +32,24 @@ def read_weights(path: Path) -> None:
         safetensors.deserialize(path.read_bytes())
 
 
+def read_folder(path: Path) -> None:
+    open_source(path.parent).close()
+
+
 def read_tokenizer(path: Path) -> None:
     (path.parent / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
     read_tokenizer_json(path.parent)
+
+
+def read_vocabulary(path: Path) -> None:
+    Vocabulary.of_folder(path.parent)
+
+
+def read_table(path: Path) -> None:
+    table = read_ngram_table(path)
+    for context in np.ndindex(9, 9):
+        token, probability = table.best(context)
+        assert 0 <= token < table.vocab_size and 0 < probability <= 1
 
 
 def write_small(path: Path) -> None:
@@ -47,6 +66,10 @@ def write_pieces(path: Path) -> None:
     path.write_bytes(model_bytes(pieces, {3: 2}, {4: 0}))
 
 
+def write_model(path: Path) -> None:
+    write_tiny_llama(path.parent, num_shards=2)
+
+
 # name of a whole file; what writes it, what reads it, and how far its head goes
 FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], None], int]] = {
     "a.safetensors": (write_small, read_weights, 10_000),
@@ -54,6 +77,10 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], None], int]] =
     "zip/a.bin": (lambda path: write_pickle(path, True), read_weights, 10_000),
     "pickle/a.bin": (lambda path: write_pickle(path, False), read_weights, 10_000),
     "tokenizer.model": (write_pieces, read_tokenizer, 10_000),
+    "model.safetensors.index.json": (write_model, read_folder, 10_000),
+    "config.json": (write_model, read_folder, 10_000),
+    "tokenizer.json": (write_model, read_vocabulary, 10_000),
+    "table": (lambda path: write_table(path, "0" * 64, vocab_size=8), read_table, 10_000),
 }
 
 
@@ -75,6 +102,7 @@ def test_damage_raises_our_error_or_leaves_what_can_be_read(
     for _ in range(data.draw(st.integers(0, 3))):
         damaged[data.draw(st.integers(0, last))] ^= 1 << data.draw(st.integers(0, 7))
     damaged = damaged[: data.draw(st.just(len(raw)) | st.integers(0, last))] + data.draw(st.binary(max_size=2))
+    path.unlink()  # others may still be mapped
     path.write_bytes(damaged)
     with contextlib.suppress(CheckpointError):
         FILES[name][1](path)

@@ -1,17 +1,20 @@
-"""Each client is a process of its own, because huggingface_hub keeps what its environment said."""
+"""Checkpoints on the Hub. Each client is a process of its own: huggingface_hub keeps what its environment said."""
 
 import json
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import llama_tensors, write_index, write_safetensors, write_tiny_llama
+from checkpoints import write_safetensors, write_tiny_llama
 from commands import run_forked
 from hub_server import TOKEN, HubServer, commit_of
+
+from mxconv.checkpoint.hub import parse_address
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.errors import MxconvError
 
 CLIENT = """
 import hashlib, json, os, sys
@@ -75,7 +78,9 @@ NEEDED = [
 
 
 def test_only_the_needed_files_are_downloaded_and_the_commit_is_recorded(hub: HubServer, tmp_path: Path) -> None:
-    found = fetch(hub, tmp_path / "cache", "org/tiny")
+    hub.private.add("org/tiny")
+    hub.gated.add("org/tiny")
+    found = fetch(hub, tmp_path / "cache", "org/tiny", HF_TOKEN=TOKEN)
     folder = hub.repositories["org/tiny"]["main"]
     assert found["id"] == "org/tiny" and found["commit"] == commit_of(folder)
     assert Path(found["root"]).is_relative_to(tmp_path / "cache")
@@ -96,6 +101,8 @@ def test_a_second_run_downloads_nothing_and_a_cached_model_opens_offline(hub: Hu
     hub.status = 503
     assert fetch(hub, tmp_path / "cache", "org/tiny") == first
     assert fetch(hub, tmp_path / "cache", "org/tiny", first["commit"]) == first
+    (Path(first["root"]) / NEEDED[4]).unlink()  # an incomplete copy is not used
+    assert fetch(hub, tmp_path / "cache", "org/tiny")["error"].startswith("org/tiny: the Hub failed (HTTP 503) and")
 
 
 def test_branches_and_commits_are_resolved(hub: HubServer, tmp_path: Path) -> None:
@@ -110,33 +117,29 @@ def test_branches_and_commits_are_resolved(hub: HubServer, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("address", "found"),
     [
-        "https://huggingface.co/org/tiny",
-        "https://huggingface.co/org/tiny/",
-        "http://www.huggingface.co/org/tiny?library=transformers#files",
-        "HuggingFace.co/org/tiny",
-        "https://hf.co/org/tiny/tree/refs%2Fpr%2F1",
-        "hf.co/org/tiny/blob/refs%2Fpr%2F1/config.json",
-        "https://huggingface.co/org/tiny/resolve/refs%2Fpr%2F1/model.safetensors?download=true",
-        "https://huggingface.co/org/tiny/discussions/1",
-        "https://huggingface.co/gpt2",
-        "https://huggingface.co/gpt2/tree/main",
-        "gpt2",
-        "ENDPOINT/org/tiny",
-        "ENDPOINT/org/tiny/tree/refs%2Fpr%2F1",
+        ("https://huggingface.co/org/tiny", ("org/tiny", None)),
+        ("https://huggingface.co/org/tiny/", ("org/tiny", None)),
+        ("http://www.huggingface.co/org/tiny?library=transformers#files", ("org/tiny", None)),
+        ("HuggingFace.co/org/tiny", ("org/tiny", None)),
+        ("https://hf.co/org/tiny/tree/refs%2Fpr%2F1", ("org/tiny", "refs/pr/1")),
+        ("hf.co/org/tiny/blob/refs%2Fpr%2F1/config.json", ("org/tiny", "refs/pr/1")),
+        ("https://huggingface.co/org/tiny/resolve/v1/model.safetensors?download=true", ("org/tiny", "v1")),
+        ("https://huggingface.co/org/tiny/discussions/1", ("org/tiny", None)),
+        ("https://huggingface.co/gpt2", ("gpt2", None)),
+        ("https://huggingface.co/gpt2/tree/main", ("gpt2", "main")),
+        ("gpt2", ("gpt2", None)),
+        ("http://mirror/org/tiny", ("org/tiny", None)),
+        ("http://mirror/org/tiny/tree/refs%2Fpr%2F1", ("org/tiny", "refs/pr/1")),
     ],
 )
-def test_addresses_of_pages_and_ids_without_an_owner_are_read(hub: HubServer, tmp_path: Path, address: str) -> None:
-    other = hub.repositories["org/tiny"]["refs/pr/1"] = write_tiny_llama(tmp_path / "other", seed=1)
-    hub.repositories["gpt2"] = {"main": write_tiny_llama(tmp_path / "old", seed=2)}
-    if address != "gpt2":
-        (tmp_path / "gpt2").mkdir()  # an address is never of a local folder
-    found = fetch(hub, tmp_path / "cache", address.replace("ENDPOINT", hub.url))
-    assert found["id"] == ("gpt2" if "gpt2" in address else "org/tiny")
-    folder = other if "refs" in address else hub.repositories[found["id"]]["main"]
-    assert found["commit"] == commit_of(folder)
-    assert found["tensors"] == fetch(hub, tmp_path / "cache", str(folder))["tensors"]
+def test_addresses_of_pages_and_ids_without_an_owner_are_read(
+    monkeypatch: pytest.MonkeyPatch, address: str, found: tuple[str, str | None]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror/")
+    assert parse_address(address, None) == found
+    assert parse_address(address, "v9") == (found[0], "v9")  # a revision that is given wins
 
 
 OTHER = "protocol 'https'; one of s3, gs, gcs, az, abfs, abfss, hf, memory, a path or a Hub id is"
@@ -156,15 +159,19 @@ OTHER = "protocol 'https'; one of s3, gs, gcs, az, abfs, abfss, hf, memory, a pa
         ("https://example.org/huggingface.co/org/tiny", OTHER),
     ],
 )
-def test_other_addresses_are_refused(hub: HubServer, tmp_path: Path, address: str, error: str) -> None:
-    assert fetch(hub, tmp_path / "cache", address)["error"].startswith(f"{address}: {error}")
-    assert hub.requests == []
+def test_other_addresses_are_refused(address: str, error: str) -> None:
+    with pytest.raises(MxconvError) as caught:
+        open_checkpoint(address)
+    assert str(caught.value).startswith(f"{address}: {error}")
 
 
-def test_a_revision_that_is_given_wins_over_an_address(hub: HubServer, tmp_path: Path) -> None:
-    assert fetch(hub, tmp_path / "cache", "hf.co/org/tiny/tree/main", "main")["id"] == "org/tiny"
-    hub.repositories["org/tiny"]["v1"] = other = write_tiny_llama(tmp_path / "other", seed=1)
-    assert fetch(hub, tmp_path / "cache", "hf.co/org/tiny/tree/main", "v1")["commit"] == commit_of(other)
+def test_an_address_is_no_local_folder_and_a_local_path_wins_over_an_id(hub: HubServer, tmp_path: Path) -> None:
+    hub.repositories["gpt2"] = {"main": (other := write_tiny_llama(tmp_path / "other", seed=1))}
+    shutil.copytree(other, tmp_path / "org" / "tiny")
+    (tmp_path / "gpt2").mkdir()
+    found = fetch(hub, tmp_path / "cache", f"{hub.url}/gpt2/tree/main")
+    assert (found["id"], found["commit"]) == ("gpt2", commit_of(other))
+    assert fetch(hub, tmp_path / "cache", "org/tiny")["commit"] is None
 
 
 @pytest.mark.parametrize(("lost", "lacking"), [("config.json", "config.json"), ("tokenizer.json", "tokenizer")])
@@ -195,155 +202,68 @@ def test_a_push_during_the_download_gives_one_commit_whole(hub: HubServer, tmp_p
     assert found["companions"] == ["chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json"]
 
 
-def test_a_download_that_breaks_off_is_continued(hub: HubServer, tmp_path: Path) -> None:
-    hub.cut.add(NEEDED[3])
-    found = fetch(hub, tmp_path / "cache", "org/tiny")
-    assert sorted(found["tensors"]) == sorted(llama_tensors())
-    assert hub.requests.count(f"GET /org/tiny/resolve/{found['commit']}/{NEEDED[3]}") == 2
-
-
-def test_a_local_path_wins_over_an_id(hub: HubServer, tmp_path: Path) -> None:
-    shutil.copytree(hub.repositories["org/tiny"]["main"], tmp_path / "org" / "tiny")
-    found = fetch(hub, tmp_path / "cache", "org/tiny")
-    assert found["commit"] is None and hub.requests == []
-
-
 # errors
-
-
-def made(hub: HubServer, name: str, files: dict[str, str]) -> None:
-    """Give the hub a repository org/NAME of these files."""
-    folder = hub.repositories["org/tiny"]["main"].with_name(name)
-    folder.mkdir()
-    for file, text in files.items():
-        (folder / file).write_text(text)
-    hub.repositories[f"org/{name}"] = {"main": folder}
-
-
-def lying(hub: HubServer, shard: str) -> None:
-    """Give the hub a repository org/lying, whose index names a shard that is not there."""
-    made(hub, "lying", {})
-    folder = hub.repositories["org/lying"]["main"]
-    write_safetensors(folder / "a.safetensors", {"a": np.ones(1, np.float16)})
-    write_index(folder, {"a": "a.safetensors", "b": shard})
-
-
-def failing(hub: HubServer) -> None:
-    hub.status = 500
-
 
 Prepare = Callable[[HubServer], object]
 NOTHING: Prepare = lambda hub: None  # noqa: E731  a row's
 NOBODY = "no such local path, and no such model on the Hub or a private one (HTTP {}); an existing path or a model that"
-BASE = json.dumps({"base_model_name_or_path": "org/base"})
-REFUSED: dict[str, tuple[Prepare, str, dict[str, str], str, list[str]]] = {  # and what is downloaded before
-    "none, to strangers": (NOTHING, "org/none", {}, NOBODY.format(401), []),
-    "none": (NOTHING, "org/none", {"HF_TOKEN": TOKEN}, NOBODY.format(404), []),
-    "private": (lambda hub: hub.private.add("org/tiny"), "org/tiny", {}, NOBODY.format(401), []),
-    "gated": (
-        lambda hub: hub.gated.add("org/tiny"),
-        "org/tiny",
-        {},
-        "access is gated (HTTP 401); its terms must be",
-        [],
-    ),
-    "forbidden": (
-        lambda hub: hub.forbidden.add("org/tiny"),
-        "org/tiny",
-        {"HF_TOKEN": TOKEN},
-        "the Hub refuses access (HTTP 403); a token that may read this model is required.",
-        [],
-    ),
-    "an old token": (NOTHING, "org/tiny", {"HF_TOKEN": "hf_old"}, "the Hub does not know the token (HTTP 401); a", []),
-    "no revision": (NOTHING, "org/tiny v9", {}, "has no revision 'v9' (HTTP 404); a branch, tag or commit is req", []),
-    "no id": (NOTHING, "org/a--b", {}, "no valid Hub id (", []),
-    "offline": (
-        NOTHING,
-        "org/tiny",
-        {"HF_HUB_OFFLINE": "1"},
-        "no such local path, not in the cache, and offline mode is on; a local copy or a connection is required. Check",
-        [],
-    ),
-    "a failing hub": (
-        failing,
-        "org/tiny",
-        {},
-        "the Hub failed (HTTP 500) and there is no complete copy in the cache",
-        [],
-    ),
-    "no weights": (
-        lambda hub: made(hub, "gguf", {"model.gguf": "GGUF"}),
-        "org/gguf",
-        {},
-        "holds no weights, only model.gguf; model.safetensors, shards with an index, or",
-        [],
-    ),
-    "an adapter": (
-        lambda hub: made(hub, "adapter", {"adapter_model.safetensors": "", "adapter_config.json": BASE}),
-        "org/adapter",
-        {},
-        "holds an adapter of 'org/base'; the weights of a whole model are required. ",
-        ["adapter_config.json"],
-    ),
-    "a .bin, where there are no safetensors": (
-        lambda hub: made(hub, "old", {"pytorch_model.bin": "PK", "training_args.bin": "PK"}),
-        "org/old",
-        {"WITHOUT_TORCH": "1"},
-        "pytorch_model.bin: a PyTorch .bin checkpoint, and torch is not installed",
-        ["pytorch_model.bin"],
-    ),
-    "a shard that is not there": (
-        lambda hub: lying(hub, "b.safetensors"),
-        "org/lying",
-        {},
-        "names shard 'b.safetensors', which the repository does not have; every shard is required. Try another",
-        ["model.safetensors.index.json"],
-    ),
-    "a shard elsewhere": (
-        lambda hub: lying(hub, "../../../../a.safetensors"),
-        "org/lying",
-        {},
-        "tensor 'b' is in '../../../../a.safetensors'; a relative path inside the index's folder",
-        ["model.safetensors.index.json"],
-    ),
+REFUSED: dict[str, tuple[Prepare, str, dict[str, str], str]] = {  # what is asked for, in which environment
+    "none, to strangers": (NOTHING, "org/none", {}, NOBODY.format(401)),
+    "none": (NOTHING, "org/none", {"HF_TOKEN": TOKEN}, NOBODY.format(404)),
+    "private": (lambda hub: hub.private.add("org/tiny"), "org/tiny", {}, NOBODY.format(401)),
+    "gated": (lambda hub: hub.gated.add("org/tiny"), "org/tiny", {}, "access is gated (HTTP 401); its terms must be"),
+    "forbidden": (lambda hub: hub.forbidden.add("org/tiny"), "org/tiny", {}, "the Hub refuses access (HTTP 403); a to"),
+    "an old token": (NOTHING, "org/tiny", {"HF_TOKEN": "hf_old"}, "the Hub does not know the token (HTTP 401); a"),
+    "no revision": (NOTHING, "org/tiny v9", {}, "has no revision 'v9' (HTTP 404); a branch, tag or commit is requir"),
+    "no id": (NOTHING, "org/a--b", {}, "no valid Hub id ("),
+    "offline": (NOTHING, "org/tiny", {"HF_HUB_OFFLINE": "1"}, "not in the cache, and offline mode is on; a local copy"),
+    "a failing hub": (lambda hub: setattr(hub, "status", 500), "org/tiny", {}, "the Hub failed (HTTP 500) and there i"),
+    "no connection": (NOTHING, "org/tiny", {"HF_ENDPOINT": "http://127.0.0.1:1"}, "the Hub cannot be reached (Connect"),
+    "a file as cache": (NOTHING, "org/tiny", {"HF_HOME": __file__}, "permission to write to the Hub cache are require"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_had_is_told(hub: HubServer, tmp_path: Path, what: str) -> None:
-    prepare, arguments, environment, words, downloaded = REFUSED[what]
+    prepare, arguments, environment, words = REFUSED[what]
     prepare(hub)
-    error = fetch(hub, tmp_path / "cache", *arguments.split(), **environment)["error"]
-    assert words in error
+    assert words in fetch(hub, tmp_path / "cache", *arguments.split(), **environment)["error"]
+    assert hub.downloads() == []
+
+
+BASE, INDEX = json.dumps({"base_model_name_or_path": "org/base"}), "model.safetensors.index.json"
+LISTED = '{"weight_map": {"a": "a.safetensors", "b": "%s"}}'
+REPOSITORIES: dict[str, tuple[dict[str, str], str, list[str]]] = {  # files, and what is downloaded before the error
+    "no weights": ({"model.gguf": "GGUF"}, "holds no weights, only model.gguf; model.safetensors, shards with an", []),
+    "an adapter": (
+        {"adapter_model.safetensors": "", "adapter_config.json": BASE},
+        "holds an adapter of 'org/base'; the weights of a whole model are required. ",
+        ["adapter_config.json"],
+    ),
+    "a .bin, where there are no safetensors": (
+        {"pytorch_model.bin": "PK", "training_args.bin": "PK"},
+        "pytorch_model.bin: a PyTorch .bin checkpoint, and torch is not installed",
+        ["pytorch_model.bin"],
+    ),
+    "a shard that is not there": (
+        {"a.safetensors": "", INDEX: LISTED % "b.safetensors"},
+        "names shard 'b.safetensors', which the repository does not have; every shard is required. Try another",
+        [INDEX],
+    ),
+    "a shard elsewhere": (
+        {"a.safetensors": "", INDEX: LISTED % "../../../../a.safetensors"},
+        "tensor 'b' is in '../../../../a.safetensors'; a relative path inside the index's folder",
+        [INDEX],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REPOSITORIES)
+def test_what_is_no_whole_model_is_told_by_its_small_files(hub: HubServer, tmp_path: Path, what: str) -> None:
+    files, words, downloaded = REPOSITORIES[what]
+    (tmp_path / "other").mkdir()
+    for name, text in files.items():
+        (tmp_path / "other" / name).write_text(text)
+    hub.repositories["org/other"] = {"main": tmp_path / "other"}
+    assert words in fetch(hub, tmp_path / "cache", "org/other", WITHOUT_TORCH="1")["error"]
     assert hub.downloads() == downloaded
-
-
-def test_a_token_opens_private_and_gated_repositories(hub: HubServer, tmp_path: Path) -> None:
-    hub.private.add("org/tiny")
-    hub.gated.add("org/tiny")
-    assert "commit" in fetch(hub, tmp_path / "cache", "org/tiny", HF_TOKEN=TOKEN)
-
-
-def test_no_connection_is_reported(hub: HubServer, tmp_path: Path) -> None:
-    with socket.socket() as bound:  # bound and not listening: connections are refused
-        bound.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        error = fetch(hub, tmp_path / "cache", "org/tiny", HF_ENDPOINT=endpoint)["error"]
-    assert error.startswith("org/tiny: the Hub cannot be reached (Connect")
-    assert error.endswith(
-        "Check the spelling of a path, the network and HF_ENDPOINT, and run again: finished files are kept."
-    )
-
-
-def test_an_incomplete_copy_in_the_cache_is_not_used(hub: HubServer, tmp_path: Path) -> None:
-    found = fetch(hub, tmp_path / "cache", "org/tiny")
-    (Path(found["root"]) / NEEDED[4]).unlink()
-    hub.status = 500
-    assert fetch(hub, tmp_path / "cache", "org/tiny")["error"].startswith("org/tiny: the Hub failed (HTTP 500) and")
-
-
-def test_a_cache_that_cannot_be_written_is_reported(hub: HubServer, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    error = fetch(hub, tmp_path / "cache", "org/tiny")["error"]
-    assert error.startswith("org/tiny: the download failed (")
-    assert "); room and permission to write to the Hub cache are required. Free some space, or set HF_HOME" in error

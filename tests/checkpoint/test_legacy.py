@@ -116,36 +116,31 @@ def test_without_a_torch_that_is_safe_the_error_says_what_to_install(
     )
 
 
+NO_TENSOR, DENSE = "every entry must be a tensor under its name. ", "a dense tensor of one of bfloat16, float16, "
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
         ([1, 2], "holds a list of 2 objects; a dictionary of tensors is required. "),
         ({}, "holds a dict of 0 objects; a dictionary of tensors is required. "),
         (torch.ones(3), "holds a Tensor; a dictionary of tensors is required. "),
-        ({"model": {"a": torch.ones(1)}}, "'model' is a dict; every entry must be a tensor under its name. "),
-        ({5: torch.ones(1)}, "5 is a Tensor; every entry must be a tensor under its name. "),
-        (
-            {"a": torch.ones(2, dtype=torch.complex128)},
-            "tensor 'a' is complex128, torch.strided on cpu; a dense tensor of one of bfloat16, float16, float32, ",
-        ),
-        (
-            {"a": torch.ones(2, device="meta")},
-            "tensor 'a' is float32, torch.strided on meta; a dense tensor of one of bfloat16, float16, float32, ",
-        ),
+        ({"model": {"a": torch.ones(1)}}, f"'model' is a dict; {NO_TENSOR}"),
+        ({5: torch.ones(1)}, f"5 is a Tensor; {NO_TENSOR}"),
+        ({"a": torch.ones(2, dtype=torch.complex128)}, f"tensor 'a' is complex128, torch.strided on cpu; {DENSE}"),
+        ({"a": torch.ones(2, device="meta")}, f"tensor 'a' is float32, torch.strided on meta; {DENSE}"),
+        (b"", "torch cannot read it ("),
+        (b"hello world", "torch cannot read it ("),
+        (b"PK\x03\x04 no zip", "torch cannot read it ("),
     ],
 )
-def test_a_pickle_that_is_no_dictionary_of_tensors_is_refused(tmp_path: Path, entries: Any, message: str) -> None:
-    path = save(tmp_path / "pytorch_model.bin", entries)
-    assert error_of(tmp_path).startswith(f"{path}: {message}")
-    assert "Export the model again" in error_of(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"hello world", b"PK\x03\x04 no zip"])
-def test_a_file_that_torch_cannot_read_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_dictionary_of_tensors_is_refused(tmp_path: Path, entries: Any, message: str) -> None:
     path = tmp_path / "pytorch_model.bin"
-    path.write_bytes(content)
-    assert re.fullmatch(
-        re.escape(f"{path}: torch cannot read it (") + r"\w+Error(: .+)?\); a PyTorch checkpoint is required\. "
-        r"Download or export the file again\.",
-        error_of(tmp_path),
-    )
+    if isinstance(entries, bytes):
+        path.write_bytes(entries)
+    else:
+        save(path, entries)
+    error = error_of(tmp_path)
+    assert error.startswith(f"{path}: {message}")
+    again = r"Export the model again|Error(: .+)?\); a PyTorch checkpoint is required\. Download or export the file"
+    assert re.search(again, error)

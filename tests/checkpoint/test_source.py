@@ -91,45 +91,6 @@ def test_a_single_file_is_opened_alone(tmp_path: Path, monkeypatch: pytest.Monke
         assert bytes_by_name(checkpoint) == bytes_by_name_of_the_library([folder / name])
 
 
-def test_one_safetensors_file_of_another_name_is_enough(tmp_path: Path) -> None:
-    write_safetensors(tmp_path / "weights.safetensors", {"a": np.ones(3, np.float16)})
-    with open_checkpoint(tmp_path) as checkpoint:
-        assert list(checkpoint.tensors) == ["a"] and checkpoint.config is None
-
-
-def test_consolidated_copies_and_other_formats_beside_the_weights_are_left_alone(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "tiny", num_shards=2)
-    write_safetensors(folder / "consolidated.safetensors", {"a": np.ones(3, np.float16)})
-    (folder / "pytorch_model.bin").write_bytes(b"never read")
-    with open_checkpoint(folder) as checkpoint:
-        assert len(checkpoint.weight_files) == 2 and checkpoint.container == "safetensors"
-    only = tmp_path / "only"
-    write_safetensors(only / "consolidated.safetensors", {"a": np.ones(3, np.float16)})
-    with open_checkpoint(only) as checkpoint:
-        assert list(checkpoint.tensors) == ["a"]
-
-
-def test_a_stale_index_beside_a_single_file_is_left_alone(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "tiny")
-    write_index(folder, {"a": "model-00001-of-00009.safetensors"})
-    with open_checkpoint(folder) as checkpoint:
-        assert checkpoint.weight_files == (folder / "model.safetensors",) and checkpoint.index_file is None
-    write_index(folder, dict.fromkeys(llama_tensors(), "model.safetensors"))
-    with open_checkpoint(folder) as checkpoint:
-        assert checkpoint.index_file == folder / "model.safetensors.index.json"
-
-
-def test_weights_may_be_symbolic_links_and_shards_may_lie_in_subfolders(tmp_path: Path) -> None:
-    blobs, folder = tmp_path / "blobs", tmp_path / "snapshot"
-    write_safetensors(blobs / "abc", {"a": np.ones(3, np.float16)})
-    (folder / "shards").mkdir(parents=True)
-    (folder / "shards" / "1.safetensors").symlink_to(blobs / "abc")
-    write_index(folder, {"a": "./shards/1.safetensors"})
-    with open_checkpoint(folder) as checkpoint:
-        assert checkpoint.weight_files == (folder / "shards" / "1.safetensors",)
-        assert checkpoint.tensors["a"].shape == (3,)
-
-
 @pytest.mark.skipif(MODELS is None, reason="MXCONV_TEST_MODELS does not name a folder of models")
 def test_real_models_are_read_as_the_library_reads_them() -> None:
     assert MODELS is not None
@@ -148,13 +109,6 @@ def test_opening_imports_neither_torch_nor_the_hub_client(tmp_path: Path) -> Non
     )
     run = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
-
-
-def test_the_suffix_of_a_file_may_be_in_capitals(tmp_path: Path) -> None:
-    write_tiny_llama(tmp_path / "tiny")
-    path = (tmp_path / "tiny/model.safetensors").rename(tmp_path / "MODEL.SAFETENSORS")
-    with open_checkpoint(path) as checkpoint:
-        assert list(checkpoint.tensors) == sorted(llama_tensors())
 
 
 # what is refused
@@ -238,6 +192,48 @@ def listed_twice(folder: Path) -> Path:
 def in_two_shards(folder: Path) -> Path:
     write_safetensors(sharded(folder) / TWO, {name: np.ones(2, np.float16) for name in "abd"})
     return folder
+
+
+def of_one_file(folder: Path, name: str = WHOLE, index: dict[str, str] | None = None) -> Path:
+    write_safetensors(folder / name, ONES)
+    if index is not None:
+        write_index(folder, index)
+    return folder
+
+
+def beside_copies(folder: Path) -> Path:
+    of_one_file(sharded(folder), "consolidated.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(b"never read")
+    return folder
+
+
+def of_links(folder: Path) -> Path:
+    write_safetensors(folder / "blobs" / "abc", ONES)
+    (folder / "model" / "shards").mkdir(parents=True)
+    linked(folder / "model" / "shards" / "1.safetensors", "../../blobs/abc")
+    write_index(folder / "model", {"a": "./shards/1.safetensors"})
+    return folder / "model"
+
+
+CHOSEN: dict[str, tuple[Callable[[Path], Path], list[str], bool]] = {  # makes the source; files, whether by an index
+    "another name": (lambda f: of_one_file(f, "weights.safetensors"), ["weights.safetensors"], False),
+    "consolidated alone": (lambda f: of_one_file(f, "consolidated.safetensors"), ["consolidated.safetensors"], False),
+    "beside copies and other formats": (beside_copies, [ONE, TWO], True),
+    "a stale index": (lambda f: of_one_file(f, index={"a": "model-00001-of-00009.safetensors"}), [WHOLE], False),
+    "an index of one file": (lambda f: of_one_file(f, index={"a": WHOLE}), [WHOLE], True),
+    "one index among several files": (lambda f: several(f, "one"), ["a.safetensors"], True),
+    "links, in a subfolder": (of_links, ["shards/1.safetensors"], True),
+    "a suffix in capitals": (lambda f: of_one_file(f, "A.SAFETENSORS") / "A.SAFETENSORS", ["A.SAFETENSORS"], False),
+}
+
+
+@pytest.mark.parametrize("what", CHOSEN)
+def test_weights_are_chosen_among_the_files_of_a_folder(what: str, tmp_path: Path) -> None:
+    make, files, has_index = CHOSEN[what]
+    with open_checkpoint(make(tmp_path)) as checkpoint:
+        assert [path.relative_to(checkpoint.root).as_posix() for path in checkpoint.weight_files] == files
+        assert (checkpoint.index_file is not None) == has_index
+        assert "a" in checkpoint.tensors and checkpoint.container == "safetensors"
 
 
 REFUSED: dict[str, tuple[Callable[[Path], str | Path], str]] = {  # makes the source; FOLDER in words is its folder
@@ -329,11 +325,6 @@ def test_pointers_of_git_lfs_are_named(tmp_path: Path, name: str) -> None:
     for source in (folder,) if name in SMALL else (folder / name, folder) if name == WHOLE else (folder / name,):
         with pytest.raises(CheckpointError, match="a Git LFS pointer, which names the file and does not hold it; the"):
             open_source(source)
-
-
-def test_one_index_chooses_among_several_files(tmp_path: Path) -> None:
-    with open_checkpoint(several(tmp_path, "one")) as checkpoint:
-        assert list(checkpoint.tensors) == ["a"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -1,11 +1,8 @@
 """Tensors by rows, their memory, and hashes of files."""
 
+import hashlib
 import mmap
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -109,32 +106,6 @@ def test_releasing_keeps_values_and_takes_any_part(tmp_path: Path) -> None:
             np.testing.assert_array_equal(tensor.array(), before)
 
 
-STREAM = """
-import sys
-from mxconv.checkpoint.source import open_checkpoint
-def peak():
-    return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) * 1024
-with open_checkpoint(sys.argv[1]) as checkpoint:
-    tensor = checkpoint.tensors['big']
-    before, total = peak(), 0
-    for start in range(0, tensor.shape[0], 1024):
-        total += int(tensor.rows(start, start + 1024).sum())
-        tensor.release(start, start + 1024)
-print(total, peak() - before)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
-def test_resident_memory_stays_flat_while_a_large_tensor_streams_by(tmp_path: Path) -> None:
-    num_bytes = 64 << 20
-    header = {"big": {"dtype": "U8", "shape": [num_bytes // 1024, 1024], "data_offsets": [0, num_bytes]}}
-    path = write_raw_safetensors(tmp_path / "big.safetensors", header)
-    os.truncate(path, path.stat().st_size + num_bytes)  # a hole: reads as zeros, takes no disk
-    run = subprocess.run([sys.executable, "-c", STREAM, path], capture_output=True, text=True, check=True)
-    total, growth = map(int, run.stdout.split())
-    assert total == 0 and growth < 16 << 20
-
-
 def test_a_file_is_hashed_in_pieces_and_progress_adds_up(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
@@ -143,11 +114,6 @@ def test_a_file_is_hashed_in_pieces_and_progress_adds_up(tmp_path: Path) -> None
     pieces: list[int] = []
     digest = sha256_file(path, pieces.append)
     assert len(pieces) > 1 and sum(pieces) == 3_000_000
-    if shutil.which("sha256sum"):
-        run = subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True)
-        assert run.stdout.split()[0] == digest
-
-
-def test_hashing_a_missing_file_says_so(tmp_path: Path) -> None:
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(CheckpointError, match="no: no such file; a readable file is required"):
         sha256_file(tmp_path / "no")

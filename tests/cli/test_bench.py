@@ -36,7 +36,7 @@ def test_kernels_has_the_keys_of_the_contract(run: Any) -> None:
     assert outcome.json["machine"]["threads"] == 2
     rows = outcome.json["results"]
     assert all(set(row) >= KERNEL_KEYS for row in rows)
-    kernels = ["bf16", "fp16", "bsfp-full", "bsfp-draft", "mxint8", "mx2", "mxfp4-int8", "mxfp4-fp32"]
+    kernels = ["bf16", "fp16", "bsfp-full", "bsfp-draft", "mxint8", "mxfp4-int8", "mxfp4-fp32"]
     assert [(row["kernel"], row["num_tokens"]) for row in rows] == [(k, 2) for k in kernels]
     assert {row["implementation"] for row in rows} == {_native.available()[0]}
     assert {(row["out_features"], row["in_features"]) for row in rows} == {(48, 160)}

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mxconv.cluster.connection import ClusterAddress, _connect, cluster, parse_workers
+from mxconv.cluster.connection import _connect, cluster, parse_workers
 from mxconv.errors import MxconvError
 
 
 def test_what_workers_are_asked_for() -> None:
-    assert parse_workers("threads") is None
-    assert parse_workers("ray") == ClusterAddress(None)
-    assert parse_workers("ray:auto") == ClusterAddress("auto")
-    assert parse_workers("ray:10.0.0.7:6379") == ClusterAddress("10.0.0.7:6379")
+    words = ("threads", "ray", "ray:auto", "ray:10.0.0.7:6379", "ray:[::1]:6379")
+    assert [parse_workers(text) for text in words] == [None, "local", "auto", "10.0.0.7:6379", "[::1]:6379"]
 
 
 @pytest.mark.parametrize("text", ["", "Ray", "ray:", "ray:host", "ray:host:", "ray:ray://h:1", "ray:h:1 ", "processes"])
@@ -32,7 +30,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
             MxconvError,
             match=r"the extra `ray` is required. Leave --workers out, or install it. Run: pip install '.\[ray\]'",
         ),
-        cluster(ClusterAddress(), 1),
+        cluster("local", 1),
     ):
         pass
 
@@ -52,7 +50,7 @@ def test_a_head_that_does_not_answer_is_asked_again_and_then_named(
 ) -> None:
     with (
         pytest.raises(MxconvError, match=rf"no cluster at {closed} \(nobody answers at {closed}: .*\); a running one"),
-        cluster(ClusterAddress(closed), 1),
+        cluster(closed, 1),
     ):
         pass
     assert f"no cluster at {closed} yet; trying again" in capfd.readouterr().err
@@ -68,7 +66,7 @@ def test_what_an_earlier_head_noted_is_named_when_it_is_gone(
     port = closed.rpartition(":")[2]
     with (
         pytest.raises(MxconvError, match=rf"no cluster at auto \(nobody answers at [\d.]+:{port}:"),
-        cluster(ClusterAddress("auto"), 1),
+        cluster("auto", 1),
     ):
         pass
 

@@ -18,12 +18,11 @@ from mxconv.codecs.e2m1 import decode_e2m1, encode_e2m1, encode_e2m1_toward_zero
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.float16 import float_format
 from mxconv.codecs.int8 import quantize_int8
-from mxconv.codecs.mx2 import dequantize_mx2, pack_mx2, quantize_mx2
 from mxconv.codecs.mxfp4 import SCALE_RULES, quantize_mxfp4
 from mxconv.codecs.mxint8 import mxint8_patterns, quantize_mxint8
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
-NAMES = ("e2m1", "mxfp4", "mxint8", "mx2", "bsfp", "vnni8", "int8", "ngram", "spire", "experts", "fp8")
+NAMES = ("e2m1", "mxfp4", "mxint8", "bsfp", "vnni8", "int8", "ngram", "spire", "experts", "fp8")
 
 
 def load(name: str) -> Any:
@@ -60,7 +59,7 @@ def test_the_worked_examples_of_the_formats_are_vectors() -> None:
     def spaced(text: str) -> str:
         return " ".join(text[i : i + 2] for i in range(0, len(text), 2))
 
-    texts = {name: (VECTORS.parent / f"{name}.md").read_text() for name in ("mxfp4", "mxint8", "mx2", "bsfp", "vnni8")}
+    texts = {name: (VECTORS.parent / f"{name}.md").read_text() for name in ("mxfp4", "mxint8", "bsfp", "vnni8")}
     block = next(case for case in load("mxfp4")["blocks"] if case["name"] == "amax 7.5")
     for rule in SCALE_RULES:
         line = f"{rule:<6} {block[rule]['scale']}     {' '.join(block[rule]['codes'][:3])} "
@@ -69,8 +68,6 @@ def test_the_worked_examples_of_the_formats_are_vectors() -> None:
     shown = " ".join(f"{element & 0xFF:02x}" for element in eight["elements"][:5])
     assert f"scale     {eight['scale']} " in texts["mxint8"]
     assert f"elements  {shown} " in texts["mxint8"]
-    two = next(case for case in load("mx2")["blocks"] if case["name"] == "amax 3.5")
-    assert f"{two['scale']}      7 -4 5 -1         {' '.join(two['codes'][:4])} " in texts["mx2"]
     matrix = next(case for case in load("bsfp")["matrices"] if case["name"] == "escapes below and above")
     for found in (matrix["codes"][:8], matrix["residual_low"][:16], matrix["escape_high"]):
         assert spaced(found) in texts["bsfp"], found
@@ -121,23 +118,6 @@ def test_mxint8_matrices_as_stored() -> None:
         assert values.shape == (case["rows"], case["columns"])
         elements, scales = quantize_mxint8(vnni8.pad(values, 16, 32))
         assert vnni8.pack_quads(elements).tobytes().hex() == case["elements"]
-        assert vnni8.pack_scales(scales).tobytes().hex() == case["scales"]
-
-
-def test_mx2_blocks() -> None:
-    for case in load("mx2")["blocks"]:
-        codes, scales = quantize_mx2(floats(case["values"])[None])
-        assert same_bits(scales[0], patterns(case["scale"], 2)), case["name"]
-        assert same_bits(codes[0], patterns(case["codes"], 1)), case["name"]
-        assert same_bits(dequantize_mx2(codes, scales)[0], floats(case["decoded"])), case["name"]
-
-
-def test_mx2_matrices_as_stored() -> None:
-    for case in load("mx2")["matrices"]:
-        values = floats(case["values"])
-        assert values.shape == (case["rows"], case["columns"])
-        codes, scales = quantize_mx2(vnni8.pad(values, 16, 32))
-        assert pack_mx2(codes).tobytes().hex() == case["codes"]
         assert vnni8.pack_scales(scales).tobytes().hex() == case["scales"]
 
 

@@ -24,14 +24,6 @@ def test_unpacking_undoes_packing(shape: tuple[int, int, int]) -> None:
         assert (getattr(vnni8, f"unpack_{part}")(packed) == matrix).all()
 
 
-@given(shapes)
-def test_scales_of_sixteen_rows_lie_side_by_side(shape: tuple[int, int, int]) -> None:
-    scales = matrix_of(shape, 1 << 16, np.uint16)
-    packed = vnni8.pack_scales(scales)
-    assert packed.shape == (shape[0], scales.shape[1], 16)
-    assert (vnni8.unpack_scales(packed) == scales).all()
-
-
 def test_each_element_lies_where_the_format_says() -> None:
     rng = np.random.default_rng(1)
     values = rng.integers(0, 256, (32, 24)).astype(np.uint8)
@@ -55,11 +47,6 @@ def test_tiles_are_a_view_and_come_back() -> None:
     assert tiles.shape == (2, 2, 16, 8)
     assert np.shares_memory(tiles, matrix)
     assert (vnni8.from_tiles(tiles) == matrix).all()
-
-
-@pytest.mark.parametrize(("length", "multiple", "expected"), [(0, 16, 0), (1, 16, 16), (16, 16, 16), (17, 16, 32)])
-def test_lengths_are_padded_to_the_next_multiple(length: int, multiple: int, expected: int) -> None:
-    assert vnni8.padded(length, multiple) == expected
 
 
 def test_padding_adds_zeros_and_leaves_what_fits_alone() -> None:

@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoints import write_tiny_llama, write_tiny_tokenizer
@@ -6,7 +8,7 @@ from ngram_tables import write_table
 from packages import quantize
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.errors import MxconvError
 from mxconv.verify import verify
 
 
@@ -28,9 +30,9 @@ def test_a_draft_travels_in_a_folder_of_its_own_and_is_verified_with_the_rest(tm
     assert verify(tmp_path / "p").damaged_files == ["drafts/1-small/generation_config.json"]
 
 
-def error_of(folder: Path, draft: str) -> str:
+def error_of(folder: Path, *drafts: str) -> str:
     with pytest.raises(MxconvError) as caught:
-        quantize(folder, folder.with_name("p"), drafts=(draft,))
+        quantize(folder, folder.with_name("p"), drafts=drafts)
     assert not folder.with_name("p.partial").exists()
     return str(caught.value)
 
@@ -65,17 +67,6 @@ def test_a_draft_may_have_a_tokenizer_of_its_own(tmp_path: Path) -> None:
     assert (level.shares, level.confidence) == ([], 0.65)
 
 
-@pytest.mark.parametrize("without", ["m", "d"])
-def test_translating_needs_both_tokenizers(tmp_path: Path, without: str) -> None:
-    target, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d")
-    (tmp_path / without / "tokenizer.json").unlink()
-    subject = "it" if without == "d" else str(target)
-    assert error_of(target, f"checkpoint:{draft}") == (
-        f"--draft {draft}: {subject} has no tokenizer.json; both are required, to translate between them through "
-        "text. Copy it from the model's source."
-    )
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     """An n-gram table in the tokens of `write_tiny_llama`."""
@@ -98,11 +89,6 @@ def test_drafts_of_every_kind_become_levels(tmp_path: Path, table: Path) -> None
     assert (level.kind, level.max_ngram) == ("prompt-lookup", 4)
 
 
-def test_a_table_in_other_tokens_is_refused(tmp_path: Path, table: Path) -> None:
-    target = write_tiny_llama(tmp_path / "m", vocab_size=90)
-    assert error_of(target, f"ngram:{table}").startswith(f"{table}: its tokens are of a tokenizer.json with SHA-256 ")
-
-
 def test_a_table_below_a_model_is_in_the_tokens_of_that_model(tmp_path: Path, table: Path) -> None:
     target, small = write_tiny_llama(tmp_path / "m", vocab_size=90), write_tiny_llama(tmp_path / "small")
     manifest = quantize(target, tmp_path / "p", drafts=(f"checkpoint:{small}", f"ngram:{table}"))
@@ -118,51 +104,32 @@ def test_several_look_ups_may_come_last(tmp_path: Path, table: Path) -> None:
     assert verify(tmp_path / "p").ok
 
 
-def test_nothing_can_draft_for_a_look_up(tmp_path: Path) -> None:
-    target = write_tiny_llama(tmp_path / "m")
-    with pytest.raises(MxconvError) as caught:
-        quantize(target, tmp_path / "p", drafts=("prompt-lookup", "streaming"))
-    assert str(caught.value) == (
-        "--draft prompt-lookup: a look-up, with streaming below it; only a model can use a draft. Give look-ups last."
-    )
+MODEL = "checkpoint:{d}"
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
-def test_a_damaged_companion_of_a_draft_is_our_error(tmp_path: Path, name: str) -> None:
-    folder, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d")
-    (draft / name).write_text("{")
-    with pytest.raises(CheckpointError, match=f"{draft}/{name}: no valid JSON in UTF-8"):
-        quantize(folder, tmp_path / "p", drafts=(f"checkpoint:{draft}",))
+def nothing(target: Path, draft: Path) -> None:
+    """Leave both models as they are."""
 
 
-def test_a_draft_of_other_dtypes_is_refused(tmp_path: Path) -> None:
-    folder, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d", dtype="F32")
-    assert error_of(folder, f"checkpoint:{draft}") == (
-        f"--draft checkpoint:{draft}: holds F32; BF16 or F16 safetensors are required. "
-        "Convert it first and use --draft package:PATH."
-    )
-
-
-def test_a_single_file_is_no_draft(tmp_path: Path) -> None:
-    folder, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d") / "model.safetensors"
-    assert error_of(folder, f"checkpoint:{draft}") == (
-        f"--draft checkpoint:{draft}: no config.json; a folder with it and the weights is required. "
-        "Pass the folder of the model."
-    )
-
-
-def test_a_package_without_its_target_is_no_draft(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "m")
-    quantize(folder, tmp_path / "d", target="reference")
-    with pytest.raises(PackageError) as caught:
-        quantize(folder, tmp_path / "p", drafts=(f"package:{tmp_path / 'd'}",))
-    assert str(caught.value) == (
-        f"{tmp_path / 'd'}: references its target; a draft must be whole, and its 4-bit level too takes embedding and "
-        "norms from there. Convert it with --target include."
-    )
-
-
-def test_a_draft_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert error_of(write_tiny_llama(tmp_path / "m"), f"package:{tmp_path}/none").startswith(
-        f"{tmp_path}/none/mxconv.json: no such file;"
-    )
+@pytest.mark.parametrize(
+    ("change", "drafts", "message"),
+    [
+        (lambda m, d: (d / "tokenizer.json").unlink(), MODEL, "--draft {d}: it has no tokenizer.json; both are"),
+        (lambda m, d: (m / "tokenizer.json").unlink(), MODEL, "--draft {d}: {m} has no tokenizer.json; both are"),
+        (lambda m, d: (d / "tokenizer.json").write_text("{"), MODEL, "{d}/tokenizer.json: no valid JSON in UTF-8"),
+        (lambda m, d: (d / "config.json").write_text("{"), MODEL, "{d}/config.json: no valid JSON in UTF-8"),
+        (lambda m, d: write_tiny_llama(d, dtype="F32"), MODEL, "--draft checkpoint:{d}: holds F32; BF16 or F16 saf"),
+        (lambda m, d: quantize(m, m.with_name("q"), target="reference"), "package:{d}/../q", "q: references its"),
+        (lambda m, d: write_table(d / "t", "0" * 64), "ngram:{d}/t", "{d}/t: its tokens are of a tokenizer.json"),
+        (nothing, "checkpoint:{d}/model.safetensors", "no config.json; a folder with it and the weights is"),
+        (nothing, "package:{d}/none", "{d}/none/mxconv.json: no such file;"),
+        (nothing, "prompt-lookup streaming", "--draft prompt-lookup: a look-up, with streaming below it; only a model"),
+    ],
+)
+def test_what_cannot_draft_is_refused(
+    tmp_path: Path, change: Callable[[Path, Path], Any], drafts: str, message: str
+) -> None:
+    target, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d")
+    change(target, draft)
+    found = error_of(target, *drafts.replace("{d}", str(draft)).split())
+    assert message.replace("{d}", str(draft)).replace("{m}", str(target)) in found

@@ -1,3 +1,7 @@
+"""Options; which tensor becomes what and why; what a reading pass decides; names of files and levels."""
+
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -5,11 +9,49 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
+from packages import quantize
 
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.codecs.bsfp.packing import encode_bsfp
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import is_tied, plan_tensors
-from mxconv.errors import CheckpointError
+from mxconv.conversion.survey import Survey, survey_tensor
+from mxconv.errors import CheckpointError, MxconvError
+from mxconv.verify import verify
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"codec": "int4"}, "--codec: 'int4'; one of mxfp4, bsfp is required."),
+        ({"lm_head": "drop"}, "--lm-head: 'drop'; one of int8, exact, quantize, keep is required."),
+        ({"codec": "bsfp", "residual_bits": 7}, "--residual-bits: 7; one of 8, 9, 10, 11, 12 is required."),
+        ({"max_shard_bytes": 0}, "--max-shard-bytes: 0; at least 1 is required."),
+        ({"num_threads": 0}, "--threads: 0; at least 1 is required."),
+        ({"calibration_tokens": 3}, "--calibration-tokens: 3; at least 256 is required."),
+        ({"codec": "bsfp", "scale_rule": "mse"}, "--scale-rule: 'mse' with --codec bsfp; only mxfp4 has this option. "),
+        ({"codec": "bsfp", "target": "reference"}, "--target: 'reference' with --codec bsfp; only mxfp4 has"),
+        ({"codec": "bsfp", "lm_head": "int8"}, "--lm-head: 'int8' with --codec bsfp; only mxfp4 has this option. "),
+        ({"lm_head": "exact"}, "only bsfp has this option. Leave it out, or use --codec bsfp."),
+        ({"outliers": "rescale"}, "--outliers: 'rescale' with --codec mxfp4; only bsfp has this option. "),
+        ({"segments": "paper"}, "--segments: 'paper' with --codec mxfp4; only bsfp has this option."),
+        ({"residual_bits": 8}, "--residual-bits: 8 with --codec mxfp4; only bsfp has this option."),
+        ({"codec": "bsfp", "segments": "paper", "residual_bits": 8}, "8 with --segments paper, whose width is fixed."),
+        ({"calibrate": ("t",), "draft_weights": "f"}, "--calibrate: given with --draft-weights f; one of the two is"),
+    ],
+)
+def test_an_option_out_of_range_or_of_the_other_codec_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(MxconvError) as caught:
+        QuantizeOptions(**options)
+    assert message in str(caught.value)
+
+
+def test_a_target_is_included_from_a_local_source_and_referenced_on_the_hub() -> None:
+    assert QuantizeOptions().record(is_local=True).target == "include"
+    assert QuantizeOptions().record(is_local=False).target == "reference"
+    assert QuantizeOptions(target="include").record(is_local=False).target == "include"
+    assert QuantizeOptions(codec="bsfp").record(is_local=False).target == "include"  # bit sharing: there is no other
+
 
 BF16 = ml_dtypes.bfloat16
 
@@ -125,3 +167,98 @@ def test_other_dtypes_are_named_unless_they_are_skipped(tmp_path: Path) -> None:
         "required. Export the model in 16 bits, or keep the tensor with --skip 'eight'."
     )
     assert plan(path, skip=("wide", "eight"))["eight"] == ("keep", "--skip eight")
+
+
+def test_a_weight_file_of_the_name_of_ours_is_refused_before_it_could_be_written_to(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "m")
+    weights = (folder / "model.safetensors").rename(folder / "mxfp4.safetensors")
+    before = weights.read_bytes()
+    with pytest.raises(CheckpointError) as caught:
+        quantize(folder, tmp_path / "p")
+    assert str(caught.value) == (
+        f"{weights}: has the name of a file that mxconv writes; another name is required. Rename it."
+    )
+    assert weights.read_bytes() == before
+
+
+def test_where_the_weights_do_not_go_along_their_file_may_have_any_name(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "m")
+    weights = (folder / "model.safetensors").rename(folder / "bsfp.safetensors")
+    before = weights.read_bytes()
+    quantize(folder, tmp_path / "p", codec="bsfp", segments="paper")
+    assert verify(tmp_path / "p").lossless
+    assert weights.read_bytes() == before
+
+
+def test_a_file_name_that_no_manifest_may_hold_is_refused_at_the_start(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "m")
+    (folder / "LICENSE:old").write_text("x")
+    with pytest.raises(CheckpointError) as caught:
+        quantize(folder, tmp_path / "p")
+    assert str(caught.value) == (
+        f"{folder}/LICENSE:old: path 'LICENSE:old'; a relative path of plain names joined by '/' is required. "
+        "Rename it."
+    )
+
+
+def test_shards_in_a_folder_of_their_own_keep_their_place(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "m", num_shards=2)
+    (folder / "weights").mkdir()
+    for shard in folder.glob("*.safetensors"):
+        shard.rename(folder / "weights" / shard.name)
+    index = folder / "model.safetensors.index.json"
+    members = json.loads(index.read_text())
+    members["weight_map"] = {name: f"weights/{shard}" for name, shard in members["weight_map"].items()}
+    index.write_text(json.dumps(members))
+    manifest = quantize(folder, tmp_path / "p")
+    assert manifest.levels[0].files == [f"weights/model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    verification = verify(tmp_path / "p")
+    assert verification.ok and verification.lossless
+
+
+def test_levels_have_names_of_their_own(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "m")
+    for place in ("a/tiny", "b/tiny", "mxfp4"):
+        shutil.copytree(folder, tmp_path / place)
+    drafts = tuple(f"checkpoint:{tmp_path / place}" for place in ("a/tiny", "b/tiny", "mxfp4"))
+    levels = quantize(folder, tmp_path / "p", drafts=drafts).levels
+    assert [level.name for level in levels] == ["target", "mxfp4", "tiny", "tiny-2", "mxfp4-2"]
+    assert [level.path for level in levels[2:]] == ["drafts/1-tiny", "drafts/2-tiny-2", "drafts/3-mxfp4-2"]
+
+
+DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
+
+
+def survey(folder: Path, weights: np.ndarray, **options: Any) -> Survey:
+    path = write_safetensors(folder / "m.safetensors", {"w": weights})
+    chosen = QuantizeOptions(**options)
+    with open_checkpoint(path) as checkpoint:
+        return survey_tensor(plan_tensors(checkpoint, chosen)[0], chosen)
+
+
+def gaussian(shape: tuple[int, int], dtype: Any, scale: float = 0.02) -> np.ndarray:
+    return (np.random.default_rng(0).standard_normal(shape) * scale).astype(dtype)
+
+
+@pytest.mark.parametrize("segments", ["fitted", "paper"])
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+def test_the_histogram_tells_the_number_of_escapes_before_anything_is_encoded(
+    tmp_path: Path, dtype: str, segments: str
+) -> None:
+    weights = gaussian((64, 257), DTYPES[dtype]) * (2.0 ** (np.arange(64) % 11 - 5))[:, None].astype(DTYPES[dtype])
+    weights[3] = 0
+    weights[:, 7] = 2.4062
+    found = survey(tmp_path, weights.astype(DTYPES[dtype]), codec="bsfp", segments=segments)
+    assert found.table is not None
+    if not found.table.has_row_shifts:  # encode_tensor computes the shifts; test_convert.py sees those
+        packed = encode_bsfp(weights.astype(DTYPES[dtype]).view(np.uint16), found.table)
+        assert len(packed.escape_high) == found.num_escapes
+    assert (found.num_escapes > 0) == (dtype == "BF16")  # at 10 residual bits and more F16 has room for all of these
+
+
+def test_rescale_changes_only_tensors_beyond_2_and_takes_the_factor_of_speq(tmp_path: Path) -> None:
+    weights = gaussian((16, 128), np.float16)
+    assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == 1.0
+    weights[0, 0] = -8
+    assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == np.float32(1.999 / 8)
+    assert survey(tmp_path, weights, codec="bsfp").rescale_factor == 1.0

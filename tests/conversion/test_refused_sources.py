@@ -34,157 +34,77 @@ MLX = {".weight": packed(np.uint32, 16, 4), ".scales": scales(), ".biases": scal
 NVFP4 = {".weight": packed(), ".weight_scale": scales(E4M3, 16, 2), ".weight_scale_2": np.ones((), np.float32)}
 ROWS = {".weight": packed(E4M3), ".weight_scale": scales()}
 HQQ = {".W_q": packed(), ".scale": scales(), ".zero": scales()}
-INT8 = {".weight": packed(np.int8), ".weight_scale": scales()}
+EIGHT, ONE = {".weight": packed(np.int8)}, np.ones((), np.float32)
+INT8 = EIGHT | {".weight_scale": scales()}
+WIDE = {".weight": packed(E4M3, 256, 256)}
 
-# tensors of a module, quant_method, the tensor that is named, who is named
-PACKED = {
-    "GPTQ": (GPTQ, "gptq", ".qweight is I32 [4, 16]", "the quantizer GPTQ or AWQ (quant_method gptq)"),
-    "auto-round": (
-        GPTQ,
-        "auto-round",
-        ".qweight is I32 [4, 16]",
-        "the quantizer GPTQ or AWQ (quant_method auto-round)",
-    ),
-    "zeros alone": ({".qzeros": packed(np.int32, 1, 2)}, None, ".qzeros is I32 [1, 2]", "the quantizer GPTQ or AWQ"),
+# tensors of a module, quant_method, the tensor that is named, who is named besides the method
+# fmt: off
+PACKED: dict[str, tuple[dict[str, np.ndarray], str | None, str, str | None]] = {
+    "GPTQ": (GPTQ, "gptq", ".qweight is I32 [4, 16]", "GPTQ or AWQ"),
+    "auto-round": (GPTQ, "auto-round", ".qweight is I32 [4, 16]", "GPTQ or AWQ"),
+    "zeros alone": ({".qzeros": packed(np.int32, 1, 2)}, None, ".qzeros is I32 [1, 2]", "GPTQ or AWQ"),
     "bitsandbytes 4": (
         {".weight": packed(np.uint8, 256, 1), ".weight.absmax": scales(np.float32, 8)},
-        None,
-        ".weight is U8 [256, 1]",
-        "the quantizer bitsandbytes",
-    ),
-    "bitsandbytes 8": (
-        {".weight": packed(np.int8), ".SCB": scales(np.float32, 16)},
-        None,
-        ".weight is I8 [16, 16]",
-        "the quantizer bitsandbytes",
-    ),
+        None, ".weight is U8 [256, 1]", "bitsandbytes"),
+    "bitsandbytes 8": (EIGHT | {".SCB": scales(np.float32, 16)}, None, ".weight is I8 [16, 16]", "bitsandbytes"),
     "compressed-tensors 4": (
         {".weight_packed": packed(np.int32, 16, 4), ".weight_scale": scales()},
-        None,
-        ".weight_packed is I32 [16, 4]",
-        "the quantizer compressed-tensors",
-    ),
-    "compressed-tensors int8": (
-        INT8,
-        "compressed-tensors",
-        ".weight is I8 [16, 16]",
-        "the quantizer compressed-tensors",
-    ),
-    "int8 without config": (INT8, None, ".weight is I8 [16, 16]", "an unknown quantizer"),
-    "HQQ": (HQQ, "hqq", ".W_q is U8 [16, 16]", "the quantizer HQQ (quant_method hqq)"),
-    "SINQ": (HQQ, "sinq", ".W_q is U8 [16, 16]", "the quantizer HQQ (quant_method sinq)"),
+        None, ".weight_packed is I32 [16, 4]", "compressed-tensors"),
+    "compressed-tensors int8": (INT8, "compressed-tensors", ".weight is I8 [16, 16]", None),
+    "int8 without config": (INT8, None, ".weight is I8 [16, 16]", None),
+    "HQQ": (HQQ, "hqq", ".W_q is U8 [16, 16]", "HQQ"),
+    "SINQ": (HQQ, "sinq", ".W_q is U8 [16, 16]", "HQQ"),
     "BitNet": (
         {".weight": packed(np.uint8, 4, 32), ".weight_scale": scales(BF16, 1)},
-        "bitnet",
-        ".weight is U8 [4, 32]",
-        "the quantizer bitnet",
-    ),
+        "bitnet", ".weight is U8 [4, 32]", None),
     "quanto": (
         {".weight._data": packed(np.int8), ".weight._scale": scales(), ".input_scale": scales(np.float32, 1)},
-        None,
-        ".weight._data is I8 [16, 16]",
-        "the quantizer quanto",
-    ),
-    "EETQ": (
-        {".weight": packed(np.int8), ".weight_scales": scales(np.float16, 16)},
-        None,
-        ".weight is I8 [16, 16]",
-        "the quantizer EETQ",
-    ),
+        None, ".weight._data is I8 [16, 16]", "quanto"),
+    "EETQ": (EIGHT | {".weight_scales": scales(np.float16, 16)}, None, ".weight is I8 [16, 16]", "EETQ"),
     "torchao": (
         {"._weight_qdata": packed(np.int8), "._weight_scale": scales()},
-        None,
-        "._weight_qdata is I8 [16, 16]",
-        "the quantizer torchao",
-    ),
+        None, "._weight_qdata is I8 [16, 16]", "torchao"),
     "AQLM": (
         {".codes": packed(np.int8, 16, 2, 1), ".codebooks": scales(np.float16, 1, 256, 1, 8), ".scales": scales()},
-        None,
-        ".codes is I8 [16, 2, 1]",
-        "the quantizer AQLM",
-    ),
+        None, ".codes is I8 [16, 2, 1]", "AQLM"),
     "VPTQ": (
         {".indices": packed(np.int32, 1, 16, 2), ".centroids.weight": scales(BF16, 1, 64), ".weight_scale": scales()},
-        None,
-        ".indices is I32 [1, 16, 2]",
-        "the quantizer VPTQ",
-    ),
-    "SpQR": ({".dense_weights": packed(np.int64, 64)}, None, ".dense_weights is I64 [64]", "the quantizer SpQR"),
+        None, ".indices is I32 [1, 16, 2]", "VPTQ"),
+    "SpQR": ({".dense_weights": packed(np.int64, 64)}, None, ".dense_weights is I64 [64]", "SpQR"),
     "QuIP#": (
         {".Qidxs": packed(np.int64, 16, 4), ".SU": scales(np.float16, 32)},
-        None,
-        ".Qidxs is I64 [16, 4]",
-        "the quantizer QuIP#",
-    ),
+        None, ".Qidxs is I64 [16, 4]", "QuIP#"),
     "HIGGS": (
         {".weight": packed(np.int16), ".scales": scales(), ".tables": scales(), ".tables2": scales()},
-        "higgs",
-        ".weight is I16 [16, 16]",
-        "the quantizer HIGGS (quant_method higgs)",
-    ),
+        "higgs", ".weight is I16 [16, 16]", "HIGGS"),
     "FP8 per tensor": (
-        {".weight": packed(E4M3), ".weight_scale": np.ones((), np.float32), ".input_scale": np.ones((), np.float32)},
-        "fp8",
-        ".weight is F8_E4M3 [16, 16]",
-        "the quantizer fp8",
-    ),
-    "FP8 per tensor, inverse": (
-        {".weight": packed(E4M3, 256, 256), ".weight_scale_inv": np.ones((), np.float32)},
-        "fp8",
-        ".weight is F8_E4M3 [256, 256]",
-        "the quantizer fp8",
-    ),
+        {".weight": packed(E4M3), ".weight_scale": ONE, ".input_scale": ONE},
+        "fp8", ".weight is F8_E4M3 [16, 16]", None),
+    "FP8 per tensor, inverse": (WIDE | {".weight_scale_inv": ONE}, "fp8", ".weight is F8_E4M3 [256, 256]", None),
     "FP8 per row, inverse": (
-        {".weight": packed(E4M3, 256, 256), ".weight_scale_inv": scales(BF16, 256, 1)},
-        None,
-        ".weight is F8_E4M3 [256, 256]",
-        "an unknown quantizer",
-    ),
-    "FP8 per row": (ROWS, "fbgemm_fp8", ".weight is F8_E4M3 [16, 16]", "the quantizer fbgemm_fp8"),
-    "Quark": (ROWS, "quark", ".weight is F8_E4M3 [16, 16]", "the quantizer quark"),
+        WIDE | {".weight_scale_inv": scales(BF16, 256, 1)},
+        None, ".weight is F8_E4M3 [256, 256]", None),
+    "FP8 per row": (ROWS, "fbgemm_fp8", ".weight is F8_E4M3 [16, 16]", None),
     "FP8 of five bits": (
         {".weight": packed(ml_dtypes.float8_e5m2), ".weight_scale_inv": scales(np.float32, 1, 1)},
-        None,
-        ".weight is F8_E5M2 [16, 16]",
-        "an unknown quantizer",
-    ),
+        None, ".weight is F8_E5M2 [16, 16]", None),
     "FP8 experts": (
         {".gate_up_proj": packed(E4M3, 2, 16, 16), ".gate_up_proj_scale": scales(np.float32, 2, 16)},
-        None,
-        ".gate_up_proj is F8_E4M3 [2, 16, 16]",
-        "an unknown quantizer",
-    ),
-    "ModelOpt NVFP4": (
-        NVFP4,
-        "modelopt",
-        ".weight is U8 [16, 16]",
-        "the quantizer ModelOpt (quant_method modelopt)",
-    ),
+        None, ".gate_up_proj is F8_E4M3 [2, 16, 16]", None),
+    "ModelOpt NVFP4": (NVFP4, "modelopt", ".weight is U8 [16, 16]", "ModelOpt"),
     "MXFP4 of integers alone": (
         {".weight": packed(), ".weight_scale": packed(np.uint8, 16, 1)},
-        "quark",
-        ".weight is U8 [16, 16]",
-        "the quantizer quark",
-    ),
+        "quark", ".weight is U8 [16, 16]", None),
+    "MXFP4 of other shapes": (
+        {"_blocks": packed(np.uint8, 2, 3, 4, 16), "_scales": packed(np.uint8, 2, 3, 5)},
+        None, "_blocks is U8 [2, 3, 4, 16]", None),
     "EXL2": (
         {".q_weight": packed(np.int32), ".q_invperm": packed(np.int16, 16), ".q_scale": packed(np.int32, 1, 2)},
-        None,
-        ".q_weight is I32 [16, 16]",
-        "the quantizer EXL2",
-    ),
-    "a new one": (
-        {".blob": packed(np.int32), ".mult": scales()},
-        None,
-        ".blob is I32 [16, 16]",
-        "an unknown quantizer",
-    ),
-    "a new one of 64 bits": (
-        {".blob": packed(np.uint64), ".my_scales": scales()},
-        "new",
-        ".blob is U64 [16, 16]",
-        "the quantizer new",
-    ),
+        None, ".q_weight is I32 [16, 16]", "EXL2"),
+    "a new one": ({".blob": packed(np.uint64), ".my_scales": scales()}, "new", ".blob is U64 [16, 16]", None),
 }
+# fmt: on
 
 
 def refusal(source: Path, **options: Any) -> str:
@@ -205,35 +125,34 @@ def write_packed(folder: Path, tensors: dict[str, Any], **config: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", PACKED)
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-def test_the_packed_tensor_and_the_quantizer_are_named(tmp_path: Path, name: str, codec: str) -> None:
-    tensors, method, named, quantizer = PACKED[name]
+def test_the_packed_tensor_and_the_quantizer_are_named(tmp_path: Path, name: str) -> None:
+    tensors, method, named, known = PACKED[name]
     config = {"quantization_config": {"quant_method": method}} if method else {}
     folder = write_packed(tmp_path / "m", tensors, **config)
-    assert refusal(folder, codec=codec) == (
-        f"{folder}/model.safetensors: tensor {LAYER}{named} of {quantizer}; weights of 16 bits, FP8 with block scales "
-        "or gpt-oss's MXFP4 are required. Convert the 16-bit model that it was made from."
+    quantizer = f"the quantizer {known or method}" if known or method else "an unknown quantizer"
+    by_method = f" (quant_method {method})" if known and method else ""
+    assert refusal(folder) == (
+        f"{folder}/model.safetensors: tensor {LAYER}{named} of {quantizer}{by_method}; weights of 16 bits, "
+        "FP8 with block scales or gpt-oss's MXFP4 are required. Convert the 16-bit model that it was made from."
     )
 
 
-@pytest.mark.parametrize(
-    ("config", "quantizer"),
-    [
-        ({"quantization": {"bits": 4}, "quantization_config": {"bits": 4}}, "the quantizer MLX"),
-        (
-            {"text_config": {"quantization_config": {"quant_method": "nested"}}},
-            "the quantizer MLX (quant_method nested)",
-        ),
-        ({"quantization_config": None}, "the quantizer MLX"),
-        ({"quantization_config": [1]}, "the quantizer MLX"),
-        ({"quantization_config": {"quant_method": 3}, "text_config": 7}, "the quantizer MLX"),
-    ],
-)
-def test_the_quantizer_is_named_by_any_configuration(tmp_path: Path, config: dict[str, Any], quantizer: str) -> None:
-    assert f".weight is U32 [16, 4] of {quantizer}; " in refusal(write_packed(tmp_path / "m", MLX, **config))
+NO_METHOD: list[dict[str, Any]] = [
+    {"quantization": {"bits": 4}, "quantization_config": {"bits": 4}},
+    {"quantization_config": None},
+    {"quantization_config": [1]},
+    {"quantization_config": {"quant_method": 3}, "text_config": 7},
+]
 
 
-def test_modelopt_is_named_by_its_own_file(tmp_path: Path) -> None:
+def test_the_quantizer_is_named_by_any_configuration_and_by_its_own_file(tmp_path: Path) -> None:
+    nested = {"text_config": {"quantization_config": {"quant_method": "nested"}}}
+    for number, config in enumerate([*NO_METHOD, nested]):
+        found = refusal(write_packed(tmp_path / str(number) / "m", MLX, **config))
+        assert (
+            f".weight is U32 [16, 4] of the quantizer MLX{' (quant_method nested)' if config is nested else ''}; "
+            in found
+        )
     folder = write_packed(tmp_path / "m", ROWS)
     (folder / "hf_quant_config.json").write_text("{}")
     assert ".weight is F8_E4M3 [16, 16] of the quantizer ModelOpt; " in refusal(folder)
@@ -302,10 +221,9 @@ MERGE = (
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
-@pytest.mark.parametrize("with_model", [True, False])
-def test_a_file_with_an_adapter_is_refused(tmp_path: Path, kind: str, with_model: bool) -> None:
+def test_a_file_with_an_adapter_is_refused(tmp_path: Path, kind: str) -> None:
     name = ADAPTERS[kind]
-    weights = llama_tensors() if with_model else {}
+    weights = {} if kind == "LoRA" else llama_tensors()
     path = write_safetensors(tmp_path / "m" / "some.safetensors", weights | {name: np.ones((8, 64), BF16)})
     assert refusal(path) == (
         f"{path}: tensor {name} is of an adapter of another model; the weights of a whole model are required. "
@@ -313,8 +231,14 @@ def test_a_file_with_an_adapter_is_refused(tmp_path: Path, kind: str, with_model
     )
 
 
-@pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_model.bin", "adapters.safetensors"])
-@pytest.mark.parametrize("key", ["base_model_name_or_path", "model"])
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("adapter_model.safetensors", "base_model_name_or_path"),
+        ("adapter_model.bin", "model"),
+        ("adapters.safetensors", "model"),
+    ],
+)
 def test_a_folder_with_an_adapter_names_its_base(tmp_path: Path, file: str, key: str) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
@@ -385,10 +309,9 @@ def test_one_part_of_one_is_a_model(tmp_path: Path) -> None:
     assert quantize(tmp_path / "m", tmp_path / "p").tensors
 
 
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-def test_a_package_is_no_source(tmp_path: Path, codec: str) -> None:
+def test_a_package_is_no_source(tmp_path: Path) -> None:
     package = tmp_path / "made" / "package"
-    quantize(write_tiny_llama(tmp_path / "m"), package, codec=codec)
+    quantize(write_tiny_llama(tmp_path / "m"), package)
     shutil.rmtree(tmp_path / "m")
     assert refusal(package) == (
         f"{package}: holds mxconv.json, so it is a package that mxconv wrote; a model's own weights are required. Give "

@@ -1,33 +1,29 @@
-"""Which tokens stand: greedy and coupled ones are the target's own.
+"""Which tokens are accepted: greedy and coupled ones are the target's own, of chains and of trees.
 
 Chi-square tests count as failed below a tail of 1e-6, the probability of a false alarm of each; their seeds are fixed,
 so that what passes once always passes.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from chi_square import FALSE_ALARM, chi_square_tail, tail_of_counts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tiny_levels import (
-    VOCAB_SIZE,
-    assert_lossless,
     gumbel_max,
-    noisy_copy,
-    self_draft,
-    target_level,
+    paths_of,
 )
 
 from mxconv.errors import ModelError
-from mxconv.speculation.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
+from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.text.distribution import Sampling, distribution
 
-PROMPT = [3, 1, 4, 1, 5, 9]
 SAMPLINGS = [Sampling(), Sampling(0.6), Sampling(1.5), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.7)]
 LOGITS = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(7)), elements=st.integers(-3, 3).map(float))
 
@@ -112,32 +108,6 @@ def test_draws_at_neighbouring_positions_have_nothing_to_do_with_each_other() ->
     assert tail_of_counts(counts, np.tile(shares, (3, 1))) > FALSE_ALARM
 
 
-@pytest.mark.parametrize(("sampling", "confidence"), [*zip(SAMPLINGS, (0.0, 0.4, 0.0, 0.4, 0.4), strict=True)], ids=str)
-def test_coupled_output_is_the_same_tokens_from_the_same_logits_with_any_hierarchy(
-    sampling: Sampling, confidence: float
-) -> None:
-    levels = [target_level(), self_draft(), noisy_copy(noise=0.3), noisy_copy(noise=1.0, name="noisier")]
-    for seed, num_draft_tokens, depth in ((0, 1, 2), (12345, 4, 3), (MAX_SEED, 9, 4)):
-        hierarchy = Hierarchy(levels[:depth], [num_draft_tokens], [confidence])
-        assert_lossless(hierarchy, PROMPT, 20, selection=Selection(sampling, "coupled", seed))
-
-
-@settings(max_examples=10, deadline=None)
-@given(
-    st.integers(0, 20),
-    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=30),
-    st.builds(Sampling, st.floats(0.2, 3), st.integers(0, 30), st.floats(0, 1)),
-    st.integers(0, MAX_SEED),
-    st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.2, 10.0]), st.integers(1, 9)), max_size=3),
-)
-def test_any_hierarchy_draws_for_any_prompt_as_its_target_alone(
-    model: int, prompt: list[int], sampling: Sampling, seed: int, drafts: list[tuple[bool, float, int]]
-) -> None:
-    levels = [target_level(model), *(noisy_copy(model, noise, shares) for shares, noise, _ in drafts)]
-    hierarchy = Hierarchy(levels, [number for *_, number in drafts], [0.2] * len(drafts))
-    assert_lossless(hierarchy, prompt, 25, {1}, Selection(sampling, "coupled", seed))
-
-
 @pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])
 def test_a_seed_has_64_bits(seed: int) -> None:
     with pytest.raises(ModelError, match=f"^seed: {seed}; a number from 0 to {MAX_SEED} is required. Choose another.$"):
@@ -162,3 +132,51 @@ def test_a_selection_makes_the_rule_it_names() -> None:
 )
 def test_the_chi_square_tail_is_that_of_printed_tables(degrees: int, statistic: float, tail: float) -> None:
     assert chi_square_tail(statistic, degrees) == pytest.approx(tail, rel=1e-5)
+
+
+NUM_TOKENS = 5
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Proposal:
+    """Up to twelve nodes; siblings carry different tokens."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    for node in range(draw(st.integers(0, 12))):
+        parent = draw(st.integers(-1, node - 1))
+        used = {token for token, other in zip(tokens, parents, strict=True) if other == parent}
+        if free := sorted(set(range(NUM_TOKENS)) - used):
+            tokens.append(draw(st.sampled_from(free)))
+            parents.append(parent)
+        else:
+            break
+    return Proposal(tokens, parents=parents)
+
+
+@given(trees(), st.integers(0, 2**32))
+def test_a_level_follows_its_own_tokens_down_the_tree_and_adds_one(proposal: Proposal, seed: int) -> None:
+    logits = np.random.default_rng(seed).standard_normal((len(proposal.tokens) + 1, NUM_TOKENS)).astype(np.float32)
+    coupled = CoupledAcceptance(Sampling(), seed)
+    rules: list[tuple[Acceptance, Callable[[int, int], int]]] = [
+        (GreedyAcceptance(), lambda row, _: int(logits[row].argmax())),
+        (coupled, lambda row, depth: coupled.draw(logits[row], 7 + depth)),
+    ]
+    for rule, own in rules:
+        verdict = rule.judge(logits, proposal, 7)
+        assert len(verdict.tokens) == len(verdict.path) + 1
+        row, parent = 0, -1
+        for depth, token in enumerate(verdict.tokens):
+            assert token == own(row, depth)
+            if depth < len(verdict.path):
+                node = verdict.path[depth]
+                assert proposal.parents is not None
+                assert (proposal.tokens[node], proposal.parents[node]) == (token, parent)
+                row, parent = node + 1, node
+        assert verdict.tokens[-1] not in {proposal.tokens[child] for child in proposal.children(parent)}
+
+
+@given(trees(), st.integers(1, NUM_TOKENS))
+def test_a_tree_loses_what_a_smaller_vocabulary_lacks_and_all_that_hangs_there(proposal: Proposal, size: int) -> None:
+    found = paths_of(proposal.within(size, 99))
+    assert found == [path for path in paths_of(proposal) if max(path) < size]
+    assert Proposal([1, -1, 2]).within(5, 9).tokens == [1]

@@ -1,8 +1,11 @@
 """Constrained texts: the tokens that masking logits with llguidance alone gives, with any drafts, trees and company."""
 
 import json
+import os
+import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,12 @@ import jsonschema
 import llguidance.numpy
 import numpy as np
 import pytest
+from batches import alone, assert_as_alone, run_all
 from llguidance import LLMatcher, LLTokenizer
 from packages import quantize
-from plug_ins import STAND
-from tiny_levels import decoder_of, gumbel_max, penalized_by_hand
+from plug_ins import RECYCLING
+from random_constraints import fits, random_constraint
+from tiny_levels import gumbel_max, penalized_by_hand
 from trained_levels import PROMPTS, TRAINED, write_noisy
 
 from mxconv.drafts.kinds import parse_draft
@@ -151,35 +156,6 @@ def check(constraint: Constraint, text: str) -> None:
         assert re.fullmatch(r"def [a-z]{2,8}\(self\)(: pass| -> None)", text)
 
 
-def test_texts_beside_others_are_what_they_are_alone(loaded: LoadedPackage) -> None:
-    """Some without a constraint, and some that are given up midway."""
-    engine, ends = Engine(Hierarchy(loaded.levels, [3, 3, 3], [0.0] * 3, 8), 4), loaded.tokenizer.eos_token_ids
-    cases: list[tuple[list[int], Constraint | None, Selection]] = []
-    for number in range(15):
-        constraint = [*CONSTRAINTS.values(), None][number % 6]
-        selection = list(SELECTIONS.values())[number % 3]
-        cases.append((loaded.tokenizer.encode(PROMPTS[number % 3]), constraint, selection))
-    sequences = []
-    for ids, constraint, selection in cases:
-        asked = selection if constraint is None else with_constraint(selection, loaded, constraint)
-        sequences.append(engine.submit(Request(ids, NUM_TOKENS, ends, asked)))
-    for step in range(10_000):
-        if engine.is_idle:
-            break
-        if step == 4:
-            engine.cancel(sequences[2])
-        engine.step()
-    plain = Hierarchy(loaded.levels[:1])
-    for number, (sequence, (ids, constraint, selection)) in enumerate(zip(sequences, cases, strict=True)):
-        if number == 2:
-            continue
-        if constraint is None:
-            expected = plain.generate(ids, NUM_TOKENS, ends, selection=selection).token_ids
-        else:
-            expected = masked_by_hand(loaded.target, loaded, ids, constraint, selection)
-        assert sequence.generation.token_ids == expected
-
-
 @pytest.mark.parametrize("accept", ["rejection", "block"])
 def test_rejection_draws_what_the_constraint_allows(loaded: LoadedPackage, accept: Accept) -> None:
     constraint, ids = CONSTRAINTS["schema"], loaded.tokenizer.encode(PROMPTS[0])
@@ -202,17 +178,6 @@ def test_what_was_certain_is_named(loaded: LoadedPackage) -> None:
     while decoding.ending is None:
         named += decoding.round().guessed_by
     assert named.count(CONSTRAINT) > len(named) / 2 and set(named) == {CONSTRAINT, None}
-
-
-def test_a_draft_with_other_tokens_guesses_freely(package: Path) -> None:
-    """`ngram` and the like go by their own tables: what the constraint rules out is left out of what they propose."""
-    with LoadedPackage(package, ["target"], drafts=[parse_draft(STAND)]) as loaded:
-        constraint, ids = CONSTRAINTS["schema"], loaded.tokenizer.encode(PROMPTS[2])
-        selection = with_constraint(Selection(), loaded, constraint)
-        found = Hierarchy(loaded.levels, [4], [0.0], 8).generate(
-            ids, NUM_TOKENS, loaded.tokenizer.eos_token_ids, selection=selection
-        )
-        assert found.token_ids == masked_by_hand(decoder_of(loaded.levels[0]), loaded, ids, constraint, Selection())
 
 
 @pytest.mark.parametrize(
@@ -260,3 +225,76 @@ def test_a_mask_is_none_after_the_text_or_outside_of_it(loaded: LoadedPackage) -
     for answer, is_inside in (([], True), ([*ab], True), ([*ab, end], True), ([end], False), ([9, 9], False)):
         rules.mask.go_to([5, 6], answer)
         assert rules.mask.is_inside == is_inside
+
+
+NUM_REQUESTS = round(12 * float(os.environ.get("MXCONV_TEST_SCALE", "1")))
+MOST_TOKENS = 48
+MANY_SELECTIONS = (
+    Selection(),
+    Selection(penalties=Penalties(1.2, 0.4)),
+    Selection(Sampling(0.9, top_k=40), seed=5),
+    Selection(Sampling(1.6), seed=8),
+)
+
+
+@pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
+def many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedPackage]:
+    """Its own low-bit draft, another model, and what recycles and looks back a little."""
+    folder: Path = tmp_path_factory.mktemp("random")
+    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}",)
+    quantize(TRAINED, folder / "package", codec=request.param, drafts=drafts, lm_head="quantize")
+    with LoadedPackage(
+        folder / "package", drafts=[parse_draft(text) for text in ("streaming,sink=1,window=5", RECYCLING)]
+    ) as opened:
+        yield opened
+
+
+def requests_of(many: LoadedPackage) -> tuple[list[Request], int]:
+    """So many requests that can be served, and how many constraints are refused among them."""
+    vocabulary = ConstraintVocabulary(many.tokenizer, many.target.config.vocab_size)
+    made: list[Request] = []
+    seed = num_refused = 0
+    while len(made) < NUM_REQUESTS:
+        rng, seed = random.Random(seed), seed + 1
+        try:
+            grammar = vocabulary.compile(random_constraint(seed))
+        except ModelError as error:
+            assert "; " in str(error) and "required" in str(error)
+            num_refused += 1
+            continue
+        selection = replace(rng.choice(MANY_SELECTIONS), seed=seed, constraint=grammar)
+        ids = many.tokenizer.encode(rng.choice(PROMPTS))
+        made.append(Request(ids, MOST_TOKENS, many.tokenizer.eos_token_ids, selection))
+    return made, num_refused
+
+
+def test_random_constraints_change_nothing_but_what_they_say(
+    many: LoadedPackage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests, num_refused = requests_of(many)
+    assert num_refused < len(requests)
+    known = [alone(many.levels[0], request) for request in requests]
+    target, *drafts = sorted(many.levels, key=lambda level: level.decoder is None)  # look-ups last
+    assert len(drafts) == 4
+    num_ended = num_given_up = 0
+    for number, (levels, tree, at_a_time) in enumerate(
+        [(drafts, 12, 16), (drafts[:1], "chain", 5), (drafts[1:3], 8, 1), (drafts[2:], "chain", 9), ([], "chain", 3)]
+    ):
+        part = slice(None) if number == 0 else slice(number - 1, None, 4)
+        hierarchy = Hierarchy([target, *levels], [4] * len(levels), [0.0] * len(levels), tree)  # type: ignore[arg-type]
+        sequences, heard = run_all(
+            Engine(hierarchy, at_a_time), requests[part], lambda one, count: one % 4 == 2 and count > 1
+        )
+        assert_as_alone(target, requests[part], sequences, heard, known[part])
+        num_given_up += sum(sequence.generation.ending == "interrupted" for sequence in sequences)
+        for request, sequence in zip(requests[part], sequences, strict=True):
+            grammar, generation = request.selection.constraint, sequence.generation
+            if generation.ending == "stop" and grammar is not None:
+                num_ended += 1
+                text = many.tokenizer.decode(generation.token_ids[:-1])
+                assert fits(grammar.constraint, text), (grammar.constraint, text)
+    assert num_ended > NUM_REQUESTS / 4 and num_given_up > NUM_REQUESTS / 12
+    if NUM_REQUESTS > 12:
+        with capsys.disabled():
+            counts = {"requests": len(requests), "refused": num_refused, "ended": num_ended, "given up": num_given_up}
+            print(counts)

@@ -51,7 +51,7 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, expected: 
 
 
 KNOWN = (
-    "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, mx2:FILE, streaming, "
+    "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, streaming, "
     "retrieval, fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, "
     "speculator:PATH_OR_ID, medusa:PATH_OR_ID, "
     "spire:PATH_OR_ID, eagle3:PATH_OR_ID, dflash:PATH_OR_ID, "

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the heads' reference is written in it")
 
-from eagle3_heads import eagle3_config, open_eagle3, write_eagle3
+from head_files import eagle3_config, open_eagle3, write_eagle3
 
-from mxconv.drafts.readers.feature_draft import FeatureDraft
+from mxconv.drafts.feature_draft import FeatureDraft
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.states import States
 from mxconv.engine.tree import TreeLimits

@@ -1,4 +1,4 @@
-"""Medusa's heads against torch modules, in every layout that is read, and every reason to refuse one."""
+"""Medusa's heads against torch modules, in every layout that is read, and heads that are refused."""
 
 import json
 import os
@@ -12,14 +12,13 @@ import safetensors.torch
 import torch
 from packages import quantize
 from random_heads import NUM_HEADS, fit_outputs, torch_logits, write_heads
-from reader_levels import check_all, specs
-from tiny_levels import by_hand, record_of
+from reader_levels import check_all, open_reader, specs
+from tiny_levels import by_hand
 from trained_levels import PROMPTS, TRAINED
 
 from mxconv.arrays import F32
-from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.medusa import MEDUSA, MedusaHeads
+from mxconv.drafts.medusa import MedusaHeads
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import States
 from mxconv.errors import CheckpointError, ModelError, MxconvError
@@ -37,11 +36,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("medusa")
     quantize(TRAINED, folder / "package")
     return folder / "package"
-
-
-def load(folder: Path, loaded: LoadedPackage) -> MedusaHeads:
-    record = record_of(parse_draft("medusa:anywhere"), "medusa", "f16")
-    return MEDUSA.reader(folder, record, loaded.matrices, loaded.stack, loaded.target)
 
 
 def logits_of(reader: MedusaHeads, states: F32, tokens: Sequence[int]) -> list[F32]:
@@ -66,7 +60,7 @@ def test_logits_are_those_of_torch(layout: str, kernel: str, num_blocks: int, pa
     states = (2 * np.random.default_rng(1).standard_normal((7, SIZE))).astype(np.float32)
     tokens = np.random.default_rng(2).integers(0, VOCAB_SIZE, NUM_HEADS)
     with LoadedPackage(package, ["target"], kernel=kernel) as loaded:
-        found = logits_of(load(tmp_path / "heads", loaded), states, tokens.tolist())
+        found = logits_of(open_reader("medusa", tmp_path / "heads", kernel, loaded.target), states, tokens.tolist())
         expected = torch_logits(module, states, tokens, loaded.target)
     assert len(found) == NUM_HEADS
     for ours, theirs in zip(found, expected, strict=True):

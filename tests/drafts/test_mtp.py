@@ -1,11 +1,16 @@
-"""MTP modules beside transformers' own, under every layout of names; the bits of their rows; what is no module."""
+"""MTP modules beside transformers' own, under every layout of names; and as drafts, in 16 and in 4 bits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from mtp_packages import write_mimo
+from packages import quantize
+from reader_levels import SELECTIONS, check_all
+from trained_levels import write_noisy
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families import mtp_modules as layouts
@@ -13,13 +18,17 @@ from mxconv.arch.families.keys import Keys
 from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.drafts.kinds import parse_draft
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.mtp import MtpModule, check_mtp
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.states import States
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.tree import Tree
-from mxconv.errors import ModelError
+from mxconv.errors import ModelError, MxconvError
+from mxconv.kernels.matrix import DenseMatrix
+from mxconv.speculation.selection import GREEDY
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 oracles = pytest.importorskip("mtp_models")
@@ -139,3 +148,82 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path: Any) -> None:
     message = r"tensor model.mtp_layers.0.input_proj.weight has shape \(48, 95\); config.json requires \(48, 96\)"
     with open_checkpoint(tmp_path) as checkpoint, pytest.raises(ModelError, match=message):
         MtpModule(config, dense_weights(checkpoint.tensors, config), "mtp")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with a module, packages of it, and the checkpoint without the module's tensors."""
+    folder = tmp_path_factory.mktemp("mtp")
+    write_mimo(folder / "source")
+    write_mimo(folder / "stripped", with_module=False)
+    for codec in ("mxfp4", "bsfp"):
+        quantize(folder / "source", folder / codec, codec=codec, drafts=("mtp", "prompt-lookup"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("codec", "bits", "levels", "tree"),
+    [
+        ("mxfp4", 4, ["target"], "chain"),
+        ("bsfp", 4, ["target", "bsfp"], 12),
+        ("bsfp", 16, ["target"], "chain"),
+    ],
+)
+def test_the_text_is_the_targets(folder: Path, codec: str, bits: int, levels: list[str], tree: int | str) -> None:
+    with LoadedPackage(folder / codec, levels, drafts=[parse_draft(f"mtp,bits={bits}")]) as loaded:
+        for selection in SELECTIONS.values():
+            proposed, accepted = check_all(loaded.levels, [3] * len(levels), tree, selection)[-1]
+            assert accepted > 0
+            if selection == GREEDY:  # of 1,024 tokens: by chance next to none would be accepted
+                assert accepted > proposed * (0.9 if bits == 16 and levels == ["target"] else 0.25)
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_it_drafts_for_the_4_bit_level_as_target_and_needs_nothing_else(folder: Path, codec: str) -> None:
+    with LoadedPackage(folder / codec, [codec], drafts=[parse_draft("mtp")]) as loaded:
+        check_all(loaded.levels, [3], 12, GREEDY)
+        assert "sixteen_bits" not in vars(loaded.own)
+
+
+def test_a_package_has_it_as_a_level_behind_models_and_before_look_ups(folder: Path) -> None:
+    with LoadedPackage(folder / "bsfp") as loaded:
+        records = [level.record for level in loaded.levels]
+        assert [record.name for record in records] == ["target", "bsfp", "mtp", "prompt-lookup"]
+        assert (records[2].kind, records[2].codec, records[2].shares) == ("mtp", "bsfp", ["weights", "tokenizer"])
+        for selection in SELECTIONS.values():
+            check_all(loaded.levels, "auto", "auto", selection)
+
+
+def test_its_matrices_are_those_of_16_or_of_4_bits(folder: Path) -> None:
+    drafts = [parse_draft("mtp,bits=16"), parse_draft("mtp")]
+    with LoadedPackage(folder / "mxfp4", ["target"], "numpy", drafts=drafts) as loaded:
+        exact, four_bits = (level.reader for level in loaded.levels[1:])
+        assert [level.name for level in loaded.levels] == ["target", "mtp", "mtp-2"]
+        assert [level.record.codec for level in loaded.levels] == ["bf16", None, "mxfp4"]
+        assert isinstance(exact, MtpModule) and isinstance(four_bits, MtpModule)
+        for module, is_dense in ((exact, True), (four_bits, False)):
+            own = [module.projection.matrix, module.output.matrix, *module.layer.attention.matrices]
+            assert all(isinstance(matrix, DenseMatrix) == is_dense for matrix in own)
+            assert isinstance(module.embedding, DenseMatrix)
+
+
+def test_a_checkpoint_without_one_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Where config.json names one and its tensors are gone, and where the family has none: converting and decoding."""
+    stripped = r"no tensor begins with model.mtp_layers.0., where mimo has its MTP layer; one is required, which "
+    with pytest.raises(ModelError, match=stripped):
+        quantize(folder / "stripped", tmp_path / "package", drafts=("mtp",))
+    assert not (tmp_path / "package").exists()
+    quantize(folder / "stripped", tmp_path / "stripped")
+    with pytest.raises(ModelError, match=f"{tmp_path / 'stripped'}: {stripped}"):
+        LoadedPackage(tmp_path / "stripped", ["target"], drafts=[parse_draft("mtp")])
+    quantize(write_noisy(tmp_path / "llama"), tmp_path / "plain")
+    with pytest.raises(ModelError, match="plain: model_type llama without MTP layers; a checkpoint that was trained"):
+        LoadedPackage(tmp_path / "plain", ["target"], drafts=[parse_draft("mtp")])
+    (tmp_path / "llama" / "config.json").unlink()
+    with pytest.raises(MxconvError, match=r"--draft mtp: .*llama has no config.json; the one that says which family"):
+        quantize(tmp_path / "llama", tmp_path / "package", drafts=("mtp",))
+
+
+def test_it_cannot_be_decoded_itself(folder: Path) -> None:
+    with pytest.raises(ModelError, match="level mtp first, which reads another level's hidden states and decodes"):
+        LoadedPackage(folder / "bsfp", ["mtp", "target"])

@@ -1,18 +1,14 @@
 """Texts with penalties: whatever drafts there are, the tokens that plain decoding with transformers' rules gives."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from chi_square import FALSE_ALARM, tail_of_counts
-from markov_levels import markov, tables
-from plug_ins import RECYCLING, STAND
-from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, levels_of, look_up, noisy_copy, speculate, target_level
+from markov_levels import markov, pairs_of, tables
+from tiny_levels import noisy_copy, speculate, target_level
 
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.path_rules import PathPenalties, PathRules
 from mxconv.speculation.selection import Accept, Request, Selection
 from mxconv.text.distribution import Sampling, distribution
@@ -23,38 +19,6 @@ PENALTIES = Penalties(1.2, 0.4, 0.3, ((7, 3.0), (11, -5.0)))
 SELECTIONS = [Selection(penalties=PENALTIES), Selection(Sampling(0.8, min_p=0.02), seed=5, penalties=PENALTIES)]
 
 
-def every_hierarchy() -> list[tuple[str, Sequence[LoadedLevel], int | str]]:
-    three = levels_of(3)
-    return [
-        ("chain", three[:2], "chain"),
-        ("tree", three[:2], 12),
-        ("tree of a model with a cache of its own", [three[0], three[2]], 12),
-        ("three", three, "chain"),
-        ("three with trees", three, 12),
-        *(
-            (f"look-up {number}", [three[0], up], 12)
-            for number, up in enumerate(map(look_up, ("prompt-lookup", RECYCLING, STAND)))
-        ),
-        ("all", [*three, look_up(RECYCLING)], 12),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("levels", "tree", "selection"),
-    [(*case[1:], SELECTIONS[number % 2]) for number, case in enumerate(every_hierarchy())],
-    ids=[case[0] for case in every_hierarchy()],
-)
-def test_tokens_are_those_of_plain_decoding(
-    levels: Sequence[LoadedLevel], tree: int | str, selection: Selection
-) -> None:
-    expected = by_hand(decoder_of(levels[0]), PROMPT, 40, (), selection)
-    plain = by_hand(decoder_of(levels[0]), PROMPT, 40, (), Selection(selection.sampling, seed=5))
-    assert expected.token_ids != plain.token_ids
-    found, generation = speculate(Hierarchy(levels, [4], [0.0], tree), PROMPT, 40, (), selection)  # type: ignore[arg-type]
-    assert found == expected  # and the logits are the model's own
-    assert sum(level.num_proposed for level in generation.trace.statistics) > 0
-
-
 def test_drafts_propose_under_the_same_penalties() -> None:
     """A copy of the target agrees with it always, where it would not without them; a tree may lack a branch."""
     levels = [target_level(), noisy_copy(0, 0.0)]
@@ -63,23 +27,6 @@ def test_drafts_propose_under_the_same_penalties() -> None:
             _, generation = speculate(Hierarchy(levels, [4], [0.0], tree), PROMPT, 40, (), selection)  # type: ignore[arg-type]
             rate = generation.trace.statistics[1].acceptance_rate
             assert rate is not None and rate >= least
-
-
-def test_texts_beside_others_are_what_they_are_alone() -> None:
-    levels = levels_of(2)
-    engine, random = Engine(Hierarchy(levels, [4], [0.0], 8), 3), np.random.default_rng(7)
-    requests = []
-    for number in range(7):
-        penalties = Penalties(1.0 + 0.1 * number, 0.2 * number, 0.1 * number, ((number, 2.0),))
-        sampling = Sampling(0.9, min_p=0.01) if number % 2 else None
-        prompt = random.integers(0, VOCAB_SIZE, 3 + number).tolist()
-        requests.append(Request(prompt, 12 + number, (), Selection(sampling, seed=number, penalties=penalties)))
-    sequences = [engine.submit(request) for request in requests]
-    while not engine.is_idle:
-        engine.step()
-    for request, sequence in zip(requests, sequences, strict=True):
-        expected = by_hand(decoder_of(levels[0]), request.prompt, request.max_new_tokens, (), request.selection)
-        assert sequence.generation.token_ids == expected.token_ids
 
 
 @pytest.mark.parametrize("accept", ["rejection", "block"])
@@ -93,12 +40,7 @@ def test_rejection_keeps_the_distribution_of_penalized_logits(num_nodes: int, ac
     rule = Selection(sampling, accept, 99, penalties).acceptance(1)
     target = hierarchy.link(hierarchy.begin().trace.statistics, rule)
     size = len(made[0])
-    pairs = np.zeros((size, size))
-    for _ in range(1000):
-        text = [0]
-        while len(text) < 3:
-            text += target.round(text, 5).tokens
-        pairs[text[1], text[2]] += 1
+    pairs = pairs_of(target, size, 1000)
     first = distribution(PathRules(PathPenalties(penalties, 1)).row(made[0][0], [0]), sampling)
     second = [
         distribution(PathRules(PathPenalties(penalties, 1)).row(made[0][t], [0, t]), sampling) for t in range(size)

@@ -8,16 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
-from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, write_eagle3
 from packages import quantize
-from random_heads import write_heads
-from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
-from speculators import speculator_config, write_speculator
-from spires import spire_config, spire_tensors, write_spire
+from reader_files import WRITERS
+from reader_levels import PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
 from tiny_levels import assert_lossless, by_hand, decoder_of, speculate
-from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
+from trained_levels import PROMPTS, write_noisy, write_padded
 
 from mxconv.arrays import F32
 from mxconv.drafts.loader import LoadedPackage
@@ -32,57 +27,6 @@ from mxconv.speculation.selection import Selection
 from mxconv.speculation.session import HiddenStates
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
-
-OWN_SIZES = {"hidden_size": HIDDEN_SIZE, "vocab_size": VOCAB_SIZE}
-TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")
-TARGET = json.loads((TRAINED / "config.json").read_text())
-
-
-def write_own_speculator(folder: Path, **sizes: int) -> Path:
-    sizes = OWN_SIZES | sizes
-    config = speculator_config(sizes["hidden_size"], sizes["vocab_size"], {"scale_input": True})
-    return write_speculator(folder, config, "BF16")
-
-
-def write_own_spire(folder: Path, **sizes: int) -> Path:
-    """A copy of two layers, over a window shorter than a prompt and what follows; of other sizes, random numbers."""
-    config = spire_config(TARGET, (1, 2), window=16)
-    tensors, sizes = spire_tensors(TENSORS, config, noise=0.05), OWN_SIZES | sizes
-    if sizes != OWN_SIZES:
-        other = {HIDDEN_SIZE: sizes["hidden_size"], VOCAB_SIZE: sizes["vocab_size"]}
-        random = np.random.default_rng(0)
-        tensors = {n: random.standard_normal([other.get(size, size) for size in a.shape]) for n, a in tensors.items()}
-    return write_spire(folder, config | sizes, tensors, "BF16")
-
-
-def write_own_eagle3(folder: Path, **sizes: int) -> Path:
-    changes: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": None}
-    if sizes:
-        changes["draft_vocab_size"] = 100
-    config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, changes)
-    config |= {"transformer_layer_config": config["transformer_layer_config"] | sizes}
-    return write_eagle3(folder, config, "BF16", range(100) if sizes else None)
-
-
-def write_own_medusa(folder: Path, **sizes: int) -> Path:
-    write_heads(folder, "medusa", TARGET | sizes, "BF16")
-    return folder
-
-
-def write_own_dflash(folder: Path, **sizes: int) -> Path:
-    config = dflash_config(VOCAB_SIZE, HIDDEN_SIZE, {"draft_vocab_size": 100} if sizes else {})
-    config |= {"transformer_layer_config": config["transformer_layer_config"] | sizes}
-    return write_dflash(folder, config, "BF16", range(100) if sizes else None)
-
-
-Write = Callable[..., Path]
-WRITERS: dict[str, Write] = {
-    "speculator": write_own_speculator,
-    "spire": write_own_spire,
-    "eagle3": write_own_eagle3,
-    "medusa": write_own_medusa,
-    "dflash": write_own_dflash,
-}
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +173,31 @@ def test_a_draft_of_another_target_is_refused(
             LoadedPackage(folder / "spire-package", ["target"], drafts=specs(tmp_path, f"{kind}:HERE/other"))
     with pytest.raises(ModelError, match=message):
         quantize(folder / "source", tmp_path / "p", drafts=(f"{kind}:{other}",))
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        (
+            "eagle3",
+            {"eagle_aux_hidden_state_layer_ids": [1, 2, 4]},
+            "states of layers 1, 2, 4 .* from 0 to 3",
+        ),
+        ("dflash", {"aux_hidden_state_layer_ids": [1, 2, 4]}, "states of layers 1, 2, 4 .* from 0 to 3"),
+        ("spire", {"target_layers": [1, 3]}, "reads layers up to 3, and the target's last is 2; layers of the target"),
+        ("spire", {"model_type": "mlp_speculator"}, 'model_type is "mlp_speculator"; mxconv supports spire'),
+    ],
+)
+def test_a_draft_that_reads_other_layers_or_is_another_is_refused(
+    folder: Path, kind: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = WRITERS[kind](tmp_path / "other") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ModelError, match=message):
+        LoadedPackage(folder / "spire-package", ["target"], drafts=specs(tmp_path, f"{kind}:HERE/other"))
+    with pytest.raises(ModelError, match=message):
+        quantize(folder / "source", tmp_path / "p", drafts=(f"{kind}:{tmp_path / 'other'}",))
     assert not (tmp_path / "p").exists()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from chi_square import FALSE_ALARM, tail_of_counts
-from markov_levels import markov, tables
+from markov_levels import markov, pairs_of, tables
 from tiny_levels import noisy_copy, target_level
 
 from mxconv.arrays import F32, F64
@@ -88,12 +88,7 @@ def tails(
         object.__setattr__(level, "drafts", [overheard[-1]])
         if isinstance(below, ModelDraft):
             level = below.level
-    pairs = np.zeros((len(made[0]), len(made[0])))
-    for _ in range(NUM_TEXTS):
-        text = [0]
-        while len(text) < 3:
-            text += target.round(text, 5).tokens
-        pairs[text[1], text[2]] += 1
+    pairs = pairs_of(target, len(made[0]), NUM_TEXTS)
     shares = [_shares(table, sampling, size, len(made[0])) for table, size in zip(made, vocab_sizes, strict=True)]
     of_levels = [
         tail_of_counts(heard.counts[rows], share[rows])
@@ -112,60 +107,44 @@ def _shares(table: np.ndarray, sampling: Sampling, vocab_size: int, width: int) 
     return found
 
 
-@RULES
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.2, top_p=0.8)], ids=str)
-def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling, rule: type[RejectionAcceptance]) -> None:
-    found = tails(tables(), sampling, rule=rule)
-    assert len(found.all) == 3
-    assert min(found.all) > FALSE_ALARM
-    assert all(rate is not None and 0.2 < rate < 0.98 for rate in found.acceptance_rates)  # both outcomes came often
+def unlike(*factors: float) -> list[np.ndarray]:
+    return [factor * tables()[0] for factor in factors]
+
+
+def with_unknown_tokens() -> list[np.ndarray]:
+    """Logits of minus infinity: the target says such tokens, and a level in the middle never does."""
+    made = tables()
+    made[1][:, [1, 3]] = made[2][:, [0, 3]] = -np.inf
+    return made
 
 
 @RULES
 @pytest.mark.parametrize(
-    ("sizes", "confidence", "sampling"),
+    ("made", "confidence", "sampling", "rates"),
     [
-        ((5, 7, 6), (0.5, 0.0), Sampling(0.7)),
-        ((7, 5, 5), (0.0, 0.45), Sampling(1.0, top_k=3)),
-        ((5, 6, 8), (1.0, 1.0), Sampling()),
-        ((8, 6, 5), (0.0, 0.0), Sampling()),
+        (tables(), (0.0, 0.0), Sampling(), (0.2, 0.98)),  # both outcomes come often
+        (tables(), (0.0, 0.0), Sampling(1.2, top_p=0.8), (0.2, 0.98)),
+        (tables((5, 7, 6), 1.5), (0.5, 0.0), Sampling(0.7), (0.0, 1.0)),  # of more rows than the level above
+        (tables((7, 5, 5), 1.5), (0.0, 0.45), Sampling(1.0, top_k=3), (0.0, 1.0)),
+        (tables((5, 6, 8), 1.5), (1.0, 1.0), Sampling(), (0.0, 1.0)),
+        (tables((8, 6, 5), 1.5), (0.0, 0.0), Sampling(), (0.0, 1.0)),
+        (with_unknown_tokens(), (0.0, 0.0), Sampling(), (0.1, 0.98)),
+        (with_unknown_tokens(), (0.0, 0.0), Sampling(0.7, top_k=4), (0.1, 0.98)),
+        (unlike(1, 1, 1), (0.0, 0.0), Sampling(), (1.0, 1.0)),
+        (unlike(1, -2, 3), (0.0, 0.0), Sampling(), (0.0, 1.0)),
     ],
 )
-def test_thresholds_and_vocabularies_of_different_sizes_change_no_distribution(
-    sizes: tuple[int, int, int],
+def test_every_level_keeps_its_own_distribution(
+    made: list[np.ndarray],
     confidence: tuple[float, float],
     sampling: Sampling,
+    rates: tuple[float, float],
     rule: type[RejectionAcceptance],
 ) -> None:
-    """A draft with more rows never proposes what the level above does not have; one with fewer is helped out."""
-    assert min(tails(tables(sizes, spread=1.5), sampling, confidence, rule).all) > FALSE_ALARM
-
-
-@RULES
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=4)], ids=str)
-def test_drafts_that_do_not_know_some_tokens_change_no_distribution(
-    sampling: Sampling, rule: type[RejectionAcceptance]
-) -> None:
-    """Their logits are minus infinity: the target says such tokens, and a level in the middle never does."""
-    made = tables()
-    made[1][:, [1, 3]] = -np.inf
-    made[2][:, [0, 3]] = -np.inf
-    found = tails(made, sampling, rule=rule)
-    assert len(found.all) == 3
+    found = tails(made, sampling, confidence, rule)
     assert min(found.all) > FALSE_ALARM
-    assert all(rate is not None and 0.1 < rate < 0.98 for rate in found.acceptance_rates)
-
-
-@RULES
-def test_a_draft_like_its_target_is_always_accepted_and_one_unlike_it_changes_nothing(
-    rule: type[RejectionAcceptance],
-) -> None:
-    table = tables()[0]
-    same = tails([table, table, table], Sampling(), rule=rule)
-    assert same.acceptance_rates == [1.0, 1.0]
-    assert min(same.all) > FALSE_ALARM
-    found = tails([table, -2 * table, 3 * table], Sampling(), rule=rule)
-    assert min(found.all) > FALSE_ALARM
+    least, most = rates
+    assert all(rate is not None and least <= rate <= most for rate in found.acceptance_rates)
 
 
 class DrawsAnewWithoutSubtracting(RejectionAcceptance):

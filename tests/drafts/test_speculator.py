@@ -1,8 +1,7 @@
-"""The MLP speculator against torch, in every layout that the Hub has, and every reason to refuse one."""
+"""The MLP speculator against torch, in every layout that the Hub has, and its candidate trees."""
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,29 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import write_safetensors
-from speculators import speculator_config, speculator_tensors, torch_logits, write_speculator
-from tiny_levels import paths_of, record_of
+from reader_levels import open_reader
+from speculators import speculator_config, torch_logits, write_speculator
+from tiny_levels import paths_of
 
 from mxconv.arrays import F32
-from mxconv.drafts.kinds import parse_draft
-from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
-from mxconv.drafts.speculator import SPECULATOR, grow_candidates
+from mxconv.drafts.speculator import MlpSpeculator, SpeculatorConfig, grow_candidates
 from mxconv.engine.activations import exact_gelu
-from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import MOST_ROWS, Tree
-from mxconv.errors import ModelError
-from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.engine import native_names
 from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.guesses import SHARPNESS
 
 EMB_DIM, VOCAB_SIZE = 32, 60
-RECORD = record_of(parse_draft("speculator:anywhere"), "speculator", "f16")
-
-
-def load(folder: Path, kernel: str = "numpy") -> MlpSpeculator:
-    with ExitStack() as stack:
-        return SPECULATOR.reader(folder, RECORD, Matrices(choose_engine(kernel)), stack)
 
 
 def logits_of(speculator: MlpSpeculator, state: np.ndarray, tokens: list[int]) -> list[np.ndarray]:
@@ -61,14 +50,18 @@ def test_logits_are_those_of_torch(
     rng = np.random.default_rng(1)
     state = (3 * rng.standard_normal(EMB_DIM)).astype(np.float32)
     tokens = rng.integers(0, VOCAB_SIZE, 5).tolist()
-    ours, theirs = logits_of(load(folder, kernel), state, tokens), torch_logits(folder, state, tokens)
+    ours, theirs = (
+        logits_of(open_reader("speculator", folder, kernel), state, tokens),
+        torch_logits(folder, state, tokens),
+    )
     assert len(ours) == config["n_predict"]
     for own, reference in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(own, reference, rtol=1e-5, atol=1e-5)
 
 
 def test_rows_do_not_depend_on_their_batch(tmp_path: Path) -> None:
-    speculator = load(write_speculator(tmp_path / "speculator", speculator_config(EMB_DIM, VOCAB_SIZE)))
+    folder = write_speculator(tmp_path / "speculator", speculator_config(EMB_DIM, VOCAB_SIZE))
+    speculator = open_reader("speculator", folder)
     rng = np.random.default_rng(2)
     states, tokens = rng.standard_normal((7, EMB_DIM)).astype(np.float32), rng.integers(0, VOCAB_SIZE, 7).tolist()
     together = speculator.logits(0, speculator.advance(0, speculator.begin(states), tokens))
@@ -99,39 +92,6 @@ def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
     config = SpeculatorConfig.from_file(path)
     assert (config.inner_dim, config.n_candidates, config.top_k_tokens_per_head) == (8, 5, (5, 4))
     assert not config.tie_weights and not config.scale_input
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_type": "llama"}, 'model_type is "llama"; mxconv supports mlp_speculator'),
-        ({"n_predict": 65}, "n_predict is 65; at most 64 stages"),
-        ({"inner_dim": -1}, "inner_dim is -1; an integer from 1"),
-        ({"top_k_tokens_per_head": [4, 3]}, r"top_k_tokens_per_head is \[4, 3\]; a list of n_predict, 3, numbers"),
-        ({"top_k_tokens_per_head": [4, 3, 0]}, r"is \[4, 3, 0\]; a list of n_predict, 3, numbers from 1 to 64"),
-    ],
-)
-def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(speculator_config(EMB_DIM, VOCAB_SIZE, changes)))
-    with pytest.raises(ModelError, match=message):
-        SpeculatorConfig.from_file(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("speculator.head.2.weight", r"tensor speculator.head.2.weight is missing; its shape \(60, 48\) is required"),
-        ("speculator.ln.0.bias", r"tensor speculator.ln.0.bias is missing; its shape \(48,\) is required"),
-    ],
-)
-def test_a_tensor_that_is_missing_is_named(name: str, message: str, tmp_path: Path) -> None:
-    config = speculator_config(EMB_DIM, VOCAB_SIZE)
-    folder = write_speculator(tmp_path / "speculator", config)
-    tensors = {key: array.astype(np.float16) for key, array in speculator_tensors(config).items() if key != name}
-    write_safetensors(folder / "model.safetensors", tensors)
-    with pytest.raises(ModelError, match=message):
-        load(folder)
 
 
 def test_the_candidate_tree_is_the_likeliest_paths_of_all() -> None:

@@ -1,36 +1,40 @@
-"""The SPIRe draft against torch that recomputes everything: chains, trees, any length of text; and every refusal."""
+"""The SPIRe draft against torch that recomputes everything: chains, trees, any length of text; and as a draft."""
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from checkpoints import TINY_LLAMA, llama_tensors
-from spires import spire_config, spire_tensors, torch_logits, write_spire
-from tiny_levels import record_of
+from packages import forge, quantize
+from reader_levels import check_all, open_reader, specs
+from spires import spire_config, spire_tensors, tensors_by_type, torch_logits, write_spire
+from trained_levels import TRAINED, write_noisy
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import FP16
-from mxconv.drafts.kinds import parse_draft
-from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
-from mxconv.drafts.spire import SPIRE, SpireCache
+from mxconv.cost.package_levels import package_levels
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.spire import Spire, SpireCache, SpireConfig
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.matrices import Matrices
 from mxconv.engine.states import Reads, States
+from mxconv.engine.stored_bytes import checkpoint_bytes
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
-from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.engine import native_names
 from mxconv.kernels.matrix import DenseMatrix
+from mxconv.package.manifest import read_manifest
+from mxconv.package.package import Package
+from mxconv.speculation.selection import GREEDY
 
 TARGET: dict[str, Any] = TINY_LLAMA | {"num_hidden_layers": 4, "max_position_embeddings": 512}
 TENSORS = llama_tensors(TARGET, "F32")
 CONFIG = spire_config(TARGET, (1, 3))
-RECORD = record_of(parse_draft("spire:anywhere"), "spire", "f16")
 KERNELS = ["numpy", *native_names()[:1]]
 WINDOW = CONFIG["window"]
 
@@ -38,13 +42,6 @@ WINDOW = CONFIG["window"]
 def write(folder: Path, **changes: Any) -> Path:
     config = CONFIG | changes
     return write_spire(folder / "spire", config, spire_tensors(TENSORS, config))
-
-
-def load(folder: Path, kernel: str = "numpy") -> Spire:
-    with ExitStack() as stack:
-        found = SPIRE.reader(folder, RECORD, Matrices(choose_engine(kernel)), stack)
-    assert isinstance(found, Spire)
-    return found
 
 
 def some_states(num_tokens: int, seed: int = 1) -> np.ndarray:
@@ -82,7 +79,7 @@ def test_golden_vectors(case: dict[str, Any], kernel: str, tmp_path: Path) -> No
     for name, tensor in case["tensors"].items():
         array = values(tensor["f16"], np.float16, 4)
         tensors[name] = array[0] if name.endswith("norm.weight") else array
-    spire = load(write_spire(tmp_path / "spire", case["config"], tensors), kernel)
+    spire = open_reader("spire", write_spire(tmp_path / "spire", case["config"], tensors), kernel)
     past = case["past"]
     states = np.zeros((2, 0, 4), np.float32)
     if past:
@@ -97,7 +94,10 @@ def test_golden_vectors(case: dict[str, Any], kernel: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("num_past", [0, 1, WINDOW - 1, WINDOW, 200])
 def test_chains_are_those_of_torch(num_past: int, kernel: str, tmp_path: Path) -> None:
     folder, states, tokens = write(tmp_path), some_states(num_past), [5, 17, 17, 80, 3]
-    assert_close(chain_logits(SpireCache(load(folder, kernel)), states, tokens), torch_logits(folder, states, tokens))
+    assert_close(
+        chain_logits(SpireCache(open_reader("spire", folder, kernel)), states, tokens),
+        torch_logits(folder, states, tokens),
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -109,7 +109,10 @@ def test_what_leaves_a_small_window_is_seen_no_more(
 ) -> None:
     """The draft's own tokens among them, and sinks that it drafted itself."""
     folder, states, tokens = write(tmp_path, sink=sink, window=window), some_states(num_past), [5, 17, 17, 80, 3, 9]
-    assert_close(chain_logits(SpireCache(load(folder, kernel)), states, tokens), torch_logits(folder, states, tokens))
+    assert_close(
+        chain_logits(SpireCache(open_reader("spire", folder, kernel)), states, tokens),
+        torch_logits(folder, states, tokens),
+    )
 
 
 FRONTIERS = [[-1, -1, -1], [0, 0, 1, 2], [3, 4, 4], [7, 9]]  # parents of the rows of each pass
@@ -119,7 +122,7 @@ FRONTIERS = [[-1, -1, -1], [0, 0, 1, 2], [3, 4, 4], [7, 9]]  # parents of the ro
 @pytest.mark.parametrize(("sink", "window", "num_past"), [(1, 64, 4), (1, 3, 0), (1, 3, 100)])
 def test_a_row_of_a_tree_sees_its_own_path(num_past: int, sink: int, window: int, kernel: str, tmp_path: Path) -> None:
     folder, states = write(tmp_path, sink=sink, window=window), some_states(num_past)
-    cache = SpireCache(load(folder, kernel))
+    cache = SpireCache(open_reader("spire", folder, kernel))
     begin(cache, states)
     cache.evaluate([5])
     rng, parents, tokens = np.random.default_rng(3), list[int](), list[int]()
@@ -149,19 +152,9 @@ def test_a_row_of_a_tree_sees_its_own_path(num_past: int, sink: int, window: int
 )
 def test_layers_of_every_kind(changes: dict[str, Any], kernel: str, tmp_path: Path) -> None:
     config = CONFIG | changes
-    tensors = spire_tensors(TENSORS, config)
-    rng = np.random.default_rng(4)
-    for layer in range(2):
-        for part, heads in (("q", 4), ("k", 2), ("v", 2)):
-            name = f"model.layers.{layer}.self_attn.{part}"
-            if config["layer_type"] == "qwen2":
-                tensors[f"{name}_proj.bias"] = rng.standard_normal(16 * heads)
-            if config["layer_type"] == "qwen3" and part != "v":
-                tensors[f"{name}_norm.weight"] = 1 + rng.standard_normal(16) / 4
-    if config["tie_word_embeddings"]:
-        del tensors["lm_head.weight"]
-    folder = write_spire(tmp_path / "spire", config, tensors)
-    spire, text, tokens = load(folder, kernel), rng.integers(0, 96, 90).tolist(), [5, 17, 80]
+    folder = write_spire(tmp_path / "spire", config, tensors_by_type(TENSORS, config))
+    spire, tokens = open_reader("spire", folder, kernel), [5, 17, 80]
+    text = np.random.default_rng(4).integers(0, 96, 90).tolist()
     of_target = some_states(90)  # of layers in ascending order, each once
     layers = spire.reads.layers
     states = of_target[[layers.index(layer) for layer in config["target_layers"]]] if layers else of_target
@@ -195,7 +188,7 @@ def test_a_copy_of_all_layers_that_mixes_nothing_is_the_target(kernel: str, tmp_
     states = States(range(4))
     expected = target.forward(text, KVCache(target.config), states=states)
     assert states.values is not None
-    found = chain_logits(SpireCache(load(folder, kernel)), states.values[:, :50], text[50:])
+    found = chain_logits(SpireCache(open_reader("spire", folder, kernel)), states.values[:, :50], text[50:])
     assert_close(found, expected[50:])
 
 
@@ -203,7 +196,7 @@ def test_what_was_made_of_the_past_is_made_again_only_where_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another text, a longer and a shorter one, other states of the same tokens: the bits of a fresh cache."""
-    spire = load(write(tmp_path))
+    spire = open_reader("spire", write(tmp_path))
     made: list[int] = []
     keys_and_values = Spire.keys_and_values
 
@@ -239,7 +232,7 @@ def test_what_was_made_of_the_past_is_made_again_only_where_it_changed(
 
 
 def test_its_cache_does_not_grow_with_the_text(tmp_path: Path) -> None:
-    cache = SpireCache(load(write(tmp_path)))
+    cache = SpireCache(open_reader("spire", write(tmp_path)))
     lengths = set()
     for num_past in (64, 100, 400):
         chain_logits(cache, some_states(num_past), [5, 17, 80])
@@ -257,42 +250,90 @@ def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
     assert config.decoder.model_type == "llama" and config.decoder.hidden_size == 64
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_type": "llama"}, 'model_type is "llama"; mxconv supports spire'),
-        ({"layer_type": "spire"}, 'layer_type is "spire"; mxconv supports llama, mistral, qwen2, qwen3'),
-        ({"target_layers": None}, "target_layers is null; a list of num_hidden_layers, 2, numbers of layers from 0"),
-        ({"target_layers": [1, -1]}, r"target_layers is \[1, -1\]; a list of num_hidden_layers, 2, numbers"),
-        ({"target_layers": [1, True]}, r"target_layers is \[1, true\]; a list of num_hidden_layers, 2, numbers"),
-        ({"sink": -1}, "sink is -1; an integer from 0 to 65536"),
-        ({"window": 0}, "window is 0; an integer from 1 to 65536"),
-        ({"window": "all"}, 'window is "all"; an integer from 1 to 65536'),
-        ({"past_memory": "none"}, 'past_memory is "none"; mxconv supports target, embeddings'),
-    ],
-)
-def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(CONFIG | changes))
-    with pytest.raises(ModelError, match=message):
-        SpireConfig.from_file(path)
+TRAINED_TARGET = json.loads((TRAINED / "config.json").read_text())  # three layers, 64 numbers a state, tied embeddings
+TRAINED_TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")
+TRAINED_CONFIG = spire_config(TRAINED_TARGET, (1, 2), window=16)  # less than a prompt and what follows
+WITH_HEAD = TRAINED_CONFIG | {"tie_word_embeddings": False}
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("spire.memory_weights", "(2, 3)"),
-        ("lm_head.weight", "(96, 64)"),
-    ],
-)
-def test_a_tensor_that_is_missing_or_misshapen_is_named(name: str, shape: str, tmp_path: Path) -> None:
-    tensors = spire_tensors(TENSORS, CONFIG)
-    array = tensors.pop(name)
-    with pytest.raises(ModelError) as caught:
-        load(write_spire(tmp_path / "missing", CONFIG, tensors))
-    assert f"spire: tensor {name} is missing; its shape {shape} is required." in str(caught.value)
-    folder = write_spire(tmp_path / "misshapen", CONFIG, {**tensors, name: array[:, :-1]})
-    with pytest.raises(ModelError) as caught:
-        load(folder)
-    assert f"spire: tensor {name} has shape" in str(caught.value)
-    assert f"config.json requires {shape}" in str(caught.value)
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft copied with a little noise, 4-bit copies of it, one with a head, and a package that has it as a level."""
+    folder = tmp_path_factory.mktemp("spires")
+    tensors = spire_tensors(TRAINED_TENSORS, TRAINED_CONFIG, noise=0.05)
+    spire = write_spire(folder / "spire", TRAINED_CONFIG, tensors, "BF16")
+    head = {"lm_head.weight": tensors["model.embed_tokens.weight"]}
+    write_spire(folder / "embeddings", WITH_HEAD | {"past_memory": "embeddings"}, tensors | head, "F16")
+    quantize(spire, folder / "spire-mxfp4", lm_head="quantize")
+    quantize(spire, folder / "spire-bsfp", codec="bsfp", lm_head="quantize")
+    quantize(spire, folder / "spire-kept", lm_head="keep")
+    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", f"spire:{spire}", "prompt-lookup")
+    quantize(write_noisy(folder / "source", 0.0), folder / "package", drafts=drafts)
+    return folder / "package"
+
+
+def test_a_better_copy_is_believed_more_often(package: Path, tmp_path: Path) -> None:
+    """All the target's layers, mixing nothing, say what the target says; noise and fewer layers cost agreement."""
+    config = spire_config(TRAINED_TARGET, range(3), window=512)
+    whole = spire_tensors(TRAINED_TENSORS, config, noise=0.0) | {"spire.memory_weights": 100.0 * np.eye(3, 4)}
+    write_spire(tmp_path / "whole", config, whole, "BF16")
+    shares = []
+    for spec in (f"spire:{tmp_path}/whole", f"spire:{package.parent}/spire"):
+        with LoadedPackage(package, ["target"], drafts=specs(tmp_path, spec)) as loaded:
+            ((proposed, accepted),) = check_all(loaded.levels, [4], "chain", GREEDY, 24)
+        shares.append(accepted / proposed)
+    assert shares[0] > 0.97 and 0 < shares[1] < shares[0]
+
+
+def test_four_bit_packages_keep_look_ups_and_mixture_exact(package: Path) -> None:
+    records = {tensor.name: tensor.codec for tensor in read_manifest(package.parent / "spire-mxfp4").tensors}
+    assert records["spire.memory_weights"] == "keep" and records["model.embed_tokens.weight"] == "mxfp4"
+    rows = np.array([3, 500, 1023])
+    made = {}
+    for name in ("spire", "spire-mxfp4", "spire-bsfp", "spire-kept"):
+        with LoadedPackage(package, ["target"], drafts=specs(package.parent, f"spire:HERE/{name}")) as loaded:
+            spire = loaded.levels[1].reader
+            made[name] = (spire.decoder.embedding.rows(rows), spire.decoder.head.rows(rows), spire.memory_shares)  # type: ignore[union-attr]
+            check_all(loaded.levels, [3], 12, GREEDY)
+    exact = made["spire"]
+    for name, (embedding, head, shares) in made.items():
+        np.testing.assert_array_equal(embedding, exact[0])
+        np.testing.assert_array_equal(shares, exact[2])
+        assert np.array_equal(head, exact[1]) == (name in ("spire", "spire-kept"))
+
+
+def test_its_cost_is_that_of_its_layers_over_a_window(package: Path, tmp_path: Path) -> None:
+    drafts = tuple(f"spire:{package.parent}/{name}" for name in ("spire", "spire-mxfp4", "spire-bsfp"))
+    quantize(package.parent / "source", tmp_path / "p", drafts=drafts)
+    with Package(tmp_path / "p") as opened:
+        exact, mxfp4, bsfp = package_levels(opened)[-3:]
+    for level in (exact, mxfp4, bsfp):
+        a = level.architecture
+        assert a is not None and (a.windows, a.dense_sizes, a.hidden_size) == ((17, 17), (192, 192), 64)
+        assert 0.8 < level.acceptance < 0.81 and "SPIRe" in level.acceptance_source
+    assert [level.codec for level in (exact, mxfp4, bsfp)] == ["bf16", "mxfp4", "bsfp-draft"]
+    assert exact.num_bytes == checkpoint_bytes(package.parent / "spire")
+    assert mxfp4.num_bytes and bsfp.num_bytes and exact.num_bytes > 3.5 * max(mxfp4.num_bytes, bsfp.num_bytes)
+
+
+def test_it_says_nothing_beyond_its_positions(package: Path, tmp_path: Path) -> None:
+    write_spire(
+        tmp_path / "short",
+        TRAINED_CONFIG | {"max_position_embeddings": 30},
+        spire_tensors(TRAINED_TENSORS, TRAINED_CONFIG),
+        "BF16",
+    )
+    with LoadedPackage(package, ["target"], drafts=specs(tmp_path, "spire:HERE/short")) as loaded:
+        for tree in ("chain", 12):
+            assert check_all(loaded.levels, [5], tree, GREEDY)[0, 0] > 0
+
+
+def test_a_package_whose_manifest_calls_it_something_else_is_refused(package: Path, tmp_path: Path) -> None:
+    quantize(package.parent / "source", tmp_path / "p", drafts=(f"spire:{package.parent}/spire",))
+
+    def change(members: dict[str, object]) -> None:
+        members["levels"][-1]["kind"] = "speculator"  # type: ignore[index]
+
+    forge(tmp_path / "p", change)
+    with pytest.raises(ModelError, match='model_type is "spire"; mxconv supports mlp_speculator'):
+        LoadedPackage(tmp_path / "p")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from exported_gguf import read, values_of
 from gguf_models import MODELS, write_model
-from packages import quantize
+from packages import flip, quantize
 from safetensors import safe_open
 from tokenizers import Tokenizer, models
 
@@ -20,6 +21,7 @@ from mxconv.arch.families.registry import describe_file
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.gguf.gguf_tokenizer import derive_tokenizer
+from mxconv.gguf.gguf_vocabulary import read_vocabulary
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels.encoders import decode_mxfp4
 from mxconv.package.package import Package
@@ -66,46 +68,17 @@ def check_target(source: Path, path: Path, dtype: str) -> None:
     assert set(found) <= {"rope_freqs.weight"}
 
 
-def test_the_target_has_every_bit_of_the_source(random_model: Path, random_package: Path, tmp_path: Path) -> None:
-    result = export_gguf(random_package, tmp_path / "target.gguf", level="target")
-    check_target(random_model, tmp_path / "target.gguf", "BF16")
+@pytest.mark.parametrize("name", MODELS)
+def test_the_target_has_every_bit_of_the_source(name: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", **MODELS[name])
+    quantize(source, tmp_path / "package")
+    result = export_gguf(tmp_path / "package", tmp_path / "target.gguf", level="target")
+    check_target(source, tmp_path / "target.gguf", "BF16")
     assert result.files == [str(tmp_path / "target.gguf")]
     assert result.num_bytes == (tmp_path / "target.gguf").stat().st_size
     assert result.num_tensors == len(read(tmp_path / "target.gguf"))
-
-
-def test_the_draft_has_every_code_of_the_package(random_package: Path, tmp_path: Path) -> None:
-    result = export_gguf(random_package, tmp_path / "draft.gguf")
-    config, found = describe_file(random_package / "config.json"), read(tmp_path / "draft.gguf")
-    num_mxfp4 = 0
-    with Package(random_package) as package:
-        for record in package.manifest.tensors:
-            if record.codec == "keep":
-                continue
-            if record.codec == "mxint8":
-                head = package.mxint8(record)
-                tensor = found["output.weight"]
-                assert tensor.tensor_type.name == "Q8_0"
-                expected = BF16.decode(head.patterns(0, head.shape[0]))
-                np.testing.assert_array_equal(values_of(tensor), expected)
-                continue
-            stored = package.mxfp4(record)
-            values = in_file_order(record.name, decode_mxfp4(stored.codes, stored.scales, stored.shape), config)
-            tensor = found[gguf_name(record.name)]
-            np.testing.assert_array_equal(values_of(tensor), values)
-            is_aligned = stored.shape[1] % 32 == 0
-            assert tensor.tensor_type.name == ("MXFP4" if is_aligned else "BF16")
-            num_mxfp4 += is_aligned
-        embedding = package.kept(next(r for r in package.manifest.tensors if "embed" in r.name)).array()
-    assert found["token_embd.weight"].tensor_type.name == "BF16"
-    np.testing.assert_array_equal(np.asarray(found["token_embd.weight"].data).view(np.uint16), embedding)
-    assert num_mxfp4 == 2 * 6
     composed = "llama.cpp does not compose characters (NFC): text with combining marks may get other tokens."
-    assert result.notes == (
-        *((composed,) if config.model_type.startswith("qwen") else ()),
-        "2 matrices, such as model.layers.0.mlp.down_proj.weight, have in_features that are no multiple of 32, which "
-        "GGUF's MXFP4 requires: their 4-bit values are stored as BF16, exactly.",
-    )
+    assert result.notes == ((composed,) if "qwen" in name else ())
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
@@ -118,6 +91,8 @@ def test_targets_of_bsfp_are_exact(dtype: str, tmp_path: Path) -> None:
     assert result.notes == (
         "GGUF has no type for the BSFP draft: only the target was written. For a draft, quantize with --codec mxfp4.",
     )
+    with pytest.raises(PackageError, match=r"a BSFP package; GGUF has no type for the BSFP draft. Export --level targ"):
+        export_gguf(tmp_path / "package", tmp_path / "draft", level="draft")
 
 
 def test_a_referenced_target_and_kept_tensors_are_exported(tmp_path: Path) -> None:
@@ -132,7 +107,7 @@ def test_a_referenced_target_and_kept_tensors_are_exported(tmp_path: Path) -> No
     assert list(types.values()) == ["BF16", "BF16", "MXFP4"]
 
 
-def test_keys_say_what_the_model_is(tmp_path: Path) -> None:
+def test_keys_say_what_the_file_and_its_tokens_are(tmp_path: Path) -> None:
     source = write_model(tmp_path / "source", **MODELS["llama, llama3 scaling"])
     quantize(source, tmp_path / "package", scale_rule="even")
     export_gguf(tmp_path / "package", tmp_path / "tiny.gguf")
@@ -142,17 +117,6 @@ def test_keys_say_what_the_model_is(tmp_path: Path) -> None:
         "general.name": "tiny",
         "general.file_type": gguf.LlamaFileType.MOSTLY_MXFP4_MOE,
         "mxconv.scale_rule": "even",
-        "llama.context_length": 256,
-        "llama.embedding_length": 64,
-        "llama.block_count": 2,
-        "llama.feed_forward_length": 172,
-        "llama.attention.head_count": 4,
-        "llama.attention.head_count_kv": 2,
-        "llama.attention.key_length": 16,
-        "llama.rope.dimension_count": 16,
-        "llama.rope.freq_base": 1000.0,
-        "llama.rope.scaling.original_context_length": 64,
-        "llama.vocab_size": 320,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "llama-bpe",
         "tokenizer.ggml.bos_token_id": 300,
@@ -192,8 +156,14 @@ def test_values_without_a_block_stay_exact_in_bf16_of_an_f16_model(tmp_path: Pat
     quantize(write_model(tmp_path / "source", dtype="F16"), tmp_path / "package")
     export_gguf(tmp_path / "package", tmp_path / "target.gguf", level="target")
     check_target(tmp_path / "source", tmp_path / "target.gguf", "F16")
-    export_gguf(tmp_path / "package", tmp_path / "a.gguf")
-    tensor = read(tmp_path / "a.gguf")["blk.1.ffn_down.weight"]
+    assert export_gguf(tmp_path / "package", tmp_path / "a.gguf").notes == (
+        "2 matrices, such as model.layers.0.mlp.down_proj.weight, have in_features that are no multiple of 32, which "
+        "GGUF's MXFP4 requires: their 4-bit values are stored as BF16, exactly.",
+    )
+    found = read(tmp_path / "a.gguf")
+    kinds = {"token_embd": "F16", "output": "Q8_0", "blk.0.ffn_up": "MXFP4", "blk.1.ffn_down": "BF16"}
+    assert {name: found[f"{name}.weight"].tensor_type.name for name in kinds} == kinds
+    tensor = found["blk.1.ffn_down.weight"]
     with Package(tmp_path / "package") as package:
         (record,) = (r for r in package.manifest.tensors if r.name == "model.layers.1.mlp.down_proj.weight")
         assert record.dtype == FP16.name
@@ -219,55 +189,27 @@ def test_a_folder_gets_a_file_a_level(package: Path, level: Any, files: list[str
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
 
 
-def test_nothing_is_overwritten_without_force(package: Path, tmp_path: Path) -> None:
-    existing = tmp_path / "out" / "out-MXFP4.gguf"
-    existing.parent.mkdir()
-    existing.write_text("mine")
-    with pytest.raises(MxconvError, match=re.escape(f"{existing}: exists; nothing is overwritten. Choose another")):
-        export_gguf(package, tmp_path / "out")
-    assert [path.name for path in existing.parent.iterdir()] == [existing.name] and existing.read_text() == "mine"
-    export_gguf(package, tmp_path / "out", force=True)
-    assert len(read(existing)) == 21
-
-
-def test_progress_ends_with_all_bytes(package: Path, tmp_path: Path) -> None:
-    calls: list[tuple[str, int, int]] = []
-    export_gguf(package, tmp_path / "out", progress=lambda *call: calls.append(call))
-    assert calls[-1][1] == calls[-1][2] > 0 and {call[0] for call in calls} == {"export"}
-    assert [call[1] for call in calls] == sorted(call[1] for call in calls)
-
-
-def test_a_place_that_cannot_be_a_folder_is_refused(package: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_refused(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PackageError, match=r"file: cannot be made a folder \(File exists\); one is required"):
-        export_gguf(package, tmp_path / "file")
-    with pytest.raises(MxconvError, match=r"its folder .* does not exist"):
-        export_gguf(package, tmp_path / "none" / "a.gguf")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "out-MXFP4.gguf").touch()
+    for place, words in (
+        ("file", r"file: cannot be made a folder \(File exists\); one is required"),
+        ("none/a.gguf", "its folder .* does not exist"),
+        ("out", r"out-MXFP4\.gguf: exists; nothing is overwritten\. Choose another"),
+    ):
+        with pytest.raises(MxconvError, match=words):
+            export_gguf(package, tmp_path / place)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["out-MXFP4.gguf"]
 
 
 def test_damage_is_noticed_and_leaves_no_file(package: Path, tmp_path: Path) -> None:
-    source = write_model(tmp_path / "source")
-    quantize(source, tmp_path / "package")
-    weights = tmp_path / "package" / "model.safetensors"
-    raw = bytearray(weights.read_bytes())
-    raw[-9] ^= 1
-    weights.unlink()
-    weights.write_bytes(raw)
-    with pytest.raises(PackageError, match=r"tensor \S+: SHA-256 \w{16}...; the recorded \w{16}... is required"):
-        export_gguf(tmp_path / "package", tmp_path / "out.gguf", level="target")
-    assert not list(tmp_path.glob("*.gguf")) and not list(tmp_path.glob(".*gguf"))
-    with pytest.raises(PackageError, match="SHA-256"):
-        export_gguf(tmp_path / "package", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_bsfp_draft_is_refused(tmp_path: Path) -> None:
-    quantize(write_model(tmp_path / "source"), tmp_path / "package", codec="bsfp")
-    with pytest.raises(
-        PackageError,
-        match=r"a BSFP package; GGUF has no type for the BSFP draft. Export --level target, which is exact, or convert",
-    ):
-        export_gguf(tmp_path / "package", tmp_path / "out", level="draft")
+    shutil.copytree(package, tmp_path / "package")
+    flip(tmp_path / "package" / "model.safetensors", (package / "model.safetensors").stat().st_size - 9)
+    for place in ("out.gguf", "out"):
+        with pytest.raises(PackageError, match=r"tensor \S+: SHA-256 \w{16}...; the recorded \w{16}... is required"):
+            export_gguf(tmp_path / "package", tmp_path / place, level="target")
+    assert [path.name for path in tmp_path.iterdir()] == ["package"]
 
 
 def test_a_tensor_that_llama_cpp_does_not_know_is_refused_or_left_out(tmp_path: Path) -> None:
@@ -289,39 +231,36 @@ def test_a_tensor_that_llama_cpp_does_not_know_is_refused_or_left_out(tmp_path: 
     assert f"left out 1 tensors that llama.cpp does not have, such as {buffer}." in result.notes
 
 
-def _unigram(members: dict[str, Any]) -> None:
-    members["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}
-
-
-def _word_level(members: dict[str, Any]) -> None:
-    members |= {"pre_tokenizer": None, "normalizer": None}
-
-
-def _other_pattern(members: dict[str, Any]) -> None:
-    members["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": "x+"}
-
-
-def _no_merges(members: dict[str, Any]) -> None:
-    members["model"]["merges"] = []
-
-
 def _too_many(members: dict[str, Any]) -> None:
     members["added_tokens"].append(members["added_tokens"][0] | {"id": 320, "content": "<more>"})
     members["model"]["vocab"] |= {f"pad{token_id}": token_id for token_id in range(303, 320)}
 
 
-def _two_around(members: dict[str, Any]) -> None:
-    twice = {"SpecialToken": {"id": "<|begin|>", "type_id": 0}}
-    members["post_processor"]["single"].insert(0, twice)
-
-
-TOKENIZERS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "unigram": (_unigram, "a Unigram tokenizer; GGUF files of these architectures hold BPE."),
-    "neither": (_word_level, "a BPE tokenizer that neither works on bytes (ByteLevel) nor writes spaces as ▁"),
-    "pattern": (_other_pattern, "one whose name in llama.cpp mxconv knows is required."),
-    "no merges": (_no_merges, "a BPE tokenizer without merges; llama.cpp loads no vocabulary without one."),
+UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}
+TWICE = {"SpecialToken": {"id": "<|begin|>", "type_id": 0}}
+TOKENIZERS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "unigram": (lambda m: m.update(model=UNIGRAM), "a Unigram tokenizer; GGUF files of these architectures hold BPE."),
+    "neither": (
+        lambda m: m.update(pre_tokenizer=None, normalizer=None),
+        "a BPE tokenizer that neither works on bytes (ByteLevel) nor writes spaces as ▁",
+    ),
+    "pattern": (
+        lambda m: m["pre_tokenizer"]["pretokenizers"][0].update(pattern={"Regex": "x+"}),
+        "one whose name in llama.cpp mxconv knows is required.",
+    ),
+    "normalizer": (
+        lambda m: m.update(normalizer={"type": "Lowercase"}),
+        "its normalizer has {'type': 'Lowercase'}; llama.cpp changes no text before it cuts it.",
+    ),
+    "no merges": (
+        lambda m: m["model"].update(merges=[]),
+        "a BPE tokenizer without merges; llama.cpp loads no vocabulary without one.",
+    ),
     "too many": (_too_many, "token '<more>' has id 320; the embedding has 320 rows, and llama.cpp requires as many"),
-    "two": (_two_around, "it puts 2 special tokens around a text; GGUF has at most one before and one after it."),
+    "two": (
+        lambda m: m["post_processor"]["single"].insert(0, TWICE),
+        "it puts 2 special tokens around a text; GGUF has at most one before and one after it.",
+    ),
 }
 
 
@@ -333,10 +272,9 @@ def test_a_tokenizer_that_gguf_cannot_hold_is_refused(name: str, tmp_path: Path)
     members = json.loads(path.read_text())
     change(members)
     path.write_text(json.dumps(members))
-    quantize(source, tmp_path / "package")
     with pytest.raises(ModelError, match=re.escape(message)) as caught:
-        export_gguf(tmp_path / "package", tmp_path / "out")
-    assert str(caught.value).startswith(str(tmp_path / "package" / "tokenizer.json"))
+        read_vocabulary(source, 320)
+    assert str(caught.value).startswith(str(path))
 
 
 def test_a_vocabulary_of_letters_is_exported_with_a_note(tmp_path: Path) -> None:

@@ -254,33 +254,17 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "head": ("cohere2", {"tie_word_embeddings": False}, "an output head of its own (tie_word_embeddings false), which"),
     "heads": ("olmo2", {"head_dim": 32}, "4 heads of 32 values that do not make hidden_size, 64, which"),
     "scaling": ("qwen3", {"rope_parameters": checkpoints.LLAMA3}, "rope_type llama3, which llama.cpp's qwen3 does"),
-    "betas": (
-        "llama",
-        {"rope_parameters": checkpoints.YARN | {"beta_slow": 2.0}},
-        "YaRN's beta_fast 32 and beta_slow 2",
-    ),
+    "betas": ("llama", {"rope_parameters": checkpoints.YARN | {"beta_slow": 2.0}}, "YaRN's beta_fast 32 and beta_slow"),
     "truncate": ("llama", {"rope_parameters": checkpoints.YARN | {"truncate": False}}, "YaRN without rounding (trunc"),
     "layers without experts": ("qwen3_moe", {"mlp_only_layers": [1]}, "layers without experts among those with some"),
-    "shares of experts": (
-        "olmoe",
-        {"norm_topk_prob": True},
-        "experts that are chosen, counted or shared in ano",
-    ),
+    "shares of experts": ("olmoe", {"norm_topk_prob": True}, "experts that are chosen, counted or shared in ano"),
     "shared keys": ("olmoe", {"num_key_value_heads": 2}, "2 keys for 4 heads, which llama.cpp's olmoe does not have"),
     "clipped heads": ("olmoe, clipped", {}, "attention in chunks, with sinks or with clipped heads, which"),
-    "groups of experts": (
-        "glm4_moe",
-        {"n_group": 4, "topk_group": 2},
-        "experts that are chosen, counted or shared in ano",
-    ),
+    "groups of experts": ("glm4_moe", {"n_group": 4, "topk_group": 2}, "experts that are chosen, counted or shared in"),
     "no experts": ("qwen3_next", {}, "no experts, which llama.cpp's qwen3next does not have"),
     "value heads": ("qwen3_5", DELTA_NET | {"linear_value_head_dim": 16}, "value heads of 16 numbers beside key heads"),
     "bias of a convolution": ("lfm2", {"conv_bias": True}, "a bias of conv.in_proj, which llama.cpp's lfm2 does not"),
-    "step limits": (
-        "mamba2",
-        {"time_step_limit": [0.05, 0.9]},
-        "time_step_limit [0.05, 0.9], which llama.cpp's mamba2 does not",
-    ),
+    "step limits": ("mamba2", {"time_step_limit": [0.05, 0.9]}, "time_step_limit [0.05, 0.9], which llama.cpp's mamba"),
     "activation": ("granite", {"hidden_act": "gelu"}, "hidden_act gelu, which llama.cpp's granite does not have"),
 }
 

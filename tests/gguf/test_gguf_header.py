@@ -1,5 +1,6 @@
 """The head of a GGUF file: what the gguf library wrote is read, what lies is refused."""
 
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,6 @@ from mxconv.errors import CheckpointError
 from mxconv.gguf.gguf_header import read_gguf_header
 
 U32, STRING, ARRAY = 4, 8, 9
-
-
-def read(path: Path, raw: bytes) -> None:
-    path.write_bytes(raw)
-    read_gguf_header(path)
-
-
-def refused(path: Path, raw: bytes) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        read(path, raw)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    return message.removeprefix(f"{path}: ")
 
 
 @pytest.mark.parametrize("matrix_type", ["F32", "BF16", "MXFP4", "Q8_0"])
@@ -77,84 +65,39 @@ REFUSALS = [
     (raw_gguf([], [], num_keys=2**63), "9,223,372,036,854,775,808 keys are announced and 8 bytes are left"),
     (raw_gguf([], [], num_tensors=2**60), "tensors are announced and 8 bytes are left"),
     (raw_gguf([struct.pack("<Q", 2**40)] * 2, []), "a name of 1,099,511,627,776 bytes"),
-    (
-        raw_gguf([key("a", STRING, struct.pack("<Q", 2**50))], []),
-        "1,125,899,906,842,624 bytes are announced and",
-    ),
+    (raw_gguf([key("a", STRING, struct.pack("<Q", 2**50))], []), "1,125,899,906,842,624 bytes are announced and"),
     (raw_gguf([key("a", STRING, text(b"\xff"))], []), "text that is no UTF-8 (invalid start byte)"),
-    (
-        raw_gguf([key("a", ARRAY, struct.pack("<IQ", U32, 2**61))], []),
-        "2,305,843,009,213,693,952 elements are announced and",
-    ),
+    (raw_gguf([key("a", ARRAY, struct.pack("<IQ", U32, 2**61))], []), "2,305,843,009,213,693,952 elements are announc"),
     (raw_gguf([key("a", ARRAY, struct.pack("<IQ", STRING, 2**40))], []), "strings are announced and"),
-    (
-        raw_gguf([key("a", ARRAY, struct.pack("<IQ", ARRAY, 1))], []),
-        "an array of type number 9 (byte 49); an array of numbers or strings is required.",
-    ),
+    (raw_gguf([key("a", ARRAY, struct.pack("<IQ", ARRAY, 1))], []), "an array of type number 9 (byte 49); an array of"),
     (raw_gguf([key("a", 13, b"")], [], b"x" * 8), "a value of type number 13"),
     (raw_gguf([key("a", U32, b"abcd")] * 2, []), "key 'a' occurs twice"),
-    (
-        raw_gguf([key("general.alignment", U32, struct.pack("<I", 12))], []),
-        "general.alignment is 12 (byte 57); a multiple of 8 is required.",
-    ),
-    (
-        raw_gguf([], [tensor("a", (1, 1, 1, 1, 1))]),
-        "tensor 'a' has 5 dimensions (byte 37); at most 4 are allowed.",
-    ),
-    (
-        raw_gguf([], [tensor("a", (2, 32), kind=4)]),
-        "tensor 'a': has GGUF's type number 4, which the gguf library does not decode; one of F32, F16, Q4_0, Q4_1,",
-    ),
+    (raw_gguf([key("general.alignment", U32, struct.pack("<I", 12))], []), "general.alignment is 12 (byte 57); a mult"),
+    (raw_gguf([], [tensor("a", (1, 1, 1, 1, 1))]), "tensor 'a' has 5 dimensions (byte 37); at most 4 are allowed."),
+    (raw_gguf([], [tensor("a", (2, 32), kind=4)]), "tensor 'a': has GGUF's type number 4, which the gguf library does"),
     (raw_gguf([], [tensor("a", (2, 32), kind=2**32 - 1)]), "type number 4294967295, which"),
     (raw_gguf([], [tensor("a", (2, 256), kind=15)]), "type number 15, which"),  # Q8_K
     (raw_gguf([], [tensor("a", (2, 32), kind=26)]), "type number 26, which"),
-    (
-        raw_gguf([], [tensor("a", (32,), kind=2)]),
-        "tensor 'a': Q4_0 of shape [32]; a matrix, or a stack of some, with in_features a multiple of 32 is required.",
-    ),
-    (
-        raw_gguf([], [tensor("a", (2, 288), kind=12)]),
-        "tensor 'a': Q4_K of shape [2, 288]; a matrix, or a stack of some, with in_features a multiple of 256 is",
-    ),
-    (
-        raw_gguf([], [tensor("a", (2, 256), kind=12)], bytes(287)),
-        "tensor 'a': ends at byte 384 and the file has 383; tensors must lie inside the file. It is truncated",
-    ),
-    (
-        raw_gguf([], [tensor("a", (2, 33), kind=39)]),
-        "tensor 'a': MXFP4 of shape [2, 33]; a matrix, or a stack of some, with in_features a multiple of 32",
-    ),
-    (
-        raw_gguf([], [tensor("a", (2**32, 2**32))]),
-        "tensor 'a': shape [4294967296, 4294967296] overflows; at most 2^62 elements fit.",
-    ),
-    (
-        raw_gguf([], [tensor("a", (2, 2), offset=8)], bytes(64)),
-        "tensor 'a': lies at offset 8; a multiple of the alignment, 32, is required.",
-    ),
-    (
-        raw_gguf([], [A_TENSOR], bytes(15)),
-        "tensor 'a': ends at byte 112 and the file has 111; tensors must lie inside the file. It is truncated",
-    ),
+    (raw_gguf([], [tensor("a", (32,), kind=2)]), "tensor 'a': Q4_0 of shape [32]; a matrix, or a stack of some, with "),
+    (raw_gguf([], [tensor("a", (2, 288), kind=12)]), "tensor 'a': Q4_K of shape [2, 288]; a matrix, or a stack of som"),
+    (raw_gguf([], [tensor("a", (2, 256), kind=12)], bytes(287)), "tensor 'a': ends at byte 384 and the file has 383; "),
+    (raw_gguf([], [tensor("a", (2, 33), kind=39)]), "tensor 'a': MXFP4 of shape [2, 33]; a matrix, or a stack of some"),
+    (raw_gguf([], [tensor("a", (2**32, 2**32))]), "tensor 'a': shape [4294967296, 4294967296] overflows; at most 2^62"),
+    (raw_gguf([], [tensor("a", (2, 2), offset=8)], bytes(64)), "tensor 'a': lies at offset 8; a multiple of the align"),
+    (raw_gguf([], [A_TENSOR], bytes(15)), "tensor 'a': ends at byte 112 and the file has 111; tensors must lie inside"),
     (raw_gguf([], [A_TENSOR, A_TENSOR], bytes(16)), "tensor 'a' is listed twice"),
-    (
-        raw_gguf([], [tensor("a", (2, 8)), tensor("b", (1,), offset=32)], bytes(64)),
-        "tensor 'b' begins at byte 160, inside 'a'; tensors must not overlap.",
-    ),
+    (raw_gguf([], [tensor("a", (2, 8)), tensor("b", (1,), offset=32)], bytes(64)), "tensor 'b' begins at byte 160, in"),
 ]
 
 
 @pytest.mark.parametrize(("raw", "message"), REFUSALS)
 def test_a_head_that_lies_is_refused(raw: bytes, message: str, tmp_path: Path) -> None:
-    assert message in refused(tmp_path / "a.gguf", raw)
+    (path := tmp_path / "a.gguf").write_bytes(raw)
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(path))}: .*{re.escape(message)}"):
+        read_gguf_header(path)
 
 
 def test_the_same_head_without_the_lie_is_read(tmp_path: Path) -> None:
     whole = raw_gguf([key("general.alignment", U32, struct.pack("<I", 64))], [A_TENSOR])
-    read(tmp_path / "a.gguf", whole + bytes(-len(whole) % 64 + 16))
-
-
-def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
-    whole = write_gguf(tmp_path / "a.gguf").read_bytes()
-    for length in [*range(0, 1200, 23), len(whole) // 2, len(whole) - 4096]:
-        assert refused(tmp_path / "b.gguf", whole[:length])
+    (tmp_path / "a.gguf").write_bytes(whole + bytes(-len(whole) % 64 + 16))
+    read_gguf_header(tmp_path / "a.gguf")

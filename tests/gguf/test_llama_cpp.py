@@ -1,6 +1,7 @@
 """Exported files in llama.cpp: the same text, tokens, ends of texts and perplexity."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_models import TEXTS, write_model, write_sentence_piece_model
+from checkpoints import write_tiny_llama
+from gguf_models import write_model
 from llama_cpp_oracle import LlamaCpp, with_f32_matrices
 from packages import quantize
+from sentence_pieces import write_llama
 from tokenizers import Tokenizer as BackendTokenizer
 
 from mxconv.arrays import F32
@@ -33,6 +36,33 @@ STORY_PROMPTS = [
     "Mom said no.", "It was a sunny day", "She saw a cat", "In the park,", "Ben likes to run", "The old man",
     "They went home", "A small boat", "Sara was sad", "The ball is red", "There was a frog", "At night",
 ]  # fmt: skip
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
+
+
+@pytest.fixture(scope="module")
+def python_prompts() -> list[str]:
+    lines = (EXAMPLES / "prompts.jsonl").read_text().splitlines()
+    return [json.loads(line)["prompt"] for line in lines[:20]]
+
+
+@pytest.fixture(scope="module")
+def pylib_mxfp4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model whose head is tied to the embeddings."""
+    package = tmp_path_factory.mktemp("gguf") / "pylib"
+    quantize(EXAMPLES / "models" / "pylib-1.5m", package)
+    return package
+
+
+@pytest.fixture(params=["stories260K-bf16", "babyllama105-bf16"])
+def story_package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Trained models with SentencePiece tokenizers; with bytes, and without."""
+    if SHARED_MODELS is None:
+        pytest.skip("MXCONV_TEST_MODELS names no folder of story models")
+    quantize(Path(SHARED_MODELS) / request.param, tmp_path / "package")
+    return tmp_path / "package"
 
 
 @dataclass(frozen=True)
@@ -171,18 +201,6 @@ def test_in_float32_text_is_ours_and_logits_are_up_to_summation(
         assert largest < 1e-4
 
 
-def test_tokens_special_ids_and_chat_template_arrive(random_model: Path, random_package: Path, tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    export_gguf(random_package, path, level="target")
-    ours = Tokenizer.from_folder(random_model)
-    with llama(path) as theirs:
-        for text in TEXTS:
-            assert theirs.tokenize(text, special=True) == ours.encode(text)
-            assert theirs.text(ours.encode(text, add_special_tokens=False)) == text
-        assert [token for token in range(320) if theirs.is_end(token)] == [0, 301]
-        assert theirs.metadata["tokenizer.chat_template"] == "{{ messages[0]['content'] }}"
-
-
 CHATS = "{{ messages[0].content }}<|im_end|>"
 # generation_config.json, tokenizer_config.json, and tokens that tokenizer.json lacks; what llama.cpp says of the rest
 ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -217,8 +235,6 @@ def test_a_text_ends_in_llama_cpp_where_it_ends_here(name: str, tmp_path: Path) 
         assert {token for token in range(320) if theirs.is_end(token)} == ends | by_name
         assert theirs.tokenize("a<|im_end|>", special=True) == ours.encode("a<|im_end|>")
 
-
-pytest.importorskip("llama_cpp", reason="make test builds llama-cpp-python")
 
 CONTEXT = 48
 NUM_WINDOWS = 6
@@ -277,7 +293,8 @@ def test_the_embedded_model_has_llama_cpps_figures(pylib_mxfp4: Path, tmp_path: 
 
 
 def test_windows_begin_with_what_the_tokenizer_puts_before_texts(tmp_path: Path) -> None:
-    source = write_sentence_piece_model(tmp_path / "source")
+    source = write_llama(write_tiny_llama(tmp_path / "source", vocab_size=400, max_position_embeddings=256))
+    (source / "tokenizer.json").unlink()
     quantize(source, tmp_path / "package")
     theirs, ours, _ = compare(tmp_path / "package", Path(__file__).read_text(), tmp_path)
     assert theirs == pytest.approx({key: getattr(ours, key) for key in theirs}, rel=2e-3)

@@ -35,15 +35,11 @@ class Chain:
     signer: Pair
 
 
-def certified_copy(package: Path, copy: Path) -> Path:
-    shutil.copytree(package, copy)
-    write_certificate(copy, verify(copy))
-    return copy
-
-
 @pytest.fixture(scope="session")
 def verified(tmp_path_factory: pytest.TempPathFactory, mxfp4: Path) -> Path:
-    return certified_copy(mxfp4, tmp_path_factory.mktemp("attested") / "package")
+    copy = Path(shutil.copytree(mxfp4, tmp_path_factory.mktemp("attested") / "package"))
+    write_certificate(copy, verify(copy))
+    return copy
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +64,11 @@ def check(path: Path, package: Path, **trusted: Any) -> Attestation:
     return attestation
 
 
+def refused(words: str, path: Path, package: Path, **trusted: Any) -> None:
+    with pytest.raises(MxconvError, match=words):
+        check(path, package, **trusted)
+
+
 def model_signing_verifies(
     method: str, package: Path, path: Path, *options: object
 ) -> "subprocess.CompletedProcess[str]":
@@ -89,17 +90,16 @@ def signed(verified: Path, pair: Pair, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
 def test_a_key_signs_and_model_signing_verifies(verified: Path, tmp_path: Path, curve: ec.EllipticCurve) -> None:
-    pair, path = make_pair(tmp_path, "key", curve), tmp_path / "attestation.json"
+    pair, other, path = make_pair(tmp_path, "key", curve), make_pair(tmp_path, "other", curve), tmp_path / "a.json"
     made = sign(verified, SigningKey(pair.private), path)
     found = check(path, verified, public_key=pair.public)
     assert found == made and found.to_json()["signed_with"] == "key"
     assert made.signers == (hashlib.sha256(pair.public.read_bytes()).hexdigest(),)
     done = model_signing_verifies("key", verified, path, "--public_key", pair.public)
     assert (done.returncode, done.stdout) == (0, "Verification succeeded\n"), done.stderr
-    (tmp_path / "copy").mkdir()
-    other = make_pair(tmp_path / "copy", "key", curve)
-    done = model_signing_verifies("key", verified, path, "--public_key", other.public)
-    assert done.returncode == 1 and "Key mismatch" in done.stderr
+    refused(
+        r"is not signed by what .*other\.pub holds \(Key mismatch: .*Trust no", path, verified, public_key=other.public
+    )
 
 
 def test_a_certificate_signs_and_model_signing_verifies(
@@ -112,28 +112,6 @@ def test_a_certificate_signs_and_model_signing_verifies(
     assert found.signers == (EMAIL, "https://example.org/release")
     done = model_signing_verifies("certificate", verified, path, "--certificate_chain", chain.root.certificate)
     assert (done.returncode, done.stdout) == (0, "Verification succeeded\n"), done.stderr
-
-
-def test_a_clone_of_a_repository_is_what_was_signed(signed: Path, verified: Path, pair: Pair, tmp_path: Path) -> None:
-    """A card, the attestation itself and the client's notes lie beside the package there; no other file may."""
-    clone = Path(shutil.copytree(verified, tmp_path / "clone"))
-    for name in ("README.md", "attestation.json", ".gitattributes"):
-        (clone / name).write_text("no part of the package")
-    (clone / ".cache").mkdir()
-    (clone / ".cache" / "notes").write_text("the client's")
-    assert model_signing_verifies("key", clone, signed, "--public_key", pair.public).returncode == 0
-    check(signed, clone, public_key=pair.public)
-    (clone / "further.safetensors").write_text("")
-    done = model_signing_verifies("key", clone, signed, "--public_key", pair.public)
-    assert done.returncode == 1 and "Extra files found in model 'clone': further.safetensors" in done.stderr
-
-
-def test_another_key_is_refused(signed: Path, verified: Path, tmp_path: Path) -> None:
-    other = make_pair(tmp_path, "other")
-    with pytest.raises(
-        MxconvError, match=r"package is not signed by what .*other\.pub holds \(Key mismatch: .*Trust no"
-    ):
-        check(signed, verified, public_key=other.public)
 
 
 def test_what_is_signed_are_the_files_that_the_manifest_lists(llama: Path, pair: Pair, tmp_path: Path) -> None:
@@ -152,70 +130,58 @@ def test_what_is_signed_are_the_files_that_the_manifest_lists(llama: Path, pair:
     assert payload["_type"] == "https://in-toto.io/Statement/v1"
 
 
-def test_a_folder_of_links_is_signed_and_checked(verified: Path, pair: Pair, signed: Path, tmp_path: Path) -> None:
-    """As the Hub's cache keeps a package."""
-    links, path = tmp_path / "links" / "package", tmp_path / "b.json"
-    for file in (file for file in verified.rglob("*") if file.is_file()):
-        place = links / file.relative_to(verified)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(file)
-    check(signed, links, public_key=pair.public)
-    assert sign(links, SigningKey(pair.private), path).digests == check(path, links, public_key=pair.public).digests
-
-
-def test_a_changed_statement_is_refused(signed: Path, verified: Path, pair: Pair) -> None:
-    bundle = json.loads(signed.read_bytes())
-    payload = base64.b64decode(bundle["dsseEnvelope"]["payload"])
-    changed = payload.replace(b'"package"', b'"another"')
-    assert changed != payload
-    bundle["dsseEnvelope"]["payload"] = base64.b64encode(changed).decode()
-    signed.write_text(json.dumps(bundle))
-    with pytest.raises(MxconvError, match=r"pub holds \(the statement was changed, or another key signed it\); a"):
-        check(signed, verified, public_key=pair.public)
-
-
-def test_a_statement_about_another_package_is_refused(
-    signed: Path, pair: Pair, verified: Path, bsfp: Path, tmp_path: Path
+def test_beside_a_package_there_may_be_what_a_repository_holds_and_no_other_file(
+    signed: Path, verified: Path, pair: Pair, tmp_path: Path
 ) -> None:
-    message = r"is about 'package', whose mxconv\.json has SHA-256 \w{64}, and not about .*, whose has \w{64}; "
-    with pytest.raises(MxconvError, match=message + r"\d further files differ\. Get the"):
-        check(signed, bsfp, public_key=pair.public)
-    changed = Path(shutil.copytree(verified, tmp_path / "changed"))
-    flip(changed / "mxfp4.safetensors", 2000)
-    with pytest.raises(MxconvError, match=r"\(Signature mismatch: .*Hash mismatch for 'mxfp4\.safetensors'"):
-        check(signed, changed, public_key=pair.public)
-    forge(changed)  # the manifest's hashes are true again
-    with pytest.raises(MxconvError, match=message + r"1 further files differ\. Get"):
-        check(signed, changed, public_key=pair.public)
-
-
-def test_a_file_that_is_not_signed_or_not_listed_is_refused(
-    verified: Path, pair: Pair, signed: Path, tmp_path: Path
-) -> None:
-    """A signer who left weights out, or found more in the folder than the manifest lists."""
-    ignoring = model_signing.hashing.Config().set_ignored_paths(paths=["mxfp4.safetensors"])
-    config = model_signing.signing.Config().use_elliptic_key_signer(private_key=pair.private)
-    config.set_hashing_config(ignoring).sign(verified, path := tmp_path / "part.json")
-    with pytest.raises(MxconvError, match=r"whose mxfp4\.safetensors has SHA-256 None, and .*; all other files agree"):
-        check_subject(read_attestation(path), verified)
+    """A card, the attestation itself and the client's notes lie beside the package there."""
     clone = Path(shutil.copytree(verified, tmp_path / "clone"))
+    for name in ("README.md", "attestation.json", ".gitattributes"):
+        (clone / name).write_text("no part of the package")
+    (clone / ".cache").mkdir()
+    (clone / ".cache" / "notes").write_text("the client's")
+    assert model_signing_verifies("key", clone, signed, "--public_key", pair.public).returncode == 0
+    check(signed, clone, public_key=pair.public)
     (clone / "further.txt").write_text("")
-    with pytest.raises(MxconvError, match=r"\(Signature mismatch: .*Extra files found in model 'clone': further\.txt"):
-        check(signed, clone, public_key=pair.public)
+    further = r"\(Signature mismatch: .*Extra files found in model 'clone': further\.txt"
+    refused(further, signed, clone, public_key=pair.public)
     with pytest.raises(PackageError, match=r"further\.txt: SHA-256 e3b0\w+ was found; no such file of mxconv\.json is"):
         sign(clone, SigningKey(pair.private), tmp_path / "none.json")
     assert not (tmp_path / "none.json").exists()
 
 
-def test_a_bundle_without_a_key_is_left_to_model_signing(signed: Path, chain: Chain) -> None:
-    """As keyless signing writes them: a certificate of some minutes, and a log's entry."""
+def test_a_statement_about_other_bytes_is_refused(
+    signed: Path, pair: Pair, verified: Path, bsfp: Path, tmp_path: Path
+) -> None:
+    message = r"is about 'package', whose mxconv\.json has SHA-256 \w{64}, and not about .*, whose has \w{64}; "
+    refused(message + r"\d further files differ\. Get the", signed, bsfp, public_key=pair.public)
+    changed = Path(shutil.copytree(verified, tmp_path / "changed"))
+    flip(changed / "mxfp4.safetensors", 2000)
+    mismatch = r"\(Signature mismatch: .*Hash mismatch for 'mxfp4\.safetensors'"
+    refused(mismatch, signed, changed, public_key=pair.public)
+    forge(changed)  # the manifest's hashes are true again
+    refused(message + r"1 further files differ\. Get", signed, changed, public_key=pair.public)
+    # a signer who left weights out
+    ignoring = model_signing.hashing.Config().set_ignored_paths(paths=["mxfp4.safetensors"])
+    config = model_signing.signing.Config().use_elliptic_key_signer(private_key=pair.private)
+    config.set_hashing_config(ignoring).sign(verified, path := tmp_path / "part.json")
+    with pytest.raises(MxconvError, match=r"whose mxfp4\.safetensors has SHA-256 None, and .*; all other files agree"):
+        check_subject(read_attestation(path), verified)
+
+
+def test_a_changed_statement_or_one_without_a_key_is_refused(
+    signed: Path, verified: Path, pair: Pair, chain: Chain
+) -> None:
     bundle = json.loads(signed.read_bytes())
+    payload = base64.b64decode(bundle["dsseEnvelope"]["payload"])
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload.replace(b'"package"', b'"another"')).decode()
+    signed.write_text(json.dumps(bundle))
+    changed = r"pub holds \(the statement was changed, or another key signed it\); a"
+    refused(changed, signed, verified, public_key=pair.public)
+    # as keyless signing writes them: a certificate of some minutes, and a log's entry
     certificate = x509.load_pem_x509_certificate(chain.signer.certificate.read_bytes())
     raw = base64.b64encode(certificate.public_bytes(Encoding.DER)).decode()
-    bundle["verificationMaterial"] = {"certificate": {"rawBytes": raw}, "tlogEntries": []}
-    signed.write_text(json.dumps(bundle))
-    with pytest.raises(MxconvError, match=r"names no signer; .* without a key is for model-signing's own command"):
-        read_attestation(signed)
+    signed.write_text(json.dumps(bundle | {"verificationMaterial": {"certificate": {"rawBytes": raw}}}))
+    refused(r"names no signer; .* without a key is for model-signing's own command", signed, verified)
 
 
 @pytest.mark.parametrize("days", [(-9, -2), (2, 9)], ids=["expired", "of the future"])
@@ -232,18 +198,24 @@ def test_a_certificate_that_is_not_valid_now_is_refused(
         sign(verified, key, path)
     assert not path.exists()
     key.config().sign(verified, path)
-    with pytest.raises(MxconvError, match=rf"json: the certificate of 'CN=old' is {dates}"):
-        check(path, verified, roots=(chain.root.certificate,), identity=EMAIL)
+    trusted = {"roots": (chain.root.certificate,), "identity": EMAIL}
+    refused(rf"json: the certificate of 'CN=old' is {dates}", path, verified, **trusted)
 
 
-def test_an_expired_issuer_is_refused(verified: Path, tmp_path: Path) -> None:
+def test_an_expired_issuer_and_a_certificate_without_a_name_are_refused(
+    verified: Path, chain: Chain, tmp_path: Path
+) -> None:
     path = tmp_path / "attestation.json"
-    root, signer = make_pair(tmp_path, "root"), make_pair(tmp_path, "signer")
+    root, signer, nameless = (make_pair(tmp_path, name) for name in ("root", "signer", "nameless"))
     certify(root, root, days=(-9, -2))
     certify(signer, root, names=[x509.RFC822Name(EMAIL)], days=(-8, 30))
+    certify(nameless, chain.root, names=[])
+    with pytest.raises(MxconvError, match=r"names no signer; .* alternative name, is required"):
+        sign(verified, SigningKey(nameless.private, None, nameless.certificate), path)
+    assert not path.exists()
     sign(verified, SigningKey(signer.private, None, signer.certificate), path)
-    with pytest.raises(MxconvError, match=r"the certificate of 'CN=root' is valid from"):
-        check(path, verified, roots=(root.certificate,), identity=EMAIL)
+    valid = r"the certificate of 'CN=root' is valid from"
+    refused(valid, path, verified, roots=(root.certificate,), identity=EMAIL)
 
 
 def test_other_roots_and_identities_are_refused(
@@ -252,26 +224,15 @@ def test_other_roots_and_identities_are_refused(
     path, stranger = tmp_path / "certified.json", make_pair(tmp_path, "root")
     certify(stranger, stranger)
     sign(verified, certified, path)
-    with pytest.raises(MxconvError, match=r"not signed by what .*root\.crt holds \(.*\); a signature by release"):
-        check(path, verified, roots=(stranger.certificate,), identity=EMAIL)
-    with pytest.raises(
-        MxconvError, match=rf"signed by {EMAIL}, https://example.org/release; me@example.org is required"
+    roots = (chain.root.certificate,)
+    for attestation, trusted, words in (
+        (path, {"roots": (stranger.certificate,), "identity": EMAIL}, r"not signed by what .*root\.crt holds \(.*\); "),
+        (path, {"roots": roots, "identity": "me@example.org"}, rf"{EMAIL}, https://example.org/release; me@example"),
+        (path, {"public_key": pair.public}, r"signed with a certificate; .* Give --certificate-chain"),
+        (signed, {"roots": roots, "identity": EMAIL}, r"signed with a key; .* Give --public-key"),
+        (signed, {"public_key": chain.signer.certificate}, r"signer\.crt: cannot be used \(.*\); a key on P-256"),
     ):
-        check(path, verified, roots=(chain.root.certificate,), identity="me@example.org")
-    with pytest.raises(MxconvError, match=r"signed with a certificate; .* Give --certificate-chain"):
-        check(path, verified, public_key=pair.public)
-    with pytest.raises(MxconvError, match=r"signed with a key; .* Give --public-key"):
-        check(signed, verified, roots=(chain.root.certificate,), identity=EMAIL)
-    with pytest.raises(MxconvError, match=r"signer\.crt: cannot be used \(.*\); a key on P-256"):
-        check(signed, verified, public_key=chain.signer.certificate)
-
-
-def test_a_certificate_without_a_name_signs_nothing(verified: Path, chain: Chain, tmp_path: Path) -> None:
-    nameless, path = make_pair(tmp_path, "nameless"), tmp_path / "attestation.json"
-    certify(nameless, chain.root, names=[])
-    with pytest.raises(MxconvError, match=r"names no signer; .* alternative name, is required"):
-        sign(verified, SigningKey(nameless.private, None, nameless.certificate), path)
-    assert not path.exists()
+        refused(words, attestation, verified, **trusted)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"verificationMaterial": 3}', "[" * 100_000, "\x00"])

@@ -17,7 +17,6 @@ from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.e2m1 import DOUBLED
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.int8 import BLOCK, quantize_int8
-from mxconv.codecs.mx2 import encode_mx2, pack_mx2
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_quads, pack_scales, pad, unpack_nibbles
 from mxconv.kernels import draft_matrix, rowwise
 from mxconv.kernels.draft_matrix import (
@@ -25,7 +24,6 @@ from mxconv.kernels.draft_matrix import (
     FourBitMatrix,
     LateScaledMatrix,
     bsfp_draft_matrix,
-    mx2_matrix,
     mxfp4_matrix,
     mxint8_matrix,
 )
@@ -66,35 +64,20 @@ Maker = Callable[..., Drawn]
 
 def mxint8(shape: tuple[int, int], scales: tuple[int, int] = (115, 131)) -> Drawn:
     """Any integers, blocks of some extremes, and scale bytes of a range."""
-    integers, stored = drawn(shape, np.arange(-127, 128), (0, 127, -127), scales, 254)
-    return of_integers(mxint8, integers, stored)
-
-
-def mx2(shape: tuple[int, int], scales: tuple[int, int] = (115, 131)) -> Drawn:
-    integers, stored = drawn(shape, np.array([-3, -1, 1, 3]), (1, 3, -3), scales, 253)
-    return of_integers(mx2, integers, stored)
-
-
-def drawn(
-    shape: tuple[int, int], choices: np.ndarray, extremes: tuple[int, ...], scales: tuple[int, int], most: int
-) -> tuple[np.ndarray, np.ndarray]:
     rng, num_blocks = np.random.default_rng(11), -(-shape[1] // BLOCK)
-    integers = rng.choice(choices, shape).astype(np.int8)
-    for value in extremes:
+    integers = rng.choice(np.arange(-127, 128), shape).astype(np.int8)
+    for value in (0, 127, -127):
         row, block = rng.integers(shape[0]), rng.integers(num_blocks)
         integers[row, block * BLOCK : (block + 1) * BLOCK] = value
-    return integers, np.minimum(rng.integers(*scales, (shape[0], num_blocks), endpoint=True), most).astype(np.uint8)
+    stored = np.minimum(rng.integers(*scales, (shape[0], num_blocks), endpoint=True), 254)
+    return in_mxint8(integers, stored.astype(np.uint8))
 
 
-def of_integers(make: Maker, integers: np.ndarray, scales: np.ndarray) -> Drawn:
-    """These in MXINT8 or MX2, with scale bytes (rows, blocks)."""
-    shape, packed = integers.shape, pack_scales(pad(scales, TILE_ROWS, 1))
-    powers = np.exp2(scales.astype(np.float64) - 127)
-    if make is mxint8:
-        elements = pack_quads(pad(integers.view(np.uint8), TILE_ROWS, BLOCK))
-        return Drawn(mxint8_matrix(shape, elements, packed), integers, powers * 2.0**-6)
-    codes = pack_mx2(pad(encode_mx2(integers.astype(np.float32)), TILE_ROWS, BLOCK))
-    return Drawn(mx2_matrix(shape, codes, packed), integers, powers)
+def in_mxint8(integers: np.ndarray, scales: np.ndarray) -> Drawn:
+    """These, with scale bytes (rows, blocks)."""
+    elements = pack_quads(pad(integers.view(np.uint8), TILE_ROWS, BLOCK))
+    matrix = mxint8_matrix(integers.shape, elements, pack_scales(pad(scales, TILE_ROWS, 1)))
+    return Drawn(matrix, integers, np.exp2(scales.astype(np.float64) - 133))
 
 
 def mxfp4(shape: tuple[int, int], scales: tuple[int, int] | None = None) -> Drawn:
@@ -117,7 +100,7 @@ def four_bit(matrix: FourBitMatrix | FourBitFloatMatrix) -> Drawn:
     return Drawn(matrix, integers, matrix.scales(0, len(matrix.codes))[:rows, :num_blocks].astype(np.float64))
 
 
-FORMATS: tuple[Maker, ...] = (mxint8, mx2, mxfp4, bsfp)
+FORMATS: tuple[Maker, ...] = (mxint8, mxfp4, bsfp)
 each_format = pytest.mark.parametrize("make", FORMATS)
 each_shape = pytest.mark.parametrize("shape", SHAPES)
 
@@ -228,22 +211,18 @@ def activations_at_limits(rng: np.random.Generator, width: int) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("make", [mxint8, mx2])
 @pytest.mark.parametrize("width", range(1, 10))
-def test_integers_agree_bit_for_bit_at_their_limits(
-    engine: Any, rng: np.random.Generator, width: int, make: Maker
-) -> None:
+def test_integers_agree_bit_for_bit_at_their_limits(engine: Any, rng: np.random.Generator, width: int) -> None:
     """All scales are powers of two and sums stay below 2^24 steps, so every bit of the result is an integer's."""
-    integers = make((48, 256)).integers.copy()
-    most = np.abs(integers).max()
-    integers[:16] = np.where(rng.random((16, 256)) < 0.5, most, -most)
-    integers[16], integers[17], integers[18] = most, -most, 0 if most > 3 else 1
-    scales = np.full((48, 8), 133 if make is mxint8 else 127, np.uint8)  # a step of 1
+    integers = mxint8((48, 256)).integers.copy()
+    integers[:16] = np.where(rng.random((16, 256)) < 0.5, 127, -127)
+    integers[16], integers[17], integers[18] = 127, -127, 0
+    scales = np.full((48, 8), 133, np.uint8)  # a step of 1
     x = activations_at_limits(rng, width)
     x[-1, :128] = 127
     expected = x.astype(np.int64) @ integers.T.astype(np.int64)
     assert np.abs(expected).max() < 1 << 24
-    assert (native(engine, of_integers(make, integers, scales)).multiply(x) == expected).all()
+    assert (native(engine, in_mxint8(integers, scales)).multiply(x) == expected).all()
 
 
 @pytest.mark.parametrize("level", [127, -127, 12])
@@ -326,7 +305,6 @@ def test_arrays_of_another_shape_or_dtype_are_refused() -> None:
     elements, scales = reference.codes, reference.stored_scales
     for make, arrays, message in (
         (_native.mxint8, (elements[:, ::2].copy(), scales), r"elements: shape \(3, 12, 64\); \(3, 24, 64\) is"),
-        (_native.mx2, (elements[:, ::2].copy(), scales), r"codes: shape \(3, 12, 64\); \(3, 6, 64\) is required"),
         (_native.mxint8, (elements, scales[:2]), r"scales: shape \(2, 3, 16\); \(3, 3, 16\) is required"),
         (_native.mxint8, (elements.view(np.int8), scales), "incompatible"),
     ):

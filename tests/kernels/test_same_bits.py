@@ -26,7 +26,6 @@ ROWS, COLUMNS = 80, 352
 DIGESTS = {
     "int8 products": "b1b1e8cc5a4b5eb9161f6a13885aaf25",
     "mxint8 products": "9dfc7b625e6f979fd45eba412e7ad163",
-    "mx2 products": "7910cbcb1e404aa2e6ec79a18fa8e0a0",
     "mxfp4 BF16": "1a3933169589b8b28e0848d2f7ff2894",
     "mxfp4 F16": "7248dae6baff07506ecdec1b109aa68b",
     "bsfp BF16": "5d8d204bfd9b8d3f241a4b29232e18bb",
@@ -65,12 +64,6 @@ def mxint8_products(kernel: str) -> list[np.ndarray]:
     return exact_products(kernel, _native.mxint8(ROWS, COLUMNS, elements.reshape(ROWS // 16, -1, 64), scales))
 
 
-def mx2_products(kernel: str) -> list[np.ndarray]:
-    codes = integers(ROWS * COLUMNS // 4, 8).astype(np.uint8).reshape(ROWS // 16, COLUMNS // 16, 64)
-    scales = (127 + integers(ROWS * COLUMNS // 32, 9) % 4).astype(np.uint8).reshape(ROWS // 16, COLUMNS // 32, 16)
-    return exact_products(kernel, _native.mx2(ROWS, COLUMNS, codes, scales))
-
-
 def exact_products(kernel: str, matrix: Any) -> list[np.ndarray]:
     """Of one to nine tokens."""
     x = (integers(9 * COLUMNS, 5) % 255).astype(np.float32).reshape(9, COLUMNS) - 127
@@ -107,7 +100,6 @@ def fitted_table(float_format: FloatFormat) -> list[np.ndarray]:
 MAKERS: dict[str, Callable[[str], list[np.ndarray]]] = {
     "int8 products": int8_products,
     "mxint8 products": mxint8_products,
-    "mx2 products": mx2_products,
     "mxfp4 BF16": lambda _: mxfp4(BF16),
     "mxfp4 F16": lambda _: mxfp4(FP16),
     "bsfp BF16": lambda _: bsfp(BF16),

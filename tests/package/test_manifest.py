@@ -1,7 +1,8 @@
-"""The manifest as a file. Forged ones are in tests/verify."""
+"""The manifest as a file, and what this version has no more. Forged ones are in tests/verify."""
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,18 @@ import pytest
 from checkpoints import write_tiny_llama
 from hypothesis import given
 from hypothesis import strategies as st
-from packages import forge, quantize
+from packages import MANIFEST, forge, quantize, sealed_text
 from pydantic import ValidationError
 from tiny_levels import record_of
 
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
-from mxconv.drafts.kinds import all_kinds, kind_named, parse_draft
-from mxconv.errors import PackageError
+from mxconv.drafts.kinds import WORDS, all_kinds, kind_named, parse_draft
+from mxconv.errors import MxconvError, PackageError
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import Manifest, read_manifest, replace_manifest
+from mxconv.package.recipe import read_recipe
+from mxconv.package.removed import REMOVED_KINDS, REMOVED_MEMBERS
+from mxconv.rebuild import write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -60,36 +64,28 @@ def test_a_changed_manifest_is_damaged_even_where_its_meaning_is_the_same(packag
         )
 
 
-def test_a_missing_manifest_says_what_a_package_is(tmp_path: Path) -> None:
-    assert error_of(tmp_path) == (
-        f"{tmp_path}/mxconv.json: no such file; a readable file is required. Check the path, or download it again. "
-        "A package is a folder that `mxconv quantize` wrote."
-    )
-
-
-def test_a_manifest_beyond_100_megabytes_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "mxconv.json").open("wb") as file:
-        file.truncate(MAX_JSON_BYTES + 1)
-    assert error_of(tmp_path) == (
-        f"{tmp_path}/mxconv.json: 100,000,001 bytes; at most 100,000,000 are read. Convert again."
-    )
-
-
 @pytest.mark.parametrize(
-    ("text", "member"),
-    [("streaming", "pages"), ("prompt-lookup", "sink")],
+    ("content", "message"),
+    [
+        (None, "no such file; a readable file is required. Check the path, or download it again. "),
+        (MAX_JSON_BYTES + 1, "100,000,001 bytes; at most 100,000,000 are read. Convert again."),
+        *((content, "a JSON object is required.") for content in (b"", b"{", b"\xff{}", b"[]", b"3", b"nul")),
+    ],
 )
+def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes | int | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "mxconv.json").write_bytes(content if isinstance(content, bytes) else b"")
+        os.truncate(tmp_path / "mxconv.json", content if isinstance(content, int) else len(content))
+    found = error_of(tmp_path)
+    assert found.startswith(f"{tmp_path}/mxconv.json: ") and message in found
+
+
+@pytest.mark.parametrize(("text", "member"), [("streaming", "pages"), ("prompt-lookup", "sink")])
 def test_a_member_of_another_kind_is_refused(text: str, member: str) -> None:
     record = record_of(parse_draft(text), "draft")
     assert type(record).model_validate(record.model_dump()) == record
     with pytest.raises(ValidationError, match=member):
         type(record).model_validate({**record.model_dump(), member: 1})
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff{}", b"[]", b"3", b"nul"])
-def test_what_is_no_json_object_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "mxconv.json").write_bytes(content)
-    assert "a JSON object is required." in error_of(tmp_path)
 
 
 def test_a_schema_error_names_the_member_and_what_was_found(package: Path) -> None:
@@ -143,3 +139,56 @@ def test_the_schema_describes_what_is_written(made: bytes) -> None:
     import jsonschema
 
     jsonschema.validate(json.loads(made), Manifest.model_json_schema())
+
+
+KINDS = {kind: ({"kind": kind}, f"kind '{kind}', which was removed", REMOVED_KINDS[kind]) for kind in REMOVED_KINDS}
+MEMBERS = {name: ({name: {"any": 1}}, what, instead) for name, (what, instead) in REMOVED_MEMBERS.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("removed")
+    quantize(write_tiny_llama(folder / "m", hidden_size=32), folder / "p")
+    return folder / "p"
+
+
+@pytest.mark.parametrize(("change", "what", "instead"), (KINDS | MEMBERS).values(), ids=KINDS | MEMBERS)
+def test_a_file_that_names_it_says_who_wrote_it_and_what_to_do(
+    whole: Path, tmp_path: Path, change: dict[str, Any], what: str, instead: str
+) -> None:
+    recipe = tmp_path / "recipe.json"
+    write_recipe(whole, recipe)
+    members = json.loads(recipe.read_bytes())
+    members["package"]["levels"][1] |= change
+    recipe.write_text(sealed_text(members | {"created_by": "mxconv 0.0.9"}))
+    (tmp_path / MANIFEST).write_bytes((whole / MANIFEST).read_bytes())
+
+    def older(members: dict[str, Any]) -> None:
+        members["levels"][1] |= change
+        members["created_by"] = "mxconv 0.0.9"
+
+    forge(tmp_path, older)
+    for path, read in ((tmp_path / MANIFEST, lambda path: read_manifest(path.parent)), (recipe, read_recipe)):
+        with pytest.raises(PackageError) as caught:
+            read(path)
+        assert str(caught.value) == (
+            f"{path}: level 'mxfp4': {what}, written by 'mxconv 0.0.9'; one that this version has is required. Use the "
+            f"version that wrote it, or convert again. {instead}."
+        )
+
+
+@pytest.mark.parametrize("kind", REMOVED_KINDS)
+def test_a_draft_of_a_removed_kind_says_what_to_take(kind: str) -> None:
+    assert kind not in WORDS
+    for text in (kind, f"{kind}:PATH", f"{kind},bits=4"):
+        message = f"--draft {text}: kind '{kind}', which was removed; another kind is required. {REMOVED_KINDS[kind]}."
+        with pytest.raises(MxconvError, match=f"^{re.escape(message)}$"):
+            parse_draft(text)
+
+
+@pytest.mark.parametrize("levels", [None, 3, ["x"], [{}], [{"kind": ["int8-kv"]}]])
+def test_what_is_no_level_is_left_to_the_schema(whole: Path, tmp_path: Path, levels: object) -> None:
+    members = json.loads((whole / MANIFEST).read_bytes()) | {"levels": levels}
+    (tmp_path / MANIFEST).write_text(sealed_text(members, "manifest_sha256"))
+    with pytest.raises(PackageError, match=r"mxconv\.json: levels.*The file is damaged; convert again\.$"):
+        read_manifest(tmp_path)

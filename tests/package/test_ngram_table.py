@@ -1,6 +1,5 @@
 """Tables read and written: golden vectors, the safetensors library as the oracle, and files that lie."""
 
-import contextlib
 import json
 import struct
 from collections.abc import Callable
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mxconv.errors import CheckpointError
 from mxconv.package import ngram_table
@@ -112,38 +109,15 @@ def refusal(path: Path) -> str:
     return text.removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("format", "gguf", "format is 'gguf'; mxconv-ngram is required. Give a table"),
-        ("format", None, "format is None; mxconv-ngram is required. Give a table"),
-        ("version", "2", "version is '2'; 1 is required. Give a table"),
-        ("num_tokens", None, "metadata 'num_tokens' is missing; formats/ngram.md lists what is required."),
-        ("smoothing", "none", "metadata 'smoothing' is unknown; formats/ngram.md lists what is required."),
-        ("tokenizer_sha256", "A" * 64, f"tokenizer_sha256 is '{'A' * 64}'; 64 hexadecimal digits are required."),
-        ("vocab_size", "2097153", "vocab_size is '2097153'; a number from 1 to 2097152 is required."),
-        ("vocab_size", "0", "vocab_size is '0'; a number from 1 to 2097152 is required."),
-        ("vocab_size", "08", "vocab_size is '08'; a number from 1 to 2097152 is required."),
-        ("vocab_size", "\u0668", "vocab_size is '\u0668'; a number from 1 to 2097152 is required."),
-        ("min_count", "-1", "min_count is '-1'; a number from 1 to 9223372036854775807 is required."),
-        (
-            "num_tokens",
-            "9" * 5000,
-            f"num_tokens is '{'9' * 76}...; a number from 1 to 9223372036854775807 is required.",
-        ),
-    ],
-)
-def test_metadata_that_is_not_the_formats_is_refused(tmp_path: Path, key: str, value: str | None, message: str) -> None:
-    def change(arrays: dict[str, Any], metadata: dict[str, str]) -> None:
-        if value is None:
-            del metadata[key]
-        else:
-            metadata[key] = value
-
-    assert refusal(written(tmp_path / "bad.safetensors", change)).startswith(message)
+Change = Callable[[dict[str, Any], dict[str, str]], Any]
 
 
-def put(name: str, index: int, value: float) -> Callable[[dict[str, Any], dict[str, str]], None]:
+def meta(key: str, value: str | None) -> Change:
+    """A change of the metadata; None takes the key away."""
+    return lambda arrays, metadata: metadata.pop(key) if value is None else metadata.update({key: value})
+
+
+def put(name: str, index: int, value: float) -> Change:
     def change(arrays: dict[str, Any], metadata: dict[str, str]) -> None:
         arrays[name] = arrays[name].copy()
         arrays[name][index] = value
@@ -151,33 +125,34 @@ def put(name: str, index: int, value: float) -> Callable[[dict[str, Any], dict[s
     return change
 
 
+def replace(name: str, make: Callable[[np.ndarray], np.ndarray]) -> Change:
+    return lambda arrays, metadata: arrays.update({name: make(arrays[name])})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (meta("format", "gguf"), "format is 'gguf'; mxconv-ngram is required. Give a table"),
+        (meta("format", None), "format is None; mxconv-ngram is required. Give a table"),
+        (meta("version", "2"), "version is '2'; 1 is required. Give a table"),
+        (meta("num_tokens", None), "metadata 'num_tokens' is missing; formats/ngram.md lists what is required."),
+        (meta("smoothing", "none"), "metadata 'smoothing' is unknown; formats/ngram.md lists what is required."),
+        (meta("tokenizer_sha256", "A" * 64), f"tokenizer_sha256 is '{'A' * 64}'; 64 hexadecimal digits are required."),
+        (meta("vocab_size", "2097153"), "vocab_size is '2097153'; a number from 1 to 2097152 is required."),
+        (meta("vocab_size", "0"), "vocab_size is '0'; a number from 1 to 2097152 is required."),
+        (meta("vocab_size", "08"), "vocab_size is '08'; a number from 1 to 2097152 is required."),
+        (meta("vocab_size", "\u0668"), "vocab_size is '\u0668'; a number from 1 to 2097152 is required."),
+        (meta("min_count", "-1"), "min_count is '-1'; a number from 1 to 9223372036854775807 is required."),
+        (meta("num_tokens", "9" * 5000), f"num_tokens is '{'9' * 76}...; a number from 1 to 9223372036854775807 is"),
         (lambda a, m: a.pop("bigram.tokens"), "array 'bigram.tokens' is missing; trigram.contexts, bigram.contexts, "),
         (lambda a, m: a.update(more=np.zeros(1, np.uint8)), "array 'more' is unknown; trigram.contexts, "),
-        (
-            lambda a, m: a.update({"trigram.contexts": a["trigram.contexts"].astype(np.int64)}),
-            "array trigram.contexts is I64 [2]; U64 [2] is required.",
-        ),
-        (
-            lambda a, m: a.update({"bigram.tokens": a["bigram.tokens"][:1]}),
-            "array bigram.tokens is U32 [1]; U32 [3] is required.",
-        ),
-        (
-            lambda a, m: a.update({"unigram.tokens": np.zeros(0, np.uint32)}),
-            "array unigram.tokens is U32 [0]; U32 [1] is required.",
-        ),
-        (
-            lambda a, m: a.update({"bigram.contexts": a["bigram.contexts"].reshape(1, 3)}),
-            "array bigram.contexts is U32 [1, 3]; U32 [3] is required.",
-        ),
+        (replace("trigram.contexts", lambda a: a.astype(np.int64)), "array trigram.contexts is I64 [2]; U64 [2] is"),
+        (replace("bigram.tokens", lambda a: a[:1]), "array bigram.tokens is U32 [1]; U32 [3] is required."),
+        (replace("unigram.tokens", lambda a: a[:0]), "array unigram.tokens is U32 [0]; U32 [1] is required."),
+        (replace("bigram.contexts", lambda a: a.reshape(1, 3)), "array bigram.contexts is U32 [1, 3]; U32 [3] is"),
         (put("unigram.tokens", 0, 8), "array unigram.tokens: element 0 is 8; a token below 8 is required."),
         (put("trigram.tokens", 1, 2**32 - 1), "array trigram.tokens: element 1 is 4294967295; a token below 8 is"),
-        (
-            put("bigram.contexts", 1, 8),
-            "array bigram.contexts: element 1 is 8; tokens of a vocabulary of 8 is required.",
-        ),
+        (put("bigram.contexts", 1, 8), "array bigram.contexts: element 1 is 8; tokens of a vocabulary of 8 is"),
         (put("trigram.contexts", 1, 8 << 32 | 1), f"array trigram.contexts: element 1 is {8 << 32 | 1}; tokens of a"),
         (put("trigram.contexts", 1, 7 << 32 | 8), f"array trigram.contexts: element 1 is {7 << 32 | 8}; tokens of a"),
         (put("bigram.contexts", 1, 0), "array bigram.contexts: element 1 is 0; more than the element before is"),
@@ -186,7 +161,7 @@ def put(name: str, index: int, value: float) -> Callable[[dict[str, Any], dict[s
         (put("unigram.probabilities", 0, 1.5), "array unigram.probabilities: element 0 is 1.5; a probability above 0"),
     ],
 )
-def test_arrays_that_are_not_the_formats_are_refused(tmp_path: Path, change: Any, message: str) -> None:
+def test_what_is_not_of_the_format_is_refused(tmp_path: Path, change: Change, message: str) -> None:
     assert refusal(written(tmp_path / "bad.safetensors", change)).startswith(message)
 
 
@@ -198,24 +173,6 @@ def test_equal_contexts_are_refused_even_where_two_checked_parts_meet(
     assert refusal(path).startswith("array bigram.contexts: element 1 is 1; more than the element before is required.")
     path.write_bytes(GOOD)
     read_ngram_table(path)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_damage_raises_our_error_or_gives_a_table_that_answers(tmp_path: Path, data: st.DataObject) -> None:
-    damaged = bytearray(GOOD)
-    for _ in range(data.draw(st.integers(1, 3))):
-        damaged[data.draw(st.integers(0, len(GOOD) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    damaged = damaged[: data.draw(st.integers(0, len(GOOD)) | st.just(len(GOOD)))]
-    path = tmp_path / "damaged.safetensors"
-    path.unlink(missing_ok=True)  # others may still be mapped
-    path.write_bytes(damaged)
-    with contextlib.suppress(CheckpointError):
-        table = read_ngram_table(path)
-        for context in [(a, b) for a in range(9) for b in range(9)]:
-            token, probability = table.best(context)
-            assert 0 <= token < table.vocab_size
-            assert 0 < probability <= 1
 
 
 def test_a_table_of_another_tokenizer_is_refused(tmp_path: Path) -> None:

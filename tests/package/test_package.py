@@ -1,6 +1,5 @@
 """Opening a package. Damaged and forged ones are in tests/verify."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoints import write_tiny_llama
-from packages import forge, quantize
+from packages import forge, patch_array, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.drafts.loader import LoadedPackage
@@ -69,12 +68,7 @@ def test_bytes_that_mxint8_does_not_have_are_refused(
     made: Path, tmp_path: Path, part: str, byte: int, found: str
 ) -> None:
     package = Path(shutil.copytree(made / "reference", tmp_path / "p"))
-    shard = package / "mxfp4.safetensors"
-    content = bytearray(shard.read_bytes())
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    begin = 8 + int.from_bytes(content[:8], "little") + header[f"{HEAD}.{part}"]["data_offsets"][0]
-    content[begin + 3] = byte
-    shard.write_bytes(content)
+    patch_array(package / "mxfp4.safetensors", f"{HEAD}.{part}", 3, bytes([byte]))
     forge(package)
     message = f"{package}: tensor {HEAD}: {found} The file is damaged; convert again."
     with Package(package) as opened, pytest.raises(PackageError) as caught:
@@ -97,13 +91,6 @@ def test_released_rows_can_be_read_again(made: Path) -> None:
         assert np.array_equal(package.bsfp(record).target_rows(0, 32), first)
 
 
-def test_a_package_that_references_its_target_has_the_draft_alone(made: Path) -> None:
-    with Package(made / "reference") as package:
-        assert not package.has_target
-        assert NAME not in package.arrays and f"{NAME}.codes" in package.arrays
-        assert package.mxfp4(record_of(package, NAME)).shape == (32, 172)
-
-
 def test_a_closed_package_gives_nothing_more(made: Path) -> None:
     with Package(made / "bsfp") as package:
         record = record_of(package, NAME)
@@ -111,69 +98,12 @@ def test_a_closed_package_gives_nothing_more(made: Path) -> None:
         package.bsfp(record)
 
 
-def error_of(package: Path) -> str:
-    with pytest.raises(PackageError) as caught:
-        Package(package)
-    return str(caught.value)
-
-
-@pytest.fixture
-def package(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made / "bsfp", tmp_path / "p"))
-
-
-def replace_array(package: Path, name: str, array: np.ndarray | None) -> None:
-    """Write the shard again with one array changed or left out, and all hashes true."""
-    path = package / "bsfp.safetensors"
-    with safetensors.safe_open(path, "np") as file:
-        names = list(file.keys())
-    arrays = {n: array if n == name else _array(path, n) for n in names if n != name or array is not None}
-    path.write_bytes(safetensors.numpy.save(arrays))
-    forge(package)
-
-
-def _array(path: Path, name: str) -> Any:
-    with safetensors.safe_open(path, "np") as file:
-        return file.get_tensor(name)
-
-
-def test_a_missing_array_is_named_with_what_it_should_be(package: Path) -> None:
-    replace_array(package, f"{NAME}.scales", None)
-    assert error_of(package) == (
-        f"{package}: array {NAME}.scales is missing; BF16 [2, 2, 16] is required. Convert again."
-    )
-
-
-def test_an_array_of_another_dtype_or_shape_is_named_with_both(package: Path) -> None:
-    shard = package / "bsfp.safetensors"
-    replace_array(package, f"{NAME}.escape_counts", np.zeros((2, 24), np.int8))
-    assert error_of(package) == (
-        f"{shard}: array {NAME}.escape_counts is I8 [2, 24]; U8 [2, 24] is required. "
-        "The file is damaged; convert again."
-    )
-    replace_array(package, f"{NAME}.escape_counts", np.zeros((2, 23), np.uint8))
-    assert error_of(package) == (
-        f"{shard}: array {NAME}.escape_counts is U8 [2, 23]; U8 [2, 24] is required. "
-        "The file is damaged; convert again."
-    )
-
-
-def test_a_damaged_shard_says_which_package_it_belongs_to(package: Path) -> None:
+def test_a_damaged_shard_says_which_package_it_belongs_to(made: Path, tmp_path: Path) -> None:
+    package = Path(shutil.copytree(made / "bsfp", tmp_path / "p"))
     path = package / "bsfp.safetensors"
     path.write_bytes((10**9).to_bytes(8, "little") + path.read_bytes()[8:])
-    message = error_of(package)
+    with pytest.raises(PackageError) as caught:
+        Package(package)
+    message = str(caught.value)
     assert message.startswith(f"{path}: the header claims 1,000,000,000 bytes; at most 100,000,000 are allowed.")
     assert message.endswith(f"It is part of the package {package}.")
-
-
-def test_escape_lists_that_contradict_each_other_are_refused_when_read(package: Path) -> None:
-    counts = np.array(_array(package / "bsfp.safetensors", f"{NAME}.escape_counts"))
-    counts[1, 3] += 1
-    replace_array(package, f"{NAME}.escape_counts", counts)
-    with Package(package) as opened, pytest.raises(PackageError) as caught:
-        opened.bsfp(record_of(opened, NAME))
-    total = int(counts.sum())
-    assert str(caught.value) == (
-        f"{package}: tensor {NAME}: escape offsets end at {total - 1} and counts sum to {total}, of {total - 1} "
-        "escapes; they must agree. The file is damaged; convert again."
-    )

@@ -1,12 +1,54 @@
-import json
+"""Arrays of matrices, and their places in files."""
 
+import hashlib
+import json
+import random
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.errors import CheckpointError
-from mxconv.package.shard_layout import RESERVED, plan_layout
-from mxconv.package.stored import StoredArray, bsfp_arrays, mxfp4_arrays
+from mxconv.package.growing_shard import ArrayPlace, EncodedTensor, FolderSink, GrowingShard, Write
+from mxconv.package.shard_layout import RESERVED, plan_layout, smallest_limit
+from mxconv.package.stored import StoredArray, bsfp_arrays, mxfp4_arrays, mxint8_arrays
+
+ARRAYS = [  # rows are padded to 16 and columns to 32; a group of BSFP may be shorter
+    (mxfp4_arrays("w", (1, 1)), {"codes": ("U8", (1, 4, 64)), "scales": ("U8", (1, 1, 16))}),
+    (mxfp4_arrays("w", (16, 32)), {"codes": ("U8", (1, 4, 64)), "scales": ("U8", (1, 1, 16))}),
+    (mxfp4_arrays("w", (33, 172)), {"codes": ("U8", (3, 24, 64)), "scales": ("U8", (3, 6, 16))}),
+    (mxint8_arrays("w", (1, 1)), {"elements": ("I8", (1, 8, 64)), "scales": ("U8", (1, 1, 16))}),
+    (mxint8_arrays("w", (33, 172)), {"elements": ("I8", (3, 48, 64)), "scales": ("U8", (3, 6, 16))}),
+    (
+        bsfp_arrays("w", (17, 129), 11, True, 5),
+        {
+            "codes": ("U8", (2, 20, 64)),
+            "residual_low": ("U8", (2, 20, 128)),
+            "residual_high": ("U8", (2, 20, 3, 16)),
+            "scales": ("BF16", (2, 2, 16)),
+            "row_shifts": ("I8", (32,)),
+            "escape_counts": ("U8", (2, 20)),
+            "escape_offsets": ("I64", (3,)),
+            "escape_positions": ("U8", (5,)),
+            "escape_high": ("U8", (5,)),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("arrays", "expected"), ARRAYS)
+def test_arrays_are_those_of_the_formats(
+    arrays: tuple[StoredArray, ...], expected: dict[str, tuple[str, tuple[int, ...]]]
+) -> None:
+    assert {array.name.removeprefix("w."): (array.dtype, array.shape) for array in arrays} == expected
+
+
+def test_what_bsfp_does_not_need_is_not_stored() -> None:
+    needed, every = (bsfp_arrays("w", (16, 128), *rest) for rest in ((8, False, 0), (9, True, 0)))
+    missing = {array.name for array in every} - {array.name for array in needed}
+    assert missing == {"w.residual_high", "w.row_shifts"}
 
 
 def kept(name: str, num_bytes: int) -> tuple[StoredArray, ...]:
@@ -68,3 +110,38 @@ NAMES = st.text(min_size=1).filter(lambda name: name != RESERVED)
 def test_no_shard_of_several_tensors_is_longer_than_the_limit(parts: list[tuple[str, int]]) -> None:
     for shard in plan_layout({"model": {name: kept(name, size) for name, size in parts}}, 4000).shards:
         assert shard.num_bytes <= 4000 or len(shard.offsets) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_shard_is_hashed_in_order_while_its_arrays_are_written_in_any(tmp_path: Path, seed: int) -> None:
+    order = random.Random(seed)
+    layout = plan_layout(
+        {"s": {f"t{n}": (StoredArray(f"t{n}.x", "U8", (order.choice([0, 1, 7, 64, 500]),)),) for n in range(12)}}, 10**9
+    )
+    (shard,) = layout.shards
+    growing = GrowingShard(shard, tmp_path, layout.tensors[shard.file_name])
+    names = list(layout.arrays)
+    order.shuffle(names)
+    for number, name in enumerate(names):
+        (array,) = layout.arrays[name]
+
+        def encode(write: Write, name: str = name, array: StoredArray = array) -> list[EncodedTensor]:
+            write(array.name, 0, np.frombuffer(order.randbytes(array.num_bytes), np.uint8))
+            return [EncodedTensor(name, "", {})]
+
+        FolderSink(tmp_path, {array.name: ArrayPlace(shard.file_name, shard.offsets[array.name])}).take(encode)
+        assert growing.finish(EncodedTensor("another shard's", "", {})) is None
+        finished = growing.finish(EncodedTensor(name, "", {}))
+        assert (finished is None) == (number < len(names) - 1)
+    assert finished is not None
+    assert [each.name for each in finished.tensors] == names
+    assert finished.file.sha256 == hashlib.sha256((tmp_path / shard.file_name).read_bytes()).hexdigest()
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=12), st.integers(1, 3000))
+def test_the_smallest_limit_gives_the_same_files(lengths: list[int], limit: int) -> None:
+    arrays = {f"t{n}": (StoredArray(f"t{n}", "U8", (length,)),) for n, length in enumerate(lengths)}
+    layout = plan_layout({"bsfp": arrays}, limit)
+    shards = [[arrays[name] for name in arrays if name in shard.offsets] for shard in layout.shards]
+    smallest = smallest_limit(shards)
+    assert plan_layout({"bsfp": arrays}, smallest) == layout and smallest <= max(limit, 1)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,25 +164,37 @@ def test_resuming_never_writes_into_the_files_of_the_source(source: Path, tmp_pa
     assert files_of(source) == before
 
 
-@pytest.mark.parametrize("make", ["folder", "file", "link"])
-def test_a_partial_path_that_is_not_ours_is_refused_and_untouched(source: Path, tmp_path: Path, make: str) -> None:
-    partial, theirs = tmp_path / "p.partial", tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "thesis.tex").write_text("years of work")
-    if make == "folder":
-        theirs.rename(partial)
-    elif make == "file":
-        partial.write_text("years of work")
-    else:
-        (theirs / JOURNAL).write_text("")
-        partial.symlink_to(theirs)
+IN_THE_WAY: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "a folder": ("p.partial", lambda path: write(path / "thesis.tex")),
+    "a file": ("p.partial", lambda path: write(path)),
+    "a link": ("p.partial", lambda path: path.symlink_to(write(path.with_name("theirs") / JOURNAL).parent)),
+    "an empty folder": ("p", lambda path: path.mkdir()),
+    "a file as target": ("p", lambda path: write(path)),
+    "a dangling link": ("p", lambda path: path.symlink_to("none")),
+    "a link to a package": ("p", lambda path: path.symlink_to("q")),
+}
+REFUSED = {
+    "p.partial": "exists and is no interrupted conversion; this path is needed while converting. "
+    "Move it away, or choose another output.",
+    "p": "exists and is no package; --force replaces packages only. Choose another output, or remove it.",
+}
+
+
+def write(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("years of work")
+    return path
+
+
+@pytest.mark.parametrize("case", IN_THE_WAY)
+def test_what_is_not_ours_is_refused_and_untouched(source: Path, tmp_path: Path, case: str) -> None:
+    quantize(source, tmp_path / "q")
+    name, make = IN_THE_WAY[case]
+    make(tmp_path / name)
     before = files_of(tmp_path)
     with pytest.raises(PackageError) as caught:
         quantize(source, tmp_path / "p", force=True)
-    assert str(caught.value) == (
-        f"{partial}: exists and is no interrupted conversion; this path is needed while converting. "
-        "Move it away, or choose another output."
-    )
+    assert str(caught.value) == f"{tmp_path / name}: {REFUSED[name]}"
     assert files_of(tmp_path) == before
 
 
@@ -213,25 +226,6 @@ def test_where_files_cannot_be_locked_conversions_go_on_without(
     monkeypatch.setattr(fcntl, "flock", refuse)
     quantize(source, tmp_path / "p")
     assert verify(tmp_path / "p").lossless
-
-
-@pytest.mark.parametrize("make", ["empty folder", "file", "dangling link", "link to a package"])
-def test_force_replaces_packages_only(source: Path, tmp_path: Path, make: str) -> None:
-    target = tmp_path / "p"
-    if make == "empty folder":
-        target.mkdir()
-    elif make == "file":
-        target.write_text("mine")
-    else:
-        quantize(source, tmp_path / "q")
-        target.symlink_to(tmp_path / ("q" if "package" in make else "none"))
-    before = files_of(tmp_path)
-    with pytest.raises(PackageError) as caught:
-        quantize(source, target, force=True)
-    assert str(caught.value) == (
-        f"{target}: exists and is no package; --force replaces packages only. Choose another output, or remove it."
-    )
-    assert files_of(tmp_path) == before
 
 
 def test_the_folder_that_is_being_read_is_not_replaced(source: Path, tmp_path: Path) -> None:

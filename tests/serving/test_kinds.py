@@ -11,26 +11,21 @@ from typing import Any
 import pytest
 import safetensors.numpy
 from batches import alone, assert_as_alone, position_bytes, run_all
-from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, write_eagle3
 from family_checkpoints import make_model, write_checkpoint
 from gemma4_assistants import CLUSTERS, make_assistant, write_assistant
 from mtp_packages import write_mimo
 from ngram_tables import write_table
 from packages import quantize
 from plug_ins import RECYCLING, STAND, SWIFT
-from random_heads import write_heads
-from speculators import speculator_config, write_speculator
-from spires import spire_config, spire_tensors, write_spire
+from reader_files import WRITERS
 from trained_levels import PROMPTS, TRAINED, write_mixture, write_noisy, write_renumbered
 
 from mxconv.arrays import F32
-from mxconv.calibrate import calibrate
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.medusa import MedusaHeads
-from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
+from mxconv.drafts.speculator import MlpSpeculator
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.native_decoder import NativeDecoder
 from mxconv.serving.llm_engine import Engine
@@ -53,13 +48,11 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "a window of 4 bits": ("bsfp", ["target"], ["streaming,sink=1,window=6,bits=4"], [3], "chain"),
     "retrieved pages": ("mxfp4", ["target"], ["retrieval,pages=1,window=64"], [3], 8),
     "pages by 16 bits": ("bsfp", ["target", "bsfp"], ["retrieval,pages=1,window=64,bits=16"], "auto", "auto"),
-    "2 bits": ("bsfp", ["target"], ["mx2:HERE/two.safetensors"], [3], "chain"),
-    "2 bits below 4": ("mxfp4", ["target", "mxfp4"], ["mx2:HERE/two.safetensors"], [3], 12),
     "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
-    "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
-    "DFlash": ("mxfp4", ["target"], ["dflash:HERE/block"], [4], "chain"),
-    "DFlash below a copy": ("mxfp4", ["target", "mxfp4"], ["dflash:HERE/block"], "auto", "auto"),
-    "DFlash's trees": ("mxfp4", ["target"], ["dflash:HERE/block"], [4], 12),
+    "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/eagle3"], [3], 12),
+    "DFlash": ("mxfp4", ["target"], ["dflash:HERE/dflash"], [4], "chain"),
+    "DFlash below a copy": ("mxfp4", ["target", "mxfp4"], ["dflash:HERE/dflash"], "auto", "auto"),
+    "DFlash's trees": ("mxfp4", ["target"], ["dflash:HERE/dflash"], [4], 12),
     "a speculator": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], "chain"),
     "a speculator's trees": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], 8),
     "Medusa's heads": ("mxfp4", ["target"], ["medusa:HERE/medusa"], [3], 12),
@@ -90,18 +83,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quantize(write_mimo(folder / "mimo-source"), folder / "mimo")
     quantize(write_mixture(folder / "mixture-source"), folder / "mixture", codec="bsfp")
     (folder / "text.txt").write_text("\n".join(PROMPTS) * 20)
-    calibrate(folder / "mxfp4", [folder / "text.txt"], folder / "two.safetensors", 512, codec="mx2")
     quantize(write_gemma4(folder), folder / "gemma4")
     write_table(folder / "table", sha256_file(source / "tokenizer.json"), CONFIG["vocab_size"])
-    config = spire_config(CONFIG, (1, 2), window=16)
-    write_spire(folder / "spire", config, spire_tensors(TENSORS, config, noise=0.05), "BF16")
-    layers = {"eagle_aux_hidden_state_layer_ids": [0, 2, 3]}
-    write_eagle3(folder / "head", eagle3_config(CONFIG["vocab_size"], CONFIG["hidden_size"], layers), "BF16")
-    write_dflash(folder / "block", dflash_config(CONFIG["vocab_size"], CONFIG["hidden_size"]), "BF16")
-    sizes = speculator_config(CONFIG["hidden_size"], CONFIG["vocab_size"], {"scale_input": True})
-    write_speculator(folder / "speculator", sizes, "BF16")
+    for kind, write in WRITERS.items():
+        write(folder / kind)
     write_renumbered(folder / "renumbered")
-    write_heads(folder / "medusa", "medusa", CONFIG, "BF16")
     return folder
 
 

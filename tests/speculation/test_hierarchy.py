@@ -17,8 +17,8 @@ from tiny_levels import (
     MAX_POSITIONS,
     VOCAB_SIZE,
     assert_lossless,
+    by_hand,
     decoder_of,
-    greedy_by_hand,
     levels_of,
     noisy_copy,
     self_draft,
@@ -32,6 +32,8 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
+from mxconv.speculation.selection import MAX_SEED, Selection
+from mxconv.text.distribution import Sampling
 
 SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
 
@@ -109,7 +111,7 @@ def test_the_target_as_its_own_draft_is_always_right() -> None:
 def test_a_stop_token_ends_the_text_wherever_it_falls_in_an_accepted_run(num_levels: int) -> None:
     """A draft that is always right makes runs of five; each new token in turn is the one that stops."""
     levels = [target_level(), noisy_copy(noise=0, shares_cache=True), noisy_copy(noise=0)][:num_levels]
-    whole = greedy_by_hand(decoder_of(levels[0]), PROMPT, 20).token_ids
+    whole = by_hand(decoder_of(levels[0]), PROMPT, 20).token_ids
     for stop in sorted(set(whole)):
         first = whole.index(stop)
         for num_draft_tokens in (1, 4):
@@ -150,17 +152,24 @@ def hierarchies(draw: st.DrawFn) -> Hierarchy:
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(
     hierarchy=hierarchies(),
     prompt=st.lists(TOKENS, min_size=1, max_size=MAX_POSITIONS),
     max_new_tokens=st.integers(1, 45),
     stop_tokens=st.sets(TOKENS, max_size=3),
+    sampling=st.none() | st.builds(Sampling, st.floats(0.2, 3), st.integers(0, 30), st.floats(0, 1)),
+    seed=st.integers(0, MAX_SEED),
 )
 def test_any_hierarchy_decodes_any_prompt_as_its_target_alone(
-    hierarchy: Hierarchy, prompt: list[int], max_new_tokens: int, stop_tokens: set[int]
+    hierarchy: Hierarchy,
+    prompt: list[int],
+    max_new_tokens: int,
+    stop_tokens: set[int],
+    sampling: Sampling | None,
+    seed: int,
 ) -> None:
-    assert_lossless(hierarchy, prompt, max_new_tokens, stop_tokens)
+    assert_lossless(hierarchy, prompt, max_new_tokens, stop_tokens, Selection(sampling, "coupled", seed))
 
 
 def test_the_prompt_goes_through_the_target_alone_and_a_single_token_does_not_wait() -> None:

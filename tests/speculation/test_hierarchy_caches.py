@@ -1,31 +1,32 @@
-"""After every round the caches hold what their own models wrote, and a level that breaks this is found out."""
+"""A cache that knows its tokens; after every round the caches hold what their own models wrote."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny_levels import (
+    VOCAB_SIZE,
     assert_lossless,
+    by_hand,
     decoder_of,
-    greedy_by_hand,
     levels_of,
     noisy_copy,
     self_draft,
     target_level,
 )
 
-from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import TreeLimits
-from mxconv.speculation import hierarchy as hierarchy_module
-from mxconv.speculation.acceptance import GreedyAcceptance, Verdict
+from mxconv.errors import ModelError
+from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.proposal import Draft, Proposal
-from mxconv.speculation.round import Level
 from mxconv.speculation.session import Session
 
 PROMPT = [3, 1, 4, 1, 5, 9]
@@ -80,10 +81,6 @@ def fresh_cache_bytes(decoder: Decoder, tokens: list[int]) -> list[bytes]:
 def test_after_every_round_the_caches_hold_what_their_own_models_wrote(
     drafts: list[LoadedLevel], prompt: list[int]
 ) -> None:
-    check_caches(drafts, prompt)
-
-
-def check_caches(drafts: list[LoadedLevel], prompt: list[int]) -> None:
     """Rounds by hand, every cache compared with one that its model fills alone."""
     levels = [target_level(), *drafts]
     hierarchy = Hierarchy(levels, [4], [0.1])
@@ -96,7 +93,7 @@ def check_caches(drafts: list[LoadedLevel], prompt: list[int]) -> None:
     if chain.drafts:  # what the target sees of its cache when its draft is done
         chain = replace(chain, drafts=[Watched(chain.drafts[0], chain.session)])
     context = list(prompt)
-    truth = greedy_by_hand(decoder_of(levels[0]), prompt, 24).token_ids
+    truth = by_hand(decoder_of(levels[0]), prompt, 24).token_ids
     while len(context) - len(prompt) < 20:
         step = chain.round(context, 1 if len(context) == len(prompt) > 1 else 5)
         context += step.tokens
@@ -123,49 +120,104 @@ def test_a_generation_begins_with_fresh_caches_and_fresh_numbers() -> None:
     assert counts[0] == counts[1]
 
 
-class AcceptsOneTooMany(Level):
-    """The classic mistake: the first rejected token slips through."""
-
-    def judge(self, context: Sequence[int], proposal: Proposal, logits: F32) -> Verdict:
-        verdict = super().judge(context, proposal, logits)
-        num_accepted = len(verdict.path)
-        if num_accepted < len(proposal.tokens):
-            verdict.tokens[-1] = proposal.tokens[num_accepted]
-        return verdict
+DECODER = target_level().decoder
 
 
-def keep_rejected_keys(session: Session, start: int, rows: Sequence[int]) -> None:
-    """Another: only the names of the rejected tokens are taken back, their keys and values stay."""
-    del session.tokens[start + len(rows) :]
+def session(tokens: list[int]) -> Session:
+    made = Session(KVCache(DECODER.config))
+    if tokens:
+        made.feed(DECODER, tokens, 1)
+    return made
 
 
-class LeavesDraftKeys(ModelDraft):
-    """And: a draft leaves its keys in the cache that it shares."""
-
-    def grow(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
-        self.level = replace(self.level, shares_session=False)
-        return super().grow(context, limits)
-
-
-def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hierarchy_module, "Level", AcceptsOneTooMany)
-    with pytest.raises(AssertionError):
-        assert_lossless(Hierarchy([target_level(), self_draft()], [4], [0.0]), PROMPT, 20)
-
-
-def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rewind(session: Session, length: int) -> int:
-        keep_rejected_keys(session, length, [])
-        return length
-
-    monkeypatch.setattr(Session, "keep", keep_rejected_keys)
-    monkeypatch.setattr(Session, "rewind", rewind)
-    with pytest.raises(AssertionError):
-        assert_lossless(Hierarchy([target_level(), noisy_copy(noise=10)], [4], [0.0]), PROMPT, 8)
+@pytest.mark.parametrize(
+    ("held", "context", "kept", "missing"),
+    [
+        ([], [1], 0, [1]),
+        ([], [1, 2, 3], 0, [1, 2, 3]),
+        ([1, 2], [1, 2, 3], 2, [3]),
+        ([1, 2, 3], [1, 2, 3], 2, [3]),  # the last token's logits are wanted, so it is evaluated again
+        ([1, 2, 3, 4, 5], [1, 2, 9], 2, [9]),
+        ([1, 2, 3], [9, 2, 3], 0, [9, 2, 3]),
+        ([1, 2, 3], [1], 0, [1]),
+    ],
+)
+def test_aligning_keeps_the_common_prefix_but_not_the_last_token(
+    held: list[int], context: list[int], kept: int, missing: list[int]
+) -> None:
+    ours = session(held)
+    assert ours.align(context) == missing
+    assert ours.tokens == context[:kept]
+    assert ours.cache.length == kept
 
 
-def test_a_draft_that_leaves_its_keys_in_the_shared_cache_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_caches([self_draft()], PROMPT)
-    monkeypatch.setattr(hierarchy_module, "ModelDraft", LeavesDraftKeys)
-    with pytest.raises(AssertionError):
-        check_caches([self_draft()], PROMPT)
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)  # few tokens, so that prefixes agree
+
+
+@settings(max_examples=25, deadline=None)
+@given(contexts=st.lists(TOKENS, min_size=1, max_size=6))
+def test_logits_after_any_sequence_of_contexts_are_those_of_the_context_alone(contexts: list[list[int]]) -> None:
+    ours = session([])
+    for context in contexts:
+        found = ours.feed(DECODER, ours.align(context), 1)
+        assert ours.tokens == context
+        assert ours.cache.length == len(context)
+        assert found.tobytes() == DECODER.forward(context, KVCache(DECODER.config))[-1:].tobytes()
+
+
+def test_feeding_returns_the_logits_of_the_last_tokens() -> None:
+    tokens = [5, 6, 7, 8]
+    every = DECODER.forward(tokens, KVCache(DECODER.config))
+    for num_logits in (1, 2, 4):
+        ours = session([])
+        assert ours.feed(DECODER, tokens, num_logits).tobytes() == every[-num_logits:].tobytes()
+
+
+def test_tokens_that_are_refused_leave_the_session_as_it_was() -> None:
+    ours = session([1, 2])
+    with pytest.raises(ModelError, match="token id 24"):
+        ours.feed(DECODER, [3, VOCAB_SIZE], 1)
+    assert ours.tokens == [1, 2]
+    assert ours.cache.length == 2
+
+
+def test_rewinding_further_than_there_are_tokens_is_refused() -> None:
+    ours = session([1, 2])
+    with pytest.raises(ModelError, match=r"^KV cache: truncation to 3 positions; 0 to 2 are there\."):
+        ours.rewind(3)
+    assert np.array_equal(ours.tokens, [1, 2])
+
+
+@given(
+    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12),
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.integers(0, 12),
+    st.integers(1, 80),
+)
+@settings(max_examples=15, deadline=None)
+def test_what_was_lent_comes_back_as_it_was(held: list[int], other: list[int], shared: int, num_more: int) -> None:
+    """Whatever a draft heard, and however much it wrote: longer than the cache had room for, or shorter than it was."""
+    decoder = target_level(max_position_embeddings=200).decoder
+    made = Session(KVCache(decoder.config, 16))
+    made.feed(decoder, held, 1)
+    before = [array[:, :, : len(held)].copy() for array in made.cache.arrays]
+    context = [*held[:shared], *other]
+    with made.borrow(context):
+        made.feed(decoder, made.align(context), 1)
+        for token in range(num_more):
+            made.feed(decoder, [token % VOCAB_SIZE], 1)
+    assert made.tokens == held
+    assert made.cache.length == len(held)
+    for array, kept in zip(made.cache.arrays, before, strict=True):
+        np.testing.assert_array_equal(array[:, :, : len(held)], kept)
+
+
+def test_what_was_lent_comes_back_after_an_error() -> None:
+    made = session([1, 2, 3, 4])
+    before = [array[:, :, :4].copy() for array in made.cache.arrays]
+    with pytest.raises(KeyboardInterrupt), made.borrow([1, 7, 7]):
+        made.feed(DECODER, made.align([1, 7, 7]), 1)
+        raise KeyboardInterrupt
+    assert (made.tokens, made.cache.length) == ([1, 2, 3, 4], 4)
+    for array, kept in zip(made.cache.arrays, before, strict=True):
+        np.testing.assert_array_equal(array[:, :, :4], kept)

@@ -1,17 +1,31 @@
 """One level: a round as the verifier, and proposals as the draft."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
-from tiny_levels import MAX_POSITIONS, VOCAB_SIZE, decoder_of, greedy_by_hand, noisy_copy, target_level
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_levels import (
+    MAX_POSITIONS,
+    VOCAB_SIZE,
+    assert_lossless,
+    by_hand,
+    decoder_of,
+    look_up,
+    noisy_copy,
+    target_level,
+)
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.guesses import Sharpness, top_probability
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.proposal import Draft, Proposal
@@ -21,7 +35,7 @@ from mxconv.speculation.statistics import LevelStatistics
 
 CONTEXT = [3, 1, 4, 1, 5, 9]
 DECODER = decoder_of(target_level())
-TRUTH = greedy_by_hand(DECODER, CONTEXT, 30)
+TRUTH = by_hand(DECODER, CONTEXT, 30)
 
 
 @dataclass
@@ -191,7 +205,7 @@ def test_a_draft_with_its_own_session_goes_on_where_the_contexts_agree() -> None
     drafting.propose(CONTEXT, TreeLimits.chain(3))
     before = drafting.statistics.num_forwards
     other = [*CONTEXT, TRUTH.token_ids[0], wrong(TRUTH.token_ids[1]), 5]
-    expected = greedy_by_hand(DECODER, other, 2).token_ids
+    expected = by_hand(DECODER, other, 2).token_ids
     assert drafting.propose(other, TreeLimits.chain(2)).tokens == expected
     assert drafting.statistics.num_forwards == before + 2
     assert drafting.level.session.tokens == [*other, expected[0]]
@@ -213,3 +227,52 @@ def test_a_probability_is_the_softmax(logits: list[float], probability: float) -
 def test_a_probability_of_what_is_not_a_number_passes_no_threshold() -> None:
     for logits in ([np.nan] * 3, [np.inf, 0.0, 0.0]):
         assert not top_probability(np.array(logits, np.float32)) >= 0.0
+
+
+PROMPT = [3, 1, 4, 1, 5, 9]
+TOKENS = st.integers(0, VOCAB_SIZE - 1)
+
+
+@dataclass
+class Fake(Draft):
+    """Proposes what it was told to, and remembers what it was asked."""
+
+    proposals: list[list[int]]
+    statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("fake"))
+    asked: list[tuple[list[int], int]] = field(default_factory=list)
+
+    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
+        self.asked.append((list(context), limits.most_depth))
+        return Proposal(self.tokens_behind(list(context), limits.most_depth))
+
+    def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
+        return list(self.proposals[len(self.asked) % len(self.proposals)]) if self.proposals else []
+
+
+class WithDraft(Hierarchy):
+    """A target whose draft is any object with the protocol's methods."""
+
+    def __init__(self, target: LoadedLevel, draft: Fake, num_draft_tokens: int) -> None:
+        super().__init__([target, look_up("prompt-lookup")], [num_draft_tokens])
+        self.draft = draft
+
+    def link(self, statistics: Sequence[LevelStatistics], *arguments: Any) -> Level:
+        self.draft.statistics = statistics[1]
+        return replace(super().link(statistics, *arguments), drafts=[self.draft])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    proposals=st.lists(st.lists(TOKENS, max_size=20), max_size=5),
+    num_draft_tokens=st.integers(1, 16),
+    prompt=st.lists(TOKENS, min_size=1, max_size=MAX_POSITIONS),
+)
+def test_no_tokens_that_a_draft_proposes_change_the_text(
+    proposals: list[list[int]], num_draft_tokens: int, prompt: list[int]
+) -> None:
+    target, draft = target_level(), Fake(proposals)
+    assert_lossless(WithDraft(target, draft, num_draft_tokens), prompt, 30)
+    for context, num_tokens in draft.asked:
+        assert 1 <= num_tokens <= num_draft_tokens
+        assert len(context) + num_tokens <= MAX_POSITIONS
+        assert len(context) - len(prompt) + num_tokens < 30  # the target's own token still fits

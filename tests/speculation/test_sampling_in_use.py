@@ -68,7 +68,7 @@ def test_it_names_what_was_used_and_why() -> None:
     }
     assert used.is_from_file
     assert (
-        used.told
+        used.summary
         == f"temperature 0.6, top_p 0.95, repetition_penalty 1.05 ({FILE}); top_k 5, logit_bias for 1 tokens (request)"
     )
 
@@ -82,7 +82,7 @@ def test_what_has_no_say_in_greedy_decoding_is_not_named() -> None:
         | dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), "default"),
     }
     assert not used.is_from_file
-    assert used.told == "greedy (request)"
+    assert used.summary == "greedy (request)"
     assert SamplingInUse.of({}, GREEDY_FILE, CHAT_DEFAULTS).is_from_file
 
 

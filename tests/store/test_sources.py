@@ -1,5 +1,6 @@
-"""Checkpoints on a store: read by ranges, and what they are converted to is what the folder gives."""
+"""Checkpoints and packages that lie on a store: read by ranges, or fetched once and hashed."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ from commands import run_without_torch
 from hub_server import HubServer
 from packages import files_of, quantize
 from s3_proxy import FAULTS, bad, between
-from s3_server import BUCKET, S3Server, connected, store
+from s3_server import BUCKET, S3Server, connected
 from stacked_models import write_random_model
 
 from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.errors import CheckpointError
+from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.package_folder import find_package, find_package_or_none
 from mxconv.verify import verify
 
 BLOCK = 3000
@@ -234,20 +236,6 @@ def test_what_is_wrong_is_told_by_its_url(
         open_checkpoint(upload(s3, local, folder))
 
 
-def test_a_branch_is_of_the_hub_alone(s3: S3Server, folder: str) -> None:
-    with pytest.raises(CheckpointError, match="revision 'main' was given for an object store"):
-        open_checkpoint(f"s3://{BUCKET}/{folder}", revision="main")
-
-
-def test_source_and_package_on_the_store(s3: S3Server, folder: str, tmp_path: Path) -> None:
-    local = write_tiny_llama(tmp_path / "m", num_shards=2)
-    url = upload(s3, local, f"{folder}/m")
-    convert_from(url, tmp_path / "p", codec="bsfp")
-    with open_checkpoint(url) as checkpoint:
-        convert(checkpoint, store(f"{folder}/p"), QuantizeOptions(codec="bsfp"))
-    assert s3.files(f"{folder}/p") == files_of(tmp_path / "p")
-
-
 def test_a_repository_on_the_hub_is_read_by_ranges(tmp_path: Path) -> None:
     """Not whole into the cache, as by its id."""
     local = write_tiny_llama(tmp_path / "m", num_shards=2)
@@ -274,3 +262,86 @@ def test_what_one_may_not_read_is_told_at_once(tmp_path: Path) -> None:
         found = run_without_torch("inspect", "hf://me/base")
     assert found.returncode == 1
     assert "hf://me/base/mxconv.json: access is refused (" in " ".join(found.stderr.split())
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "cache"))
+    quantize(write_tiny_llama(tmp_path / "m"), tmp_path / "p", codec="bsfp")
+    return tmp_path / "p"
+
+
+def test_a_package_is_fetched_once(s3: S3Server, folder: str, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = upload(s3, package, folder)
+    told: list[tuple[int, int]] = []
+    found = find_package(url, progress=lambda stage, done, total: told.append((done, total)))
+    assert files_of(found) == files_of(package)
+    assert told[-1][0] == told[-1][1] == sum(len(c) for n, c in files_of(package).items() if n != "mxconv.json")
+    monkeypatch.delattr("mxconv.checkpoint.object_store.Store.read")
+    assert find_package(url) == found
+
+
+def test_another_manifest_is_another_folder(s3: S3Server, folder: str, package: Path, tmp_path: Path) -> None:
+    first = find_package(upload(s3, package, folder))
+    quantize(tmp_path / "m", tmp_path / "q", codec="bsfp", lm_head="keep")
+    second = find_package(upload(s3, tmp_path / "q", folder))
+    assert first != second and files_of(second) == files_of(tmp_path / "q") != files_of(first)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda s3, key, content: s3.delete(key), "is not there; mxconv.json lists it with"),
+        (lambda s3, key, content: s3.put(key, content[:-1]), r"has [\d,]+ bytes; mxconv.json lists it with"),
+        (lambda s3, key, content: s3.put(key, content[:-1] + b"x"), "its SHA-256 is not the one in mxconv.json"),
+    ],
+    ids=["gone", "cut", "changed"],
+)
+def test_a_damaged_file_is_told_and_not_kept(
+    s3: S3Server, folder: str, package: Path, spoil: object, said: str
+) -> None:
+    url = upload(s3, package, folder)
+    content = (package / "bsfp.safetensors").read_bytes()
+    spoil(s3, f"{folder}/bsfp.safetensors", content)  # type: ignore[operator]
+    with pytest.raises(PackageError, match=rf"{url}/bsfp\.safetensors: {said}"):
+        find_package(url)
+    s3.put(f"{folder}/bsfp.safetensors", content)  # and what is whole then is taken
+    assert files_of(find_package(url)) == files_of(package)
+
+
+def test_a_manifest_that_is_too_long_is_not_read(
+    s3: S3Server, folder: str, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxconv.package.package_folder.MAX_JSON_BYTES", 100)
+    with pytest.raises(PackageError, match=r"/mxconv\.json: [\d,]+ bytes; at most 100 are read"):
+        find_package(upload(s3, package, folder))
+
+
+def test_no_package_is_told(s3: S3Server, folder: str, package: Path) -> None:
+    url = f"s3://{BUCKET}/{folder}"
+    assert find_package_or_none(url) is None
+    with pytest.raises(PackageError, match=rf"{url}: holds no mxconv\.json; .* mxconv quantize MODEL -o {url}"):
+        find_package(url)
+    with pytest.raises(CheckpointError, match="revision 'v1' was given for an object store"):
+        find_package(url, "v1")
+
+
+def test_commands_take_urls(s3: S3Server, folder: str, package: Path, tmp_path: Path) -> None:
+    url = upload(s3, package, folder)
+    environment = {"HF_HOME": str(tmp_path / "home")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        found = run_without_torch("verify", url, "--json")
+        assert found.returncode == 0, found.stderr
+        result = json.loads(found.stdout.splitlines()[-1])
+        assert result["ok"] and result["lossless"]
+        of_url, of_path = (
+            json.loads(run_without_torch("inspect", p, "--json").stdout.splitlines()[-1]) for p in (url, str(package))
+        )
+        assert of_url["total"] == of_path["total"]
+        refused = run_without_torch("verify", url, "--write")
+        assert refused.returncode == 1
+        assert f"{url}: a package on an object store; the certificate is written into a local folder." in " ".join(
+            refused.stderr.split()
+        )

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from eagle3_heads import eagle3_config, open_eagle3, write_eagle3
+from head_files import eagle3_config, open_eagle3, write_eagle3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxconv.drafts.readers.eagle3_config import Eagle3Config
+from mxconv.drafts.eagle3 import Eagle3Config
 from mxconv.kernels.engine import native_names
 from mxconv.train.eagle3_training import Eagle3Model, attend
 

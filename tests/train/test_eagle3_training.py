@@ -14,8 +14,8 @@ from packages import quantize
 from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import EMBEDDING, PROMPTS, TRAINED
 
+from mxconv.drafts.eagle3 import Eagle3Config, config_for, layers_for
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.readers.eagle3_config import Eagle3Config, config_for, layers_for
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.train.eagle3_training import Eagle3Model, Eagle3Task
 from mxconv.train.training_task import FrozenTarget

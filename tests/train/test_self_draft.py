@@ -14,7 +14,6 @@ from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file, save_file
 from trained_levels import TRAINED
 
-from mxconv.codecs import mx2
 from mxconv.codecs.e2m1 import MAGNITUDES, decode_e2m1, encode_e2m1
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
@@ -22,9 +21,8 @@ from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFile, DraftFileWriter
 from mxconv.errors import ModelError
 from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
-from mxconv.package.mx2_file import read_mx2_file
 from mxconv.package.stored_matrix import StoredMxfp4
-from mxconv.train.self_draft import Rounded, SelfDraftTask, round_e2m1, round_mx2
+from mxconv.train.self_draft import Rounded, SelfDraftTask, round_e2m1
 from mxconv.train.training_task import FrozenTarget
 from mxconv.train.windows import written_windows
 
@@ -42,17 +40,11 @@ def test_rounding_is_the_codecs_bit_for_bit(elements: np.ndarray, scales: np.nda
     found = round_e2m1(torch.from_numpy(elements)).numpy()
     np.testing.assert_array_equal(found.view(np.uint32), decode_e2m1(codes).view(np.uint32))
     trained = torch.from_numpy(elements).requires_grad_()
-    values = Rounded.apply(trained, torch.from_numpy(decode_e8m0(scales)), round_e2m1)
+    values = Rounded.apply(trained, torch.from_numpy(decode_e8m0(scales)))
     expected = dequantize_mxfp4(codes, scales)
     np.testing.assert_array_equal(values.detach().numpy().view(np.uint32), expected.view(np.uint32))
     (gradient,) = torch.autograd.grad((values * torch.arange(64)).sum(), trained)
     np.testing.assert_array_equal(gradient.numpy(), np.tile(np.arange(64), (2, 1)))  # straight through
-
-
-@given(arrays(np.float32, (2, 64), elements=NUMBERS))
-def test_rounding_to_two_bits_is_the_codecs_bit_for_bit(elements: np.ndarray) -> None:
-    found = round_mx2(torch.from_numpy(elements)).numpy()
-    np.testing.assert_array_equal(found, mx2.VALUES[mx2.encode_mx2(elements)])
 
 
 @pytest.fixture(scope="module")
@@ -114,30 +106,6 @@ def test_the_file_holds_the_trained_weights(folder: Path, tmp_path: Path) -> Non
     draft.close()
     record = DraftFile.open(folder / "whole.safetensors").description
     assert record["rule"].startswith("distilled") and record["steps"] == 12 and len(record["texts"]) == 1
-
-
-def test_two_bits_learn_from_where_a_file_begins(folder: Path) -> None:
-    """The loss falls on texts that it was not trained on, and scales stay those of the file."""
-    held = written_windows(folder / "own1.jsonl", 1024)
-    rows = torch.from_numpy(held.token_ids).long()
-    for name, more in (("two", ()), ("further", ("--from", str(folder / "two.safetensors"), "--seed", "1"))):
-        made = run_mxconv(*command(folder, name, "--codec", "mx2", "--learning-rate", "0.03", *more))
-        assert made.returncode == 0, made.stderr
-    starts = [None, folder / "two.safetensors", folder / "further.safetensors"]
-    target = FrozenTarget(TRAINED, torch.device("cpu"))
-    tasks = [SelfDraftTask(TRAINED, target, start, {"rule": "test"}, "mx2") for start in starts]
-    with torch.no_grad():
-        losses = [float(each.losses(each.model(), rows, held)) for each in tasks]
-    assert losses[2] < losses[1] < 0.8 * losses[0]
-    first, further = (load_file(folder / f"{name}.safetensors") for name in ("two", "further"))
-    assert all((first[name] == array).all() for name, array in further.items() if name.endswith(".scales"))
-    shapes = {name: tensor.shape for name, tensor in load_file(TRAINED / "model.safetensors").items()}
-    weights = tasks[2].model().weights()
-    for name, each in read_mx2_file(folder / "further.safetensors", shapes).items():
-        values = mx2.dequantize_mx2(mx2.unpack_mx2(each.codes), unpack_scales(each.scales))
-        np.testing.assert_array_equal(values[: each.shape[0], : each.shape[1]], weights[name].detach().numpy())
-    with pytest.raises(ModelError, match=r"two\.safetensors: holds no matrix of mxfp4; one at least is required"):
-        task(folder / "two.safetensors")
 
 
 def test_products_in_bf16_learn_the_same(folder: Path) -> None:

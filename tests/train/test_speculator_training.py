@@ -1,19 +1,15 @@
 """Training an MLP speculator: the model that runs is the model that was trained, and its losses are what they are."""
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from reader_levels import open_reader
 from speculators import speculator_config
-from tiny_levels import record_of
 from trained_levels import TRAINED
 
-from mxconv.drafts.kinds import parse_draft
-from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
-from mxconv.drafts.speculator import SPECULATOR
-from mxconv.engine.matrices import Matrices
+from mxconv.drafts.speculator import SpeculatorConfig
 from mxconv.errors import ModelError
 from mxconv.train.speculator_training import SpeculatorTask
 from mxconv.train.training_task import FrozenTarget
@@ -39,20 +35,18 @@ def test_what_is_written_runs_as_it_was_trained(tied: bool, scaled: bool, target
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) / 8).copy_(parameter.half().float())
     task.write(dict(model.state_dict()), tmp_path)
-    record = record_of(parse_draft(f"speculator:{tmp_path}"), "speculator", "f16")
     ids = torch.from_numpy(IDS)
     states = target.states(ids)
     with torch.no_grad():
         logits = model(states, ids)
-    with ExitStack() as stack:
-        speculator = SPECULATOR.reader(tmp_path, record, Matrices(), stack)
-        assert speculator.config == task.config
-        for row, place in ((0, 0), (2, 7), (1, logits[0].shape[1] - 1)):
-            made = speculator.begin(states[row, place].numpy()[None])
-            for stage in range(3):
-                made = speculator.advance(stage, made, [int(IDS[row, place + 1 + stage])])
-                found = speculator.logits(stage, made)[0]
-                np.testing.assert_allclose(found, logits[stage][row, place].numpy(), rtol=1e-4, atol=1e-4)
+    speculator = open_reader("speculator", tmp_path)
+    assert speculator.config == task.config
+    for row, place in ((0, 0), (2, 7), (1, logits[0].shape[1] - 1)):
+        made = speculator.begin(states[row, place].numpy()[None])
+        for stage in range(3):
+            made = speculator.advance(stage, made, [int(IDS[row, place + 1 + stage])])
+            found = speculator.logits(stage, made)[0]
+            np.testing.assert_allclose(found, logits[stage][row, place].numpy(), rtol=1e-4, atol=1e-4)
 
 
 def test_losses_are_cross_entropies_of_the_tokens_that_each_head_chooses(target: FrozenTarget) -> None:

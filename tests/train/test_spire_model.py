@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import TINY_LLAMA, llama_tensors
-from spires import spire_config, spire_tensors, torch_logits, write_spire
+from spires import spire_config, tensors_by_type, torch_logits, write_spire
 
-from mxconv.drafts.readers.spire_layers import SpireConfig, config_for
+from mxconv.drafts.spire import SpireConfig, config_for
 from mxconv.errors import ModelError
 from mxconv.train.spire_training import SpireModel
 
@@ -22,17 +22,7 @@ LENGTH = 22
 def write(folder: Path, **changes: Any) -> tuple[Path, SpireModel]:
     """A draft on disk, and the same for training."""
     config = spire_config(TARGET, (1, 3), **changes)
-    tensors = spire_tensors(TENSORS, config)
-    rng = np.random.default_rng(4)
-    for layer in range(2):
-        for part, heads in (("q", 4), ("k", 2), ("v", 2)):
-            name = f"model.layers.{layer}.self_attn.{part}"
-            if config["layer_type"] == "qwen2":
-                tensors[f"{name}_proj.bias"] = rng.standard_normal(16 * heads)
-            if config["layer_type"] == "qwen3" and part != "v":
-                tensors[f"{name}_norm.weight"] = 1 + rng.standard_normal(16) / 4
-    if config["tie_word_embeddings"]:
-        del tensors["lm_head.weight"]
+    tensors = tensors_by_type(TENSORS, config)
     folder = write_spire(folder / "spire", config, tensors)
     model = SpireModel(SpireConfig.from_file(folder / "config.json"))
     rounded = {name: torch.from_numpy(array.astype(np.float16).astype(np.float32)) for name, array in tensors.items()}

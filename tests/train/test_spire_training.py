@@ -13,7 +13,7 @@ from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import TRAINED
 
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.readers.spire_layers import config_for
+from mxconv.drafts.spire import config_for
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.train.losses import distillation_loss, expected_acceptance, hard_target_loss
 from mxconv.train.spire_training import SpireLoss, SpireTask

@@ -15,9 +15,9 @@ from checkpoints import write_tiny_llama
 from fp8_models import write_fp8_model
 from gguf_files import write_gguf
 from packages import compare, forge, patch_array, quantize
-from stacked_models import write_random_model
+from stacked_models import write_carried_model, write_random_model
 
-from mxconv.checkpoint.carried import CarriedTensor
+from mxconv.checkpoint.stacked import CarriedTensor
 from mxconv.conversion import encode
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.package.manifest import CertificateRecord, read_manifest
@@ -65,20 +65,6 @@ CAST = [kind for kind in KINDS if kind.startswith("MXFP4") and "given" not in ki
 Made = Callable[[str], tuple[Path, Path]]
 
 
-def write_carried(folder: Path) -> Path:
-    """A gpt_oss with one stack that is MXFP4 already."""
-    write_random_model(folder, "gpt_oss", hidden_size=64, head_dim=16, intermediate_size=32, num_hidden_layers=1)
-    path, rng = folder / "model.safetensors", np.random.default_rng(0)
-    tensors, name = safetensors.numpy.load_file(path), "model.layers.0.mlp.experts.down_proj"
-    del tensors[name]
-    tensors[f"{name}_blocks"] = rng.integers(0, 256, (4, 64, 1, 16)).astype(np.uint8)
-    tensors[f"{name}_scales"] = rng.integers(100, 140, (4, 64, 1)).astype(np.uint8)
-    safetensors.numpy.save_file(tensors, path, {"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
-    return folder
-
-
 def write_outlier(folder: Path) -> Path:
     """One matrix has a weight that BSFP can only rescale."""
     write_tiny_llama(folder, num_hidden_layers=1)
@@ -92,7 +78,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "llama": lambda path: write_tiny_llama(path, num_hidden_layers=1),
     "outlier": write_outlier,
     "experts": lambda path: write_random_model(path, "granitemoe", num_hidden_layers=1),
-    "carried": write_carried,
+    "carried": lambda path: write_carried_model(path, down_proj=(4, 64, 3)),
     "fp8": lambda path: write_fp8_model(path, num_hidden_layers=1),
     "gguf": lambda path: write_gguf(path.with_suffix(".gguf"), matrix_type="Q4_0"),
 }

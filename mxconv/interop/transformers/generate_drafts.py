@@ -13,8 +13,8 @@ once more without drafts and reports the first token that this changed.
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,35 +41,22 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
 
-class DraftLevels:
-    """The drafts of a package, for one text after another; what they learn outlasts each text.
-
-    `levels` begins with the package's target; the other arguments are `Hierarchy`'s. `tree` is for what drafts propose
-    to drafts: torch gets chains, since it evaluates no trees.
-
-    Raises:
-        ModelError: not one number a draft.
-    """
-
-    def __init__(
-        self,
-        levels: Sequence[LoadedLevel],
-        num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
-        confidence: Sequence[float] | None = None,
-        tree: int | Literal["auto", "chain"] = "auto",
-    ) -> None:
-        self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
-        self._hierarchy = Hierarchy(self._levels, num_draft_tokens, confidence, tree)
-        self._hierarchy.paces[0] = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces[0]
-
-    @contextmanager
-    def begin(self, target: TorchTarget) -> Iterator["DraftChain"]:
-        """Start drafts with fresh caches for one text; they do not read the target's states."""
-        yield DraftChain(self._hierarchy)
+def drafting_hierarchy(
+    levels: Sequence[LoadedLevel],
+    num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
+    confidence: Sequence[float] | None = None,
+    tree: int | Literal["auto", "chain"] = "auto",
+) -> Hierarchy:
+    """The hierarchy of a package's target and some drafts, in which torch is the target: it gets chains, since it
+    evaluates no trees, and its KV cache is shared by no draft. Raises ModelError where it is not one number a draft."""
+    levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
+    hierarchy = Hierarchy(levels, num_draft_tokens, confidence, tree)
+    hierarchy.paces[0] = Hierarchy(levels, num_draft_tokens, confidence, "chain").paces[0]
+    return hierarchy
 
 
 class DraftChain:
-    """Drafts for one growing text; `statistics` has the counts of each."""
+    """Drafts for one growing text, with fresh caches; what they learn outlasts it. `statistics` has their counts."""
 
     def __init__(self, hierarchy: Hierarchy) -> None:
         statistics = hierarchy.begin().trace.statistics
@@ -191,7 +178,8 @@ class Drafts:
                     "is required, and the target is the model that generates. Leave the names out for all."
                 )
             chosen = [named[name] for name in levels or named]
-            self._begin = DraftLevels([target, *chosen], num_draft_tokens, confidence, tree).begin
+            hierarchy = drafting_hierarchy([target, *chosen], num_draft_tokens, confidence, tree)
+            self._begin = lambda target: nullcontext(DraftChain(hierarchy))
             self._opened = self._opened.pop_all()  # nothing went wrong: it stays open
 
     def close(self) -> None:

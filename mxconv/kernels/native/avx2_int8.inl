@@ -108,29 +108,6 @@ struct CodedWeights {
     }
 };
 
-// Codes of 2 bits, two a nibble: those of columns j and j + 4 are looked up in a table each.
-template <class Kind>
-struct PairedWeights {
-    using Dots = Kind;
-    static constexpr int kBlockBytes = 128;
-    static_assert(Kind::kTables == 1, "levels of 2 bits are small");
-    __m256i tables[2];
-
-    explicit PairedWeights(const Matrix& matrix) {
-        for (int place = 0; place < 2; ++place) {
-            uint8_t bytes[16];
-            for (int i = 0; i < 16; ++i) bytes[i] = Kind::entry(matrix.levels[i >> 2 * place & 3], 0);
-            tables[place] = byte_table(bytes);
-        }
-    }
-
-    [[gnu::always_inline]] void get(const uint8_t* codes, int four, __m256i weights[1]) const {
-        const __m256i packed = load(codes + 64 * (four / 4));
-        const __m256i low = four % 4 < 2 ? packed : _mm256_srli_epi16(packed, 4);
-        weights[0] = _mm256_shuffle_epi8(tables[four % 2], _mm256_and_si256(low, _mm256_set1_epi8(0x0F)));
-    }
-};
-
 // Elements of 8 bits, which are what they are.
 template <class Kind>
 struct StoredWeights {
@@ -263,10 +240,6 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
     }
 #endif
     int8_panel<CodedWeights<Dots>>(matrix, row_tile, a, panel, width, out);
-}
-
-void mx2(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, float* out) {
-    int8_panel<PairedWeights<Dots>>(matrix, row_tile, a, panel, width, out);
 }
 
 void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, float* out) {

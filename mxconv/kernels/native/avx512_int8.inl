@@ -42,30 +42,6 @@ struct KnownLevels {
     }
 };
 
-// The same of 2 bits, two codes a nibble: those of columns j and j + 4 of a tile are looked up in a table each.
-struct PairedLevels {
-    const uint8_t* codes;  // of the row tile
-    __m512i tables[2];
-
-    PairedLevels(const Matrix& matrix, int64_t row_tile) : codes(matrix.codes + row_tile * matrix.column_tiles() * 32) {
-        for (int place = 0; place < 2; ++place) {
-            alignas(16) uint8_t biased[16];
-            for (int i = 0; i < 16; ++i) biased[i] = static_cast<uint8_t>(matrix.levels[i >> 2 * place & 3] + kBias);
-            tables[place] = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(biased)));
-        }
-    }
-
-    void ask(int64_t tile) const { ask_codes(codes + 32 * tile, 2); }
-
-    void get(int64_t tile, __m512i& first, __m512i& last) const {
-        const __m512i packed = load(codes + 64 * (tile / 2));
-        const __m512i low = tile % 2 ? _mm512_srli_epi16(packed, 4) : packed;
-        const __m512i nibbles = _mm512_and_si512(low, _mm512_set1_epi8(0x0F));
-        first = _mm512_shuffle_epi8(tables[0], nibbles);
-        last = _mm512_shuffle_epi8(tables[1], nibbles);
-    }
-};
-
 // Elements of 8 bits, and 128 more.
 struct StoredElements {
     const uint8_t* bytes;  // of the row tile
@@ -183,13 +159,6 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
     const CodedLevels levels(matrix, row_tile);
     with_width(num_tokens, [&](auto width) {
         add_blocks(matrix, row_tile, levels, 0, a.padded / kBlock, Int8Panel<width>(a, token), out);
-    });
-}
-
-void mx2(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens, float* out) {
-    const PairedLevels levels(matrix, row_tile);
-    with_width(num_tokens, [&](auto width) {
-        add_e8m0(matrix, row_tile, levels, 0, a.padded / kBlock, Int8Panel<width>(a, token), out);
     });
 }
 

@@ -94,17 +94,14 @@ Matrix bsfp(int64_t rows, int64_t columns, const std::string& format, Array<uint
     return m;
 }
 
-// Codes: (T, C, 64), of 2 bits (T, C / 2, 64), or elements of 8 bits (T, 2 C, 64). Scales: uint8 E8M0 (T, blocks, 16), or uint16 BF16 (T, groups, 16).
+// Codes: (T, C, 64), or elements of 8 bits (T, 2 C, 64). Scales: uint8 E8M0 (T, blocks, 16), or uint16 BF16 (T, groups, 16).
 template <class Scale>
 void set_codes(Matrix& m, int64_t rows, int64_t columns, const Array<uint8_t>& codes, const Array<Scale>& scales,
                float scale_factor) {
     set_shape(m, rows, columns);
     const int64_t T = m.row_tiles(), C = m.column_tiles();
-    if (m.kind == MatrixKind::kMxint8) {
-        require(codes, "elements", {T, 2 * C, 64});
-    } else {
-        require(codes, "codes", {T, m.kind == MatrixKind::kMx2 ? C / 2 : C, 64});
-    }
+    const bool is_mxint8 = m.kind == MatrixKind::kMxint8;
+    require(codes, is_mxint8 ? "elements" : "codes", {T, is_mxint8 ? 2 * C : C, 64});
     constexpr bool kIsE8m0 = sizeof(Scale) == 1;
     require(scales, "scales", {T, kIsE8m0 ? C / 4 : (C + 15) / 16, 16});
     m.codes = codes.data();
@@ -135,15 +132,6 @@ Matrix four_bit_float(int64_t rows, int64_t columns, Array<uint8_t> codes, Array
     set_codes(m, rows, columns, codes, scales, scale_factor);
     require(levels, "levels", {16});
     std::memcpy(m.float_levels, levels.data(), 16 * sizeof(float));
-    return m;
-}
-
-Matrix mx2(int64_t rows, int64_t columns, Array<uint8_t> codes, Array<uint8_t> scales) {
-    constexpr int8_t kLevels[] = {1, 3, -1, -3};
-    Matrix m{};
-    m.kind = MatrixKind::kMx2;
-    set_codes(m, rows, columns, codes, scales, 1.0f);
-    std::memcpy(m.levels, kLevels, sizeof kLevels);
     return m;
 }
 
@@ -223,7 +211,6 @@ void bind_matrices(nb::module_& module) {
     define<0>(module, "four_bit_int8", &four_bit_int8<uint16_t>, kFourBits);
     define<0>(module, "four_bit_float", &four_bit_float<uint8_t>, kFourBits);
     define<0>(module, "four_bit_float", &four_bit_float<uint16_t>, kFourBits);
-    define<0>(module, "mx2", &mx2, {"rows", "columns", "codes", "scales"});
     define<0>(module, "mxint8", &mxint8, {"rows", "columns", "elements", "scales"});
 }
 

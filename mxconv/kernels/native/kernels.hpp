@@ -16,7 +16,7 @@ constexpr int64_t kGroup = 128;
 constexpr int32_t kBias = 128;  // what makes an int8 level unsigned
 
 enum class FloatFormat { kBf16, kF16 };
-enum class MatrixKind { kDense, kBsfp, kFourBitInt8, kFourBitFloat, kMx2, kMxint8 };
+enum class MatrixKind { kDense, kBsfp, kFourBitInt8, kFourBitFloat, kMxint8 };
 enum class ScaleFormat { kE8m0, kBf16 };  // one a block of 32; one a group of 128
 
 // A weight matrix (rows = out_features, columns = in_features). Which pointers are set depends on `kind`.
@@ -29,9 +29,8 @@ struct Matrix {
     FloatFormat format;
     const uint16_t* patterns;  // dense: (rows, columns)
 
-    // bsfp, four-bit, two-bit and mxint8; T row tiles, C = 4 ceil(columns / 32) column tiles
-    const uint8_t* codes;  // (T, C, 64) nibbles; of kMx2 (T, C / 2, 64) pairs of codes a nibble, see formats/mx2.md;
-                           // of kMxint8 (T, 2 C, 64) int8 elements
+    // bsfp, four-bit and mxint8; T row tiles, C = 4 ceil(columns / 32) column tiles
+    const uint8_t* codes;  // (T, C, 64) nibbles; of kMxint8 (T, 2 C, 64) int8 elements
 
     // bsfp, see formats/bsfp.md
     int64_t residual_planes;          // R - 8
@@ -44,10 +43,10 @@ struct Matrix {
     const uint8_t* escape_positions;  // (escapes)
     const uint8_t* escape_high;       // (escapes)
 
-    // four-bit, two-bit, and mxint8, whose scales are E8M0
+    // four-bit, and mxint8, whose scales are E8M0
     ScaleFormat scale_format;
     const void* scales;      // (T, blocks, 16) E8M0 bytes, or (T, groups, 16) BF16 patterns
-    int8_t levels[16];       // by nibble, of kFourBitInt8; the first four by code, of kMx2
+    int8_t levels[16];       // by nibble, of kFourBitInt8
     float float_levels[16];  // by nibble, of kFourBitFloat
     float scale_factor;      // of stored scales, of E8M0 a power of two: 0.5 where levels are doubled
 
@@ -85,7 +84,6 @@ struct Activations {
 inline constexpr Form form_of(MatrixKind kind, FloatFormat format) {
     switch (kind) {
         case MatrixKind::kFourBitInt8:
-        case MatrixKind::kMx2:
         case MatrixKind::kMxint8: return kInt8;
         case MatrixKind::kFourBitFloat: return kFloat;
         default: return format == FloatFormat::kBf16 ? kRoundedBf16 : kFloat;

@@ -50,26 +50,6 @@ struct CodedWeights {
     }
 };
 
-// Codes of 2 bits, two a nibble, whose levels are looked up in a table for each place.
-struct PairedWeights {
-    static constexpr int kTileBytes = 32;
-    int8x16_t tables[2];
-
-    explicit PairedWeights(const Matrix& matrix) {
-        for (int place = 0; place < 2; ++place) {
-            int8_t levels[16];
-            for (int i = 0; i < 16; ++i) levels[i] = matrix.levels[i >> 2 * place & 3];
-            tables[place] = vld1q_s8(levels);
-        }
-    }
-
-    FourRows operator()(const uint8_t* codes, int tile) const {
-        const uint8x16_t packed = vld1q_u8(codes + 64 * (tile / 2));
-        const uint8x16_t nibbles = tile % 2 ? vshrq_n_u8(packed, 4) : vandq_u8(packed, vdupq_n_u8(0x0F));
-        return {vqtbl1q_s8(tables[0], nibbles), vqtbl1q_s8(tables[1], nibbles)};
-    }
-};
-
 // Elements of 8 bits, which are what they are.
 struct StoredWeights {
     static constexpr int kTileBytes = 128;
@@ -232,10 +212,6 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
         return int8_panel<CodedWeights, true>(matrix, row_tile, a, panel, width, out);
     }
     return int8_panel<CodedWeights, false>(matrix, row_tile, a, panel, width, out);
-}
-
-void mx2(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, float* out) {
-    int8_panel<PairedWeights, true>(matrix, row_tile, a, panel, width, out);
 }
 
 void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, float* out) {

@@ -115,13 +115,6 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
     });
 }
 
-void mx2(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens, float* out) {
-    int8_rows(matrix, row_tile, a, token, num_tokens, out, [&](int64_t block, int r, int c) {
-        const uint8_t byte = matrix.codes[block * 128 + c / 16 * 64 + 4 * r + c % 4];
-        return matrix.levels[byte >> c % 16 / 4 * 2 & 3];
-    });
-}
-
 void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
             float* out) {
     int8_rows(matrix, row_tile, a, token, num_tokens, out, [&](int64_t block, int r, int c) {

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.history import Body, Message, NamedTool, Neutral, Note, Tool
-from mxconv.speculation.sampling_in_use import Asked
+from mxconv.speculation.sampling_in_use import RequestedSampling
 from mxconv.speculation.selection import MAX_SEED
 from mxconv.text.constraint import Kind
 from mxconv.text.penalties import LEAST_REPETITION, MOST_BIAS, MOST_REPETITION
@@ -167,9 +167,9 @@ class DecodingBody(Body):
         return self
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> RequestedSampling:
         """How tokens are to be chosen, as far as the client says so."""
-        found: Asked = {name: getattr(self, name) for name in Asked.__annotations__}  # type: ignore[assignment]
+        found: RequestedSampling = {name: getattr(self, name) for name in RequestedSampling.__annotations__}  # type: ignore[assignment]
         return found
 
     @property

@@ -24,7 +24,7 @@ from mxconv.serving.http.bodies import (
 from mxconv.serving.http.history import Message, NamedTool
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.llm_engine import Engine
-from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
+from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, RequestedSampling, SamplingInUse
 from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.text.chat import ChatPrompt, ChatTemplate
 from mxconv.text.constraint import Constraint, Grammar
@@ -325,7 +325,7 @@ class ServedModel:
             return False
         return True
 
-    def sampling(self, asked: Asked) -> SamplingInUse:
+    def sampling(self, asked: RequestedSampling) -> SamplingInUse:
         """How tokens are chosen for a request: what it leaves out is as generation_config.json recommends."""
         return SamplingInUse.of(asked, self._recommended, CHAT_DEFAULTS)
 

@@ -9,9 +9,9 @@ import pytest
 from cryptography import x509
 from hub_client import Client
 from hub_server import HubServer
-from packages import quantize
 from signing_keys import EMAIL, Pair, certify, make_pair
 
+from mxconv.interop.attestation import SigningKey, sign
 from mxconv.interop.hub.card import SourceCard, model_card
 from mxconv.package.manifest import read_manifest
 from mxconv.verify import verify, write_certificate
@@ -65,28 +65,20 @@ def test_an_attestation_is_about_the_package_that_a_recipe_builds(hub: HubServer
     assert found["ok"] and len(found["attestation"]["files"]) > len(pushed["files"])
 
 
-def test_a_push_without_an_attestation_leaves_none(
-    hub: HubServer, client: Client, package: Path, signed: Path, source: Path, tmp_path: Path
+def test_an_attestation_is_of_this_package_and_goes_with_it(
+    hub: HubServer, client: Client, package: Path, signed: Path, bsfp: Path
 ) -> None:
+    error = client.error("push", bsfp, "me/tiny", "--attestation", signed)
+    assert f"{signed}: is about 'package', whose mxconv.json has SHA-256" in error
+    assert "me/tiny" not in hub.repositories
     client("push", package, "me/tiny", "--attestation", signed)
-    quantize(source, tmp_path / "next", codec="mxfp4")
-    client("push", tmp_path / "next", "me/tiny")
+    client("push", bsfp, "me/tiny")
     repository = hub.repositories["me/tiny"]["main"]
     assert not (repository / "attestation.json").exists()
     assert "Signed by" not in (repository / "README.md").read_text()
 
 
-def test_an_attestation_of_another_package_is_not_pushed(
-    hub: HubServer, client: Client, signed: Path, bsfp: Path
-) -> None:
-    error = client.error("push", bsfp, "me/tiny", "--attestation", signed)
-    assert f"{signed}: is about 'package', whose mxconv.json has SHA-256" in error
-    assert "me/tiny" not in hub.repositories
-
-
 def test_the_card_names_a_certificates_signer(package: Path, pair: Pair, tmp_path: Path) -> None:
-    from mxconv.interop.attestation import SigningKey, sign
-
     root = make_pair(tmp_path, "root")
     certify(pair, root, names=[x509.RFC822Name(EMAIL)])
     made = sign(package, SigningKey(pair.private, None, pair.certificate), tmp_path / "attestation.json")

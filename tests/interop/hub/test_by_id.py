@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_tiny_llama
-from dflash_heads import dflash_config, write_dflash
-from eagle3_heads import eagle3_config, write_eagle3
 from hub_client import Client
 from hub_server import HubServer
 from packages import files_of, quantize
 from random_heads import write_heads
+from reader_files import WRITERS
 from safetensors.numpy import load_file
-from speculators import speculator_config, write_speculator
-from spires import spire_config, spire_tensors, write_spire
 from trained_levels import TRAINED
 
 from mxconv.errors import PackageError
@@ -80,34 +77,29 @@ def test_a_checkpoint_is_no_package(hub: HubServer, client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "name"),
+    ("typed", "name", "options"),
     [
-        ("org/base", "base"),
-        ("https://huggingface.co/org/base/tree/main", "base"),
-        ("Old-1.5B", "Old-1.5B"),
-        ("hf.co/Old-1.5B/", "Old-1.5B"),
+        ("https://huggingface.co/org/base/tree/main", "base-mxfp4", ()),
+        ("Old-1.5B", "Old-1.5B-bsfp", ("--codec", "bsfp")),
     ],
 )
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 def test_a_model_is_quantized_as_its_id_is_typed(
-    hub: HubServer, client: Client, typed: str, name: str, codec: str
+    hub: HubServer, client: Client, typed: str, name: str, options: tuple[str, ...]
 ) -> None:
     hub.repositories["Old-1.5B"] = hub.repositories["org/base"]
-    options = () if codec == "mxfp4" else ("--codec", codec)
     _, err = client.output("quantize", typed, *options, "--dry-run")
-    assert err.splitlines()[0] == f"No --output was given: the package is ./{name}-{codec}"
-    assert not (client.folder / f"{name}-{codec}").exists()
-    found = client("quantize", typed, *options)
-    assert found["package"] == f"{name}-{codec}"
-    with Package(client.folder / found["package"]) as package:
+    assert err.splitlines()[0] == f"No --output was given: the package is ./{name}"
+    assert not (client.folder / name).exists()
+    assert client("quantize", typed, *options)["package"] == name
+    with Package(client.folder / name) as package:
         assert package.manifest.source.id == ("Old-1.5B" if "Old" in typed else "org/base")
         assert package.manifest.source.commit is not None
-    assert client("verify", found["package"], "--source", typed)["ok"]
+    assert client("verify", name, "--source", typed)["ok"]
     error = client.failure("quantize", typed, *options)
     assert error.splitlines()[1] == (
-        f"mxconv: {name}-{codec}: exists; nothing is overwritten. Choose another output, or use --force."
+        f"mxconv: {name}: exists; nothing is overwritten. Choose another output, or use --force."
     )
-    assert client("quantize", typed, *options, "--force")["package"] == f"{name}-{codec}"
+    assert client("quantize", typed, *options, "--force")["package"] == name
 
 
 def test_the_address_of_a_package_is_one(hub: HubServer, client: Client, bsfp: Path) -> None:
@@ -123,26 +115,6 @@ def test_the_address_of_a_package_is_one(hub: HubServer, client: Client, bsfp: P
     )
 
 
-KINDS = ("speculator", "spire", "eagle3", "medusa", "dflash")
-
-
-def write_reader(kind: str, folder: Path) -> Path:
-    """A draft for the embedded model, in BF16 as that is."""
-    target = json.loads((TRAINED / "config.json").read_text())
-    hidden_size, vocab_size = target["hidden_size"], target["vocab_size"]
-    if kind == "speculator":
-        return write_speculator(folder, speculator_config(hidden_size, vocab_size), "BF16")
-    if kind == "medusa":
-        write_heads(folder, kind, target, "BF16")
-        return folder
-    if kind == "eagle3":
-        return write_eagle3(folder, eagle3_config(vocab_size, hidden_size), "BF16")
-    if kind == "dflash":
-        return write_dflash(folder, dflash_config(vocab_size, hidden_size), "BF16")
-    config = spire_config(target, [target["num_hidden_layers"] - 1])
-    return write_spire(folder, config, spire_tensors(load_file(TRAINED / "model.safetensors"), config), "BF16")
-
-
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = tmp_path_factory.mktemp("readers") / "target"
@@ -150,26 +122,25 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_draft_is_pushed_pulled_used_by_its_id_and_exported(
-    kind: str, target: Path, hub: HubServer, client: Client, tmp_path: Path
+    target: Path, hub: HubServer, client: Client, tmp_path: Path
 ) -> None:
-    source = write_reader(kind, tmp_path / "source")
+    source = WRITERS["eagle3"](tmp_path / "source")
     hub.repositories["org/draft"] = {"main": source}
     quantize(source, tmp_path / "draft", codec="bsfp")
     client("push", "draft", "me/draft")
     card = (hub.repositories["me/draft"]["main"] / "README.md").read_text()
-    assert f"mxconv generate TARGET_PACKAGE --draft {kind}:me/draft" in card and "llama-cli" not in card
+    assert "mxconv generate TARGET_PACKAGE --draft eagle3:me/draft" in card and "llama-cli" not in card
     client("pull", "me/draft", "-o", "pulled")
     assert files_of(tmp_path / "pulled") == files_of(tmp_path / "draft")
     words = ("generate", target, "--prompt", "import os", "--levels", "target", "--max-new-tokens", "12", "--check")
-    for spec in (f"{kind}:org/draft", f"{kind}:me/draft"):
+    for spec in ("eagle3:org/draft", "eagle3:me/draft"):
         made = client(*words, "--draft", spec, "--num-draft-tokens", "3")
         assert made["results"][0]["levels"][1]["num_proposed"] > 0
     hub.status = 503
-    client(*words, "--draft", f"{kind}:me/draft", "--num-draft-tokens", "3")  # from the cache
+    client(*words, "--draft", "eagle3:me/draft", "--num-draft-tokens", "3")  # from the cache
     hub.status = None
-    client("quantize", TRAINED, "-o", "both", "--draft", f"{kind}:me/draft")
+    client("quantize", TRAINED, "-o", "both", "--draft", "eagle3:me/draft")
     assert client("verify", "both")["ok"]
     export_safetensors(tmp_path / "pulled", tmp_path / "export")
     found, expected = (load_file(folder / "model.safetensors") for folder in (tmp_path / "export", source))

@@ -62,33 +62,34 @@ def test_bits_losslessness_and_levels_come_from_the_manifest(package: Path) -> N
     assert "No certificate is stored in the manifest." in card.text and card.content.rstrip().endswith(MARKER)
 
 
-def test_the_certificate_is_shown(package: Path) -> None:
-    write_certificate(package, verify(package))
-    assert (
-        "`: 21 of 21 tensors bit-exact, rebuilt from the package and compared with the recorded hashes; 6 kept"
-        in card_of(package).text
-    )
+@pytest.mark.parametrize("level", ["target", "bsfp", None])
+def test_the_certificate_is_shown_and_which_level_was_decoded(package: Path, level: str | None) -> None:
+    decode = DecodeRecord(num_prompts=3, num_tokens=99, num_token_mismatches=0, num_logit_mismatches=0, target=level)
+    write_certificate(package, replace(verify(package), decode=decode))
+    text = card_of(package).text
+    assert "`: 21 of 21 tensors bit-exact, rebuilt from the package and compared with the recorded hashes; 6 k" in text
+    decoded = f"99 tokens of 3 prompts were decoded by the level `{level or 'target'}` with and without drafts:\n0 to"
+    assert decoded in text
+    assert ("Of decoding with the target, `target`, it says nothing." in text) == (level == "bsfp")
 
 
 def test_the_card_of_a_draft_alone_claims_no_bit_and_shows_older_claims_as_what_they_are(
     source: Path, tmp_path: Path
 ) -> None:
-    quantize(source, tmp_path / "package", target="reference")
-    write_certificate(tmp_path / "package", compare(tmp_path / "package", source))
-    text = card_of(tmp_path / "package").text
-    assert (
-        "0 of 21 tensors bit-exact, rebuilt from the package and compared with the source; 6 kept as they are" in text
-    )
+    quantize(source, package := tmp_path / "package", target="reference", scale_rule="ggml")
+    write_certificate(package, compare(package, source))
+    text = card_of(package).text
+    assert "0 of 21 tensors bit-exact, rebuilt from the package and compared with the source; 6 kept as they ar" in text
+    assert "MXFP4 (OCP E2M1, blocks of 32), scale rule `ggml`" in text
+    assert "The 16-bit target is not in this repository; it is\nread from" in text
 
     def older(members: dict[str, Any]) -> None:
         members["certificate"] = {key: members["certificate"][key] for key in ("source_compared", "lossless", "decode")}
         members["certificate"] |= {"created_by": "mxconv 0.0", "num_tensors": 21, "num_bit_exact": 21}
 
-    forge(tmp_path / "package", older)
-    assert (
-        "Certificate, by `mxconv 0.0`: 21 of 21 tensors called bit-exact, compared with the source, by an earlier"
-        in (card_of(tmp_path / "package").text)
-    )
+    forge(package, older)
+    claim = "Certificate, by `mxconv 0.0`: 21 of 21 tensors called bit-exact, compared with the source, by an earlier"
+    assert claim in card_of(package).text
 
 
 def test_the_evaluation_is_shown(package: Path) -> None:
@@ -112,35 +113,6 @@ def test_the_evaluation_is_shown(package: Path) -> None:
     assert "| `b?sfp` | 8.036 ± 0.201 | 0.5000 ± - | - | 0.750 ± 0.013 |" in text
 
 
-@pytest.mark.parametrize("level", ["target", "bsfp", None])
-def test_the_certificate_says_which_level_was_decoded(package: Path, level: str | None) -> None:
-    decode = DecodeRecord(num_prompts=3, num_tokens=99, num_token_mismatches=0, num_logit_mismatches=0, target=level)
-    write_certificate(package, replace(verify(package), decode=decode))
-    text = card_of(package).text
-    assert (
-        f"99 tokens of 3 prompts were decoded by the level `{level or 'target'}` with and without drafts:\n0 to" in text
-    )
-    assert ("Of decoding with the target, `target`, it says nothing." in text) == (level == "bsfp")
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (
-            {"codec": "mxfp4", "target": "reference"},
-            "The 16-bit target is not in this repository; it is\nread from",
-        ),
-        ({"codec": "mxfp4", "scale_rule": "ggml"}, "MXFP4 (OCP E2M1, blocks of 32), scale rule `ggml`"),
-        ({"codec": "bsfp", "outliers": "rescale"}, "Every 16-bit weight can be rebuilt"),  # none had to be rescaled
-    ],
-)
-def test_each_kind_of_package_says_what_it_is(
-    source: Path, tmp_path: Path, options: dict[str, str], expected: str
-) -> None:
-    quantize(source, tmp_path / "package", **options)
-    assert expected in card_of(tmp_path / "package").text
-
-
 DECODED: dict[str, Any] = {
     "machine": {"cpu": "A processor", "threads": 2},
     "results": [
@@ -155,40 +127,26 @@ DECODED: dict[str, Any] = {
 def test_measurements_become_a_table(package: Path, tmp_path: Path) -> None:
     assert "## Measured" not in card_of(package).text
     path = tmp_path / "decode.json"
-    path.write_text(json.dumps(DECODED))
-    text = model_card(read_manifest(package), "me/tiny", APACHE, read_measurements(path))
-    assert "4 prompts, greedy decoding, 2 threads of `A processor`. Every strategy" in text
-    path.write_text(json.dumps(DECODED | {"target": "bsfp"}))
-    text = model_card(read_manifest(package), "me/tiny", APACHE, read_measurements(path))
-    assert "4 prompts, greedy decoding of the level `bsfp`, 2 threads of" in text
+    for target, words in ((None, ""), ("bsfp", " of the level `bsfp`")):
+        path.write_text(json.dumps(DECODED | {"target": target}))
+        text = model_card(read_manifest(package), "me/tiny", APACHE, read_measurements(path))
+        assert f"4 prompts, greedy decoding{words}, 2 threads of `A processor`. Every strategy" in text
     assert "| `greedy` | 20.0 | 1.00 |  |" in text and "| `bsfp` | 41.3 | 2.06 | 0.812, - |" in text
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("results", "words"),
     [
-        (
-            {"results": []},
-            r"decode\.json: no result of decoding \(results: List .*\); the object that `mxconv bench decode",
-        ),
-        (
-            {"results": [{"strategy": "greedy"}]},
-            r"decode\.json: no result of decoding \(results\.0\.num_prompts: Field required\)",
-        ),
-        (
-            {"results": [DECODED["results"][0] | {"speedup": float("inf")}]},
-            r"results\.0\.speedup: Input should be a finite number",
-        ),
-        (
-            {"results": [DECODED["results"][0] | {"identical_to_greedy": False}]},
-            r"json: a strategy whose tokens differ",
-        ),
+        ([], r"decode\.json: no result of decoding \(results: List .*\); the object that `mxconv bench decode"),
+        ([{"strategy": "greedy"}], r"decode\.json: no result of decoding \(results\.0\.num_prompts: Field required\)"),
+        ([DECODED["results"][0] | {"speedup": float("inf")}], r"results\.0\.speedup: Input should be a finite number"),
+        ([DECODED["results"][0] | {"identical_to_greedy": False}], r"json: a strategy whose tokens differ"),
     ],
 )
-def test_what_is_no_measurement_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_what_is_no_measurement_is_refused(tmp_path: Path, results: list[Any], words: str) -> None:
     path = tmp_path / "decode.json"
-    path.write_text(json.dumps(DECODED | change))
-    with pytest.raises(MxconvError, match=message):
+    path.write_text(json.dumps({"results": results}))
+    with pytest.raises(MxconvError, match=words):
         read_measurements(path)
 
 

@@ -41,19 +41,12 @@ def test_a_package_arrives_byte_for_byte_without_what_is_not_in_its_manifest(
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["er"]
 
 
-def test_nothing_is_overwritten_and_force_replaces_packages_only(
+def test_a_package_is_replaced_with_force_alone(
     hub: HubServer, client: Client, bsfp: Path, source: Path, tmp_path: Path
 ) -> None:
     quantize(source, tmp_path / "tiny", codec="mxfp4")
-    assert client.error("pull", "me/tiny") == (
-        f"{tmp_path / 'tiny'}: exists; nothing is overwritten. Choose another output, or use --force."
-    )
-    (tmp_path / "other").mkdir()
-    assert client.error("pull", "me/tiny", "-o", "other", "--force") == (
-        f"{tmp_path / 'other'}: exists and is no package; --force replaces packages only. "
-        "Choose another output, or remove it."
-    )
-    assert hub.requests == []
+    error = f"{tmp_path / 'tiny'}: exists; nothing is overwritten. Choose another output, or use --force."
+    assert client.error("pull", "me/tiny") == error and hub.requests == []
     client("pull", "me/tiny", "--force")
     assert files_of(tmp_path / "tiny") == files_of(bsfp)
 
@@ -151,12 +144,3 @@ def test_what_is_no_package_or_lacks_a_file_is_refused(hub: HubServer, client: C
         "Try another --revision, or tell the package's owner."
     )
     assert client.error("pull", "tiny") == "tiny: no Hub id; owner/name is required. Check the spelling."
-
-
-def test_a_gated_repository_says_where_to_accept_its_terms(hub: HubServer, client: Client) -> None:
-    hub.unaccepted.add("me/tiny")
-    assert client.error("pull", "me/tiny") == (
-        "me/tiny: access is gated (HTTP 403); its terms must be accepted by the account whose token is used. "
-        "Accept them on the model's page, then run `hf auth login` or set HF_TOKEN."
-    )
-    assert client.error("pull", "me/none").startswith("me/none: no such local path, and no such model on the Hub or")

@@ -4,7 +4,6 @@ import shutil
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from checkpoints import write_tiny_llama
@@ -13,10 +12,9 @@ from hub_server import HubServer, commit_of
 from packages import MANIFEST, add_files, files_of, flip, forge, quantize
 
 from mxconv.errors import PackageError
-from mxconv.interop.hub.push import prepare_publication
+from mxconv.interop.hub.push import prepare_publication, prepare_recipe
 
 LARGE = "bsfp.safetensors"
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def tree(hub: HubServer, repo_id: str, branch: str = "main") -> dict[str, bytes]:
@@ -91,14 +89,6 @@ def test_a_branch_is_created_and_a_private_repository_stays_private(hub: HubServ
     )
 
 
-def test_files_go_in_parts_where_the_hub_asks_for_parts(hub: HubServer, client: Client, bsfp: Path) -> None:
-    assert hub.uploads is not None
-    hub.uploads.part_bytes = 50_000
-    client("push", bsfp, "me/tiny")
-    assert tree(hub, "me/tiny")[LARGE] == files_of(bsfp)[LARGE]
-    assert sum(line.startswith("PUT /lfs/") for line in hub.requests) == -(-len(files_of(bsfp)[LARGE]) // 50_000)
-
-
 # drafts only
 
 
@@ -118,43 +108,28 @@ def test_drafts_only_leaves_the_target_where_it_is(
     assert client("push", "drafts", "me/drafts", "--drafts-only")["num_bytes_uploaded"] == 0
 
 
-def from_the_hub(package: Path) -> Path:
-    """The same package as if its source had been org/base."""
-
-    def change(members: dict[str, Any]) -> None:
-        members["source"] |= {"id": "org/base", "commit": COMMIT}
-
-    forge(package, change)
-    return package
-
-
-def test_drafts_only_of_shared_bits_is_refused(bsfp: Path) -> None:
-    with pytest.raises(PackageError, match=r"bsfp: --drafts-only of a BSFP package; its draft and its target share"):
-        prepare_publication(bsfp, drafts_only=True)
-
-
-def test_drafts_only_without_a_target_that_others_can_find_is_refused(source: Path, tmp_path: Path) -> None:
+def test_a_target_that_others_cannot_find_is_refused(bsfp: Path, source: Path, tmp_path: Path) -> None:
     quantize(source, tmp_path / "local", codec="mxfp4")
-    with pytest.raises(PackageError, match=r"local: --drafts-only, but it was converted from the folder .*/base; a"):
-        prepare_publication(tmp_path / "local", drafts_only=True)
-    wide = write_tiny_llama(tmp_path / "wide", dtype="F32")
-    quantize(wide, tmp_path / "rounded", codec="mxfp4", dtype="bf16")
-    from_the_hub(tmp_path / "rounded")
-    with pytest.raises(PackageError, match=r"rounded: --drafts-only, but its 16-bit target was made by the conver"):
-        prepare_publication(tmp_path / "rounded", drafts_only=True)
-
-
-def test_a_target_in_a_local_folder_is_refused_in_any_case(source: Path, tmp_path: Path) -> None:
     quantize(source, tmp_path / "package", codec="mxfp4", target="reference")
-    for drafts_only in (False, True):
-        with pytest.raises(PackageError, match=r"package: references its target in the folder /.*/base, which nobody"):
-            prepare_publication(tmp_path / "package", drafts_only=drafts_only)
+    quantize(write_tiny_llama(tmp_path / "wide", dtype="F32"), tmp_path / "rounded", codec="mxfp4", dtype="bf16")
+    forge(tmp_path / "rounded", lambda members: members["source"].update({"id": "org/base", "commit": "0" * 40}))
+    for package, drafts_only, words in (
+        (bsfp, True, "bsfp: --drafts-only of a BSFP package; its draft and its target share"),
+        (tmp_path / "local", True, "local: --drafts-only, but it was converted from the folder .*/base; a"),
+        (tmp_path / "rounded", True, "rounded: --drafts-only, but its 16-bit target was made by the conver"),
+        (tmp_path / "package", True, "package: references its target in the folder /.*/base, which nobody"),
+        (tmp_path / "package", False, "package: references its target in the folder /.*/base, which nobody"),
+    ):
+        with pytest.raises(PackageError, match=words):
+            prepare_publication(package, drafts_only=drafts_only)
+    with pytest.raises(PackageError, match=r"bsfp: --recipe, but it was converted from .* Convert again"):
+        prepare_recipe(bsfp, tmp_path)
 
 
 # faults
 
 
-def test_a_token_that_may_not_write_is_refused(hub: HubServer, client: Client, bsfp: Path) -> None:
+def test_who_may_not_write_and_a_hub_that_keeps_failing_are_told(hub: HubServer, client: Client, bsfp: Path) -> None:
     assert client.error("push", bsfp, "me/tiny", HF_TOKEN="") == (
         "me/tiny: the Hub asks who is pushing (HTTP 401); a valid token that may write is required. "
         "Run `hf auth login`, or set HF_TOKEN."
@@ -168,6 +143,11 @@ def test_a_token_that_may_not_write_is_refused(hub: HubServer, client: Client, b
         "Check the spelling and the token's permissions, or push to a name of your own."
     )
     assert client.error("push", bsfp, "tiny").startswith("tiny: no Hub id; owner/name is required.")
+    hub.status = 503
+    assert client.error("push", bsfp, "me/tiny") == (
+        "me/tiny: the Hub failed (HTTP 503); a Hub that takes the files is required. "
+        "Check the network and run again: finished files are not sent again."
+    )
 
 
 def test_failures_of_the_hub_and_broken_connections_are_tried_again(hub: HubServer, client: Client, bsfp: Path) -> None:
@@ -177,14 +157,6 @@ def test_failures_of_the_hub_and_broken_connections_are_tried_again(hub: HubServ
     client("push", bsfp, "me/tiny")
     assert not hub.failures and hub.cut_uploads == 0
     assert tree(hub, "me/tiny")[LARGE] == files_of(bsfp)[LARGE]
-
-
-def test_a_hub_that_keeps_failing_is_reported(hub: HubServer, client: Client, bsfp: Path) -> None:
-    hub.status = 503
-    assert client.error("push", bsfp, "me/tiny") == (
-        "me/tiny: the Hub failed (HTTP 503); a Hub that takes the files is required. "
-        "Check the network and run again: finished files are not sent again."
-    )
 
 
 def test_a_damaged_package_is_not_pushed(hub: HubServer, client: Client, bsfp: Path, tmp_path: Path) -> None:
@@ -244,12 +216,3 @@ def test_an_interrupted_push_does_not_send_finished_files_again(
     assert found == files_of(package)
     sizes = {oid: (hub.uploads.folder / "objects" / oid).stat().st_size for oid in finished}
     assert {oid: hub.uploads.num_bytes_received[oid] for oid in finished} == sizes
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-def test_memory_does_not_grow_with_the_package(hub: HubServer, client: Client, bsfp: Path, tmp_path: Path) -> None:
-    small = client.peak_memory_bytes("push", bsfp, "me/small")
-    package = add_files(bsfp, tmp_path / "large", [40_000_000, 24_000_000])
-    large = client.peak_memory_bytes("push", package, "me/large")
-    assert len(tree(hub, "me/large")["further-0.safetensors"]) == 40_000_000
-    assert large - small < 16_000_000

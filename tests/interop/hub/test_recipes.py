@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hub_client import Client
 from hub_server import HubServer
-from packages import MANIFEST, files_of, flip, sealed_text, with_compact_source
+from packages import MANIFEST, files_of, sealed_text, with_compact_source
 
 RECIPE = "mxconv-recipe.json"
 TEXT = Path(__file__).parents[3] / "mxconv" / "convert.py"
@@ -73,25 +73,6 @@ def test_a_recipe_replaces_a_package_and_a_package_a_recipe(hub: HubServer, clie
     assert {name for name in found if name[0] != "."} == {"README.md", *files_of(package)}
 
 
-def test_a_source_that_changed_is_refused(hub: HubServer, client: Client, package: Path, tmp_path: Path) -> None:
-    """The commit is the recorded one; its file is not."""
-    client("push", package, "me/tiny", "--recipe")
-    folder = hub.repositories["me/tiny"]["main"]
-    members = json.loads((folder / RECIPE).read_text())
-    changed = shutil.copytree(hub.repositories["org/base"]["main"], tmp_path / "changed")
-    flip(changed / "model-00001-of-00002.safetensors", 9000)
-    hub.repositories["org/other"] = {"main": changed}
-    recipe, source = tmp_path / "recipe.json", ["--source", "org/other"]
-    shutil.copy(folder / RECIPE, recipe)
-    shutil.copytree(folder / "mxconv-recipe.files", tmp_path / "recipe.files")
-    error = client.error("build", recipe, "-o", tmp_path / "built", *source)
-    assert error.startswith("source org/base: model-00001-of-00002.safetensors has SHA-256 ")
-    assert members["package"]["source"]["files"][0]["sha256"] in error and not (tmp_path / "built").exists()
-    flip(folder / "mxconv-recipe.files" / "draft.safetensors", 9000)
-    assert "draft.safetensors: its SHA-256 is not the one in" in client.error("pull", "me/tiny", "-o", tmp_path / "p")
-    assert not (tmp_path / "p").exists()
-
-
 def test_a_repositorys_recipe_opens_no_path_of_its_choice(
     hub: HubServer, client: Client, bsfp: Path, tmp_path: Path
 ) -> None:
@@ -102,9 +83,3 @@ def test_a_repositorys_recipe_opens_no_path_of_its_choice(
     hub.repositories["me/local"] = {"main": folder}
     assert "a Hub id and commit are required of a repository" in client.error("verify", "me/local")
     assert "a Hub id and commit are required of a repository" in client.error("pull", "me/local", "-o", tmp_path / "p")
-
-
-def test_what_cannot_be_built_elsewhere_is_not_pushed(hub: HubServer, client: Client, bsfp: Path) -> None:
-    error = client.error("push", bsfp, "me/tiny", "--recipe")
-    assert "--recipe, but it was converted from" in error and "Convert again from the model's Hub id" in error
-    assert "me/tiny" not in hub.repositories

@@ -20,7 +20,8 @@ from mxconv.interop.transformers import Drafts, drafts, torch_target
 from mxconv.package.ngram_table import write_ngram_table
 from mxconv.train.ngram_trainer import train_ngram
 
-TARGET = Path(__file__).parents[3] / "examples" / "models" / "pylib-1.5m"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+TARGET = EXAMPLES / "models" / "pylib-1.5m"
 
 ROUNDING = 1e-4  # float32 logits near 10 that are summed in another order lie closer than this
 
@@ -60,15 +61,6 @@ def test_every_token_is_that_of_generate_alone(pylib: Any, three: Drafts, prompt
     assert num_rounds < 0.6 * num_tokens
 
 
-def test_a_check_says_nothing_of_what_is_the_same_and_is_of_greedy_decoding(
-    pylib: Any, three_levels: Path, prompts: list[torch.Tensor]
-) -> None:
-    with drafts(three_levels, check=True) as custom_generate:
-        assert_same(pylib, custom_generate, prompts[7])
-        assert custom_generate.last is not None and custom_generate.last.difference is None
-        refused(pylib, custom_generate, "check=True with do_sample=True; only greedy", prompts[0], do_sample=True)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -105,6 +97,24 @@ def test_look_ups_draft_too_in_chains_whatever_the_tree_and_the_pace_may_be_left
         assert_same(pylib, custom_generate, ids)
         run = custom_generate.last
         assert run is not None and len(run.levels[0].proposed_by_position) == 1  # never two at once
+
+
+def test_look_ups_propose_trees_to_drafts_and_torch_is_told_chains(
+    pylib: Any, prompts: list[torch.Tensor], tmp_path: Path
+) -> None:
+    table = tmp_path / "table.safetensors"
+    write_ngram_table(train_ngram([Path(__file__)], TARGET), table)
+    quantize(TARGET, tmp_path / "package", codec="bsfp", drafts=(f"ngram:{table},confidence=0",))
+    nodes = {}
+    for tree in ("chain", 12):
+        with drafts(tmp_path / "package", tree=tree) as custom_generate:  # type: ignore[arg-type]
+            assert_same(pylib, custom_generate, prompts[0])
+            assert custom_generate.last is not None
+            first, second = custom_generate.last.levels
+            assert first.num_nodes == first.num_proposed > 0
+            nodes[tree] = second.num_nodes, second.num_proposed
+    assert nodes["chain"][0] == nodes["chain"][1]
+    assert nodes[12][0] > nodes[12][1]
 
 
 def test_logits_processors_choose_as_without_drafts(pylib: Any, three: Drafts, prompts: list[torch.Tensor]) -> None:
@@ -189,6 +199,31 @@ def test_a_dictionary_holds_scores_logits_and_a_cache_to_go_on_from(
     assert torch.equal(*more)
 
 
+class Collected(BaseStreamer):  # type: ignore[misc]
+    """The tokens that it was told, and -1 for the end."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.tokens += value.flatten().tolist()
+
+    def end(self) -> None:
+        self.tokens.append(-1)
+
+
+def test_a_streamer_gets_every_token_and_a_check_says_nothing_of_what_is_the_same(
+    pylib: Any, three_levels: Path, prompts: list[torch.Tensor]
+) -> None:
+    streamer = Collected()
+    with drafts(three_levels, ["bsfp"], streamer=streamer, check=True) as custom_generate:
+        found = assert_same(pylib, custom_generate, prompts[6], max_new_tokens=20)
+        assert custom_generate.last is not None and custom_generate.last.difference is None
+        assert [level.name for level in custom_generate.last.levels] == ["bsfp"]
+        refused(pylib, custom_generate, "check=True with do_sample=True; only greedy", prompts[0], do_sample=True)
+    assert streamer.tokens[: found.shape[1] + 1] == [*found[0].tolist(), -1]
+
+
 def test_padding_is_hidden_from_the_drafts(pylib: Any, three: Drafts, prompts: list[torch.Tensor]) -> None:
     padded = torch.cat((torch.zeros(1, 5, dtype=torch.long), prompts[5]), dim=-1)
     mask = torch.ones_like(padded)
@@ -197,29 +232,6 @@ def test_padding_is_hidden_from_the_drafts(pylib: Any, three: Drafts, prompts: l
     plain = pylib.generate(prompts[5], max_new_tokens=40)
     assert torch.equal(found[:, 5:], plain)
     assert three.last is not None and three.last.levels[0].num_accepted > 10
-
-
-class Collected(BaseStreamer):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.ended = 0
-
-    def put(self, value: torch.Tensor) -> None:
-        self.tokens += value.flatten().tolist()
-
-    def end(self) -> None:
-        self.ended += 1
-
-
-def test_a_streamer_gets_the_prompt_and_every_token(
-    pylib: Any, three_levels: Path, prompts: list[torch.Tensor]
-) -> None:
-    streamer = Collected()
-    with drafts(three_levels, ["bsfp"], streamer=streamer) as custom_generate:
-        out = pylib.generate(prompts[6], custom_generate=custom_generate, max_new_tokens=20)
-        assert [level.name for level in custom_generate.last.levels] == ["bsfp"]
-    assert streamer.tokens == out[0].tolist()
-    assert streamer.ended == 1
 
 
 def test_a_model_that_depends_on_the_width_is_told_which_token_and_by_how_much(
@@ -269,61 +281,34 @@ def test_what_drafts_cannot_serve_is_refused(pylib: Any, three: Drafts, prompts:
     refused(pylib, three, message, ids[:, :1], attention_mask=mask, **{name: before[name]})
 
 
-def test_sliding_windows_need_caches_that_record_their_past(
-    random_model: Callable[..., tuple[Any, Path]], monkeypatch: pytest.MonkeyPatch
+def test_other_models_are_refused(
+    three: Drafts, random_model: Callable[..., tuple[Any, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in transformers 5.0, whose caches forget what has left a window, and 5.17, whose masks do."""
+    """Sliding windows as in transformers 5.0, whose caches forget what has left one, and 5.17, whose masks do."""
+    ids = torch.ones(1, 3).long()
     model, package = random_model(model_type="mistral", sliding_window=6)
+    refused(model, three, r"drafts with a vocabulary of 1024 tokens; the model's 96 are required", ids)
     monkeypatch.setattr(torch_target, "caches_record_their_past", lambda: False)
     with drafts(package) as custom_generate:
-        refused(
-            model,
-            custom_generate,
-            r"sliding windows in transformers \d+\.\d+.*; 5\.23 or later",
-            torch.ones(1, 3).long(),
-        )
-
-
-def test_another_vocabulary_and_an_encoder_decoder_are_refused(
-    three: Drafts, random_model: Callable[..., tuple[Any, Path]], prompts: list[torch.Tensor]
-) -> None:
-    model, _ = random_model(model_type="llama")
-    refused(model, three, r"drafts with a vocabulary of 1024 tokens; the model's 96 are required", prompts[0] % 96)
+        refused(model, custom_generate, r"sliding windows in transformers \d+\.\d+.*; 5\.23 or later", ids)
     config = T5Config(vocab_size=1024, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
-    model = AutoModelForSeq2SeqLM.from_config(config)
-    refused(model, three, "an encoder-decoder; drafts need a decoder-only model", torch.arange(5)[None])
+    refused(AutoModelForSeq2SeqLM.from_config(config), three, "an encoder-decoder; drafts need a decoder-only mo", ids)
 
 
-def test_an_unknown_draft_is_named(three_levels: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"package: drafts target; at least one of bsfp, pylib-0.2m is required, and the target"
-    ):
-        drafts(three_levels, ["target"])
-    with pytest.raises(ModelError, match="drafts none; at least one of bsfp"):
-        drafts(three_levels, [])
-    with pytest.raises(ModelError, match="3 numbers for 2 draft levels; one for all, or one each, is required"):
-        drafts(three_levels, num_draft_tokens=[1, 2, 3])
-
-
-def test_look_ups_propose_trees_to_drafts_and_torch_is_told_chains(
-    pylib: Any, prompts: list[torch.Tensor], tmp_path: Path
-) -> None:
-    table = tmp_path / "table.safetensors"
-    write_ngram_table(train_ngram([Path(__file__)], TARGET), table)
-    quantize(TARGET, tmp_path / "package", codec="bsfp", drafts=(f"ngram:{table},confidence=0",))
-    nodes = {}
-    for tree in ("chain", 12):
-        with drafts(tmp_path / "package", tree=tree) as custom_generate:  # type: ignore[arg-type]
-            assert_same(pylib, custom_generate, prompts[0])
-            assert custom_generate.last is not None
-            first, second = custom_generate.last.levels
-            assert first.num_nodes == first.num_proposed > 0
-            nodes[tree] = second.num_nodes, second.num_proposed
-    assert nodes["chain"][0] == nodes["chain"][1]
-    assert nodes[12][0] > nodes[12][1]
-
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"levels": ["target"]},
+            "package: drafts target; at least one of bsfp, pylib-0.2m is required, and the targ",
+        ),
+        ({"levels": []}, "drafts none; at least one of bsfp"),
+        ({"num_draft_tokens": [1, 2, 3]}, "3 numbers for 2 draft levels; one for all, or one each, is required"),
+    ],
+)
+def test_an_unknown_draft_is_named(three_levels: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        drafts(three_levels, **options)
 
 
 def test_the_example_decodes_with_two_drafts(three_levels: Path, tmp_path: Path) -> None:

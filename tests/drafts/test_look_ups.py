@@ -1,13 +1,17 @@
-"""Prompt lookup against a search written out, over contexts that grow, roll back and begin anew."""
+"""Prompt lookup against a search written out, and the n-gram draft against a walk through dictionaries."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_levels import paths_of
 
+from mxconv.drafts.ngram import NgramDraft
 from mxconv.drafts.prompt_lookup import PromptLookup
 from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
+from mxconv.package.ngram_table import NgramEntries, NgramTable
+from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.statistics import LevelStatistics
 
 
@@ -87,3 +91,73 @@ def test_lengths_that_are_none_are_refused(lengths: tuple[int, int]) -> None:
     message = f"prompt-lookup: n-grams of {lengths[1]} to {lengths[0]} tokens; 1 <= min_ngram <= max_ngram is required"
     with pytest.raises(ModelError, match=message):
         lookup(*lengths)
+
+
+VOCAB_SIZE = 4
+Best = tuple[int, float]
+
+
+def table_of(trigrams: dict[tuple[int, int], Best], bigrams: dict[int, Best], unigram: Best) -> NgramTable:
+    two, one = sorted(trigrams), sorted(bigrams)
+    return NgramTable(
+        tokenizer_sha256="0" * 64,
+        vocab_size=VOCAB_SIZE,
+        num_tokens=1,
+        min_count=1,
+        num_pruned=0,
+        trigrams=NgramEntries(
+            np.array([a * 2**32 + b for a, b in two], np.uint64),
+            np.array([trigrams[key][0] for key in two], np.uint32),
+            np.array([trigrams[key][1] for key in two], np.float32),
+        ),
+        bigrams=NgramEntries(
+            np.array(one, np.uint32),
+            np.array([bigrams[key][0] for key in one], np.uint32),
+            np.array([bigrams[key][1] for key in one], np.float32),
+        ),
+        unigram=unigram,
+    )
+
+
+token = st.integers(0, VOCAB_SIZE - 1)
+best = st.tuples(token, st.sampled_from([0.125, 0.25, 0.5, 1.0]))
+
+
+@given(
+    st.dictionaries(st.tuples(token, token), best),
+    st.dictionaries(token, best),
+    best,
+    st.sampled_from([0.0, 0.25, 0.3, 0.6]),
+    st.lists(token, min_size=1, max_size=4),
+    st.integers(0, 6),
+)
+def test_the_chain_is_that_of_dictionaries(
+    trigrams: dict[tuple[int, int], Best],
+    bigrams: dict[int, Best],
+    unigram: Best,
+    confidence: float,
+    context: list[int],
+    num_tokens: int,
+) -> None:
+    draft: Draft = NgramDraft(LevelStatistics("ngram"), table_of(trigrams, bigrams, unigram), confidence)
+    text = list(context)
+    while len(text) < len(context) + num_tokens:
+        found = bigrams.get(text[-1], unigram)
+        if len(text) > 1:
+            found = trigrams.get((text[-2], text[-1]), found)
+        if found[1] < confidence:
+            break
+        text.append(found[0])
+    proposal = draft.propose(tuple(context), TreeLimits.chain(num_tokens))
+    assert proposal.tokens == text[len(context) :]
+    assert proposal.distributions == []
+    assert (draft.statistics.num_proposed, draft.statistics.num_forwards) == (0, 1)  # the level above counts proposals
+    draft.observe([1], Proposal([]), np.zeros((1, VOCAB_SIZE), np.float32))
+    assert draft.propose(context, TreeLimits.chain(num_tokens)).tokens == proposal.tokens
+
+
+@pytest.mark.parametrize("context", [[], [VOCAB_SIZE], [-1, 2], [2, VOCAB_SIZE], [2**32, 1], [0, 2**32 + 1]])
+def test_tokens_that_the_table_cannot_know_back_off_to_no_context(context: list[int]) -> None:
+    """Ids of a padded vocabulary; none of them may be taken for another one's bits."""
+    table = table_of(dict.fromkeys([(a, b) for a in range(4) for b in range(4)], (1, 1.0)), {}, (3, 0.5))
+    assert table.best(context) == (3, 0.5)
