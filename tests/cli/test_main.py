@@ -170,11 +170,6 @@ def test_version_names_version_kernel_processor_threads_and_system(run: Any) -> 
     assert system == f"system     {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
-def test_a_forced_kernel_is_the_one_that_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MXCONV_KERNEL", "numpy")
-    assert run("--version").stdout.splitlines()[1].split()[:2] == ["kernel", "numpy"]
-
-
 def test_an_unknown_kernel_is_an_error_after_the_version(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MXCONV_KERNEL", "sse9")
     outcome = run("--version")

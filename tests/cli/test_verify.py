@@ -163,15 +163,6 @@ def test_a_rescaled_package_is_ok_lossy_and_says_by_how_much(run: Any, tmp_path:
     assert "lossy lm_head.weight, largest error" in outcome.stderr
 
 
-def test_a_prompt_file_is_read_before_the_work_begins(run: Any, package: Path, tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("{}\n")
-    outcome = run("verify", package, "--decode", prompts)
-    assert outcome.exit_code == 1
-    assert outcome.stdout == ""
-    assert "line 1: no `prompt`, `messages` or `turns` in it" in outcome.stderr
-
-
 def test_prompts_decoded_side_by_side_are_compared_and_the_certificate_says_so(
     run: Any, package: Path, prompts: Path
 ) -> None:
