@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
-from mxconv.cli.common_options import Json, Revision, size_option
+from mxconv.cli.common_options import MEMORY, WORKERS, Json, Revision, executors, size_option
 from mxconv.cli.completion import choice, drafts
 from mxconv.cli.converted import package_name
 from mxconv.cli.help_page import CommandPage

@@ -201,11 +201,11 @@ def with_instructions(
         turns.append(turn)
     if not tools:
         return turns
-    told = instructions(tools)
+    text = instructions(tools)
     if turns[0]["role"] == "system":
-        turns[0]["content"] += "\n\n" + told
+        turns[0]["content"] += "\n\n" + text
     else:
-        turns.insert(0, {"role": "system", "content": told})
+        turns.insert(0, {"role": "system", "content": text})
     return turns
 
 

@@ -51,13 +51,6 @@ def test_no_summary_in_a_list_of_commands_is_cut_off(run: Any, arguments: list[s
     assert summaries and "..." not in summaries
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_and_json(run: Any, command: str) -> None:
-    outcome = run(command, "--help")
-    assert outcome.exit_code == 0
-    assert "--json" in outcome.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

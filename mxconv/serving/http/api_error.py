@@ -67,7 +67,9 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 # FastAPI then describes no 422 of its own: a malformed body is a 400 here
 OTHERS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "Any other error"}}
-ANTHROPIC_RESPONSES = {status: told | {"model": AnthropicErrorBody} for status, told in (RESPONSES | OTHERS).items()}
+ANTHROPIC_RESPONSES = {
+    status: response | {"model": AnthropicErrorBody} for status, response in (RESPONSES | OTHERS).items()
+}
 
 
 class ApiError(Exception):
@@ -109,12 +111,12 @@ class ApiError(Exception):
 
     def renamed(self, names: Mapping[str, str]) -> "ApiError":
         """The same error about a field by the name that a dialect has for it."""
-        told = self.body["error"]
-        param = names.get(told["param"] or "")
+        error = self.body["error"]
+        param = names.get(error["param"] or "")
         if param is None:
             return self
-        message = param + str(self).removeprefix(told["param"] or "")
-        return ApiError(self.status, message, told["type"] or INVALID, param, told["code"], self.headers)
+        message = param + str(self).removeprefix(error["param"] or "")
+        return ApiError(self.status, message, error["type"] or INVALID, param, error["code"], self.headers)
 
 
 def invalid(param: str, message: str, code: str | None = None) -> ApiError:

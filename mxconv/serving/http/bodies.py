@@ -41,6 +41,12 @@ NEUTRAL: Neutral = {
     **{"add_special_tokens": (False,), "return_token_ids": (False,), "prompt_logprobs": (0,)},
     **{"logits_processors": ([],), "spaces_between_special_tokens": (True,)},
 }  # fmt: skip
+CONSTRAINTS: dict[str, Kind] = {  # by the member that has the text
+    **{"structured_outputs.json_": "json_schema", "structured_outputs.regex": "regex"},
+    **{"structured_outputs.grammar": "grammar", "structured_outputs.choice": "choice"},
+    **{"guided_json": "json_schema", "json_schema": "json_schema", "guided_regex": "regex"},
+    **{"guided_grammar": "grammar", "grammar": "grammar", "guided_choice": "choice"},
+}
 StopText = Annotated[str, Field(max_length=LONGEST_STOP)]
 AnswerText = Annotated[str, Field(min_length=1, max_length=LONGEST_ANSWER)]
 Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -167,7 +173,7 @@ class DecodingBody(Body):
         return self
 
     @property
-    def asked(self) -> Asked:
+    def requested(self) -> Asked:
         """How tokens are to be chosen, as far as the client says so."""
         found: Asked = {name: getattr(self, name) for name in Asked.__annotations__}  # type: ignore[assignment]
         return found
@@ -180,23 +186,12 @@ class DecodingBody(Body):
             schema = wanted.schema_asked_for
             text = "" if schema is None else json.dumps(schema)
             found["response_format"] = ("json_object" if schema is None else "json_schema", text)
-        group = self.structured_outputs or StructuredOutputs()
-        given: list[tuple[str, Kind, Any]] = [
-            ("structured_outputs.json", "json_schema", group.json_),
-            ("structured_outputs.regex", "regex", group.regex),
-            ("structured_outputs.grammar", "grammar", group.grammar),
-            ("structured_outputs.choice", "choice", group.choice),
-            ("guided_json", "json_schema", self.guided_json),
-            ("json_schema", "json_schema", self.json_schema),
-            ("guided_regex", "regex", self.guided_regex),
-            ("guided_grammar", "grammar", self.guided_grammar),
-            ("grammar", "grammar", self.grammar),
-            ("guided_choice", "choice", self.guided_choice),
-        ]
-        asked = ((name, kind, value) for name, kind, value in given if value is not None)
-        return found | {
-            name: (kind, value if isinstance(value, str) else json.dumps(value)) for name, kind, value in asked
-        }
+        group = vars(self.structured_outputs or StructuredOutputs())
+        for name, kind in CONSTRAINTS.items():
+            value = group[name.partition(".")[2]] if "." in name else getattr(self, name)
+            if value is not None:
+                found[name.removesuffix("_")] = kind, value if isinstance(value, str) else json.dumps(value)
+        return found
 
     @property
     def num_choices(self) -> int:
@@ -250,11 +245,13 @@ class TemplateFields(Body):
     @property
     def variables(self) -> dict[str, Any]:
         """Those of the template; what a request says of thinking has both names that templates know."""
-        asked = self.reasoning or {}
-        effort = self.reasoning_effort or asked.get("effort") or (self.think if isinstance(self.think, str) else None)
+        reasoning = self.reasoning or {}
+        effort = (
+            self.reasoning_effort or reasoning.get("effort") or (self.think if isinstance(self.think, str) else None)
+        )
         kind = (self.thinking or {}).get("type")
         wanted = None if kind is None else kind != "disabled"
-        given = (self.enable_thinking, self.think, asked.get("enabled"), wanted, effort)
+        given = (self.enable_thinking, self.think, reasoning.get("enabled"), wanted, effort)
         said = next((each for each in given if each is not None), None)
         found: dict[str, Any] = {}
         if said is not None:

@@ -11,7 +11,8 @@ from pydantic import Field, ValidationError
 
 from mxconv.serving.http.api_error import ApiError, not_validated
 from mxconv.serving.http.bodies import ChatBody
-from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
+from mxconv.serving.http.call import Call, ReplyChoice
+from mxconv.serving.http.engine_thread import ReplyToken
 from mxconv.serving.http.history import Note
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.serving.http.shapes import AnswerPieces, Kind, Piece, new_id

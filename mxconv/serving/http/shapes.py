@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.bodies import ChatBody, StreamOptions
-from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
+from mxconv.serving.http.call import Call, ReplyChoice
+from mxconv.serving.http.engine_thread import ReplyToken
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.text.thought_reader import ThoughtReader
 from mxconv.text.tool_calls import ToolCall
@@ -205,8 +206,8 @@ class ChatShape(Shape):
 
     def _logprobs_of(self, tokens: list[ReplyToken]) -> dict[str, Any]:
         wanted = self._call.job.num_logprobs is not None
-        told = {"content": [token.logprobs for token in tokens], "refusal": None}
-        return {"logprobs": told if wanted else None}
+        found = {"content": [token.logprobs for token in tokens], "refusal": None}
+        return {"logprobs": found if wanted else None}
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from http_servers import NAME, Running
+from http_servers import Running
 
 from mxconv.text.constraint import Constraint
 
@@ -50,22 +50,6 @@ def test_an_answer_is_what_generate_writes_under_the_constraint(server: Running,
         "choice": lambda text: text in json.loads(constraint.text),
     }
     assert fits[constraint.kind](expected.text)
-
-
-def test_the_official_client_streams_and_parses(server: Running) -> None:
-    options: dict[str, Any] = {"model": NAME, "messages": MESSAGES, "max_tokens": 60, "seed": 1, "n": 2}
-    whole = server.client().chat.completions.create(response_format=OF_OPENAI, **options)
-    stream = server.client().chat.completions.create(response_format=OF_OPENAI, stream=True, **options)
-    texts = {0: "", 1: ""}
-    for piece in stream:
-        texts[piece.choices[0].index] += piece.choices[0].delta.content or ""
-    assert [choice.message.content for choice in whole.choices] == [texts[0], texts[1]]
-    for text in texts.values():
-        jsonschema.validate(json.loads(text), SCHEMA)
-    either = server.client().completions.create(
-        model=NAME, prompt="{", max_tokens=4, extra_body={"response_format": {"type": "json_object"}}
-    )
-    assert either.choices[0].text.startswith("{")
 
 
 def test_many_at_a_time_with_those_that_leave(server: Running) -> None:

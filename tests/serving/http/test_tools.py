@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import openai
 import pytest
 from http_servers import EMPTY, NAME, NUMBERS, TEMPLATE, Running, running
 from packages import quantize
@@ -62,53 +61,6 @@ def test_where_it_need_not_call_it_is_told_of_functions_and_writes_text(server: 
     assert text == offered.choices[0].message.content
     assert unasked.choices[0].message == alone.choices[0].message
     assert unasked.usage == alone.usage and offered.usage.prompt_tokens > alone.usage.prompt_tokens
-
-
-def test_a_conversation_goes_on_with_what_a_function_gave(server: Running) -> None:
-    client = server.client()
-    options: dict[str, Any] = {"model": NAME, "tools": TOOLS, "max_tokens": 120, "temperature": 0}
-    first = client.chat.completions.create(messages=MESSAGES, tool_choice="required", **options).choices[0].message
-    assert first.tool_calls is not None
-    given = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "3"}
-    messages = [*MESSAGES, first.model_dump(exclude_none=True), given]
-    usage = client.chat.completions.create(messages=messages, **options).usage
-    before = client.chat.completions.create(messages=MESSAGES, **options).usage
-    assert usage is not None and before is not None and usage.prompt_tokens > before.prompt_tokens
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice: other is not among the 2"),
-        ({"tools": [], "tool_choice": "required"}, "tool_choice: a function is not among the 0 tools"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
-        ({"tools": [{"type": "function", "function": {"name": "x\n\u0007"}}]}, "tools"),
-        ({"tools": TOOLS * 100}, "tools"),
-        (
-            {
-                "tools": [{"type": "function", "function": {"name": "x", "parameters": {"type": "strin"}}}],
-                "tool_choice": "required",
-            },
-            "tool_choice: grammar: ",
-        ),
-        (
-            {
-                "tools": [{"type": "function", "function": {"name": "x", "parameters": {"maximum": 2**60}}}],
-                "tool_choice": "required",
-            },
-            "tool_choice: x: #/maximum: 1152921504606846976; a number below 2^53",
-        ),
-        ({"tools": [{"type": "function"}]}, "tools[0].function: 0 given; it is required. Add it."),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]}, "messages"),
-    ],
-)
-def test_what_cannot_be_called_is_said(server: Running, change: dict[str, Any], message: str) -> None:
-    body = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 8} | change
-    response = server.post("/v1/chat/completions", body)
-    assert response.status_code == 400
-    assert response.json()["error"]["message"].startswith(message)
-    with pytest.raises(openai.BadRequestError):
-        server.client().chat.completions.create(model=NAME, **body)
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
