@@ -85,14 +85,16 @@ def test_the_line_names_the_commit_of_a_source_on_the_hub(run: Any, source: Path
 
 
 def test_decoding_is_compared_with_and_without_drafts(run: Any, package: Path, prompts: Path) -> None:
-    outcome = run("verify", package, "--decode", prompts, "--max-new-tokens", 8, "--json")
-    assert outcome.exit_code == 0
-    decode = outcome.json["decode"]
-    assert set(decode) == DECODE_KEYS
-    assert decode["num_prompts"] == 3
-    assert 0 < decode["num_tokens"] <= 24
-    assert decode["num_token_mismatches"] == decode["num_logit_mismatches"] == 0
-    assert "0 token mismatches, 0 logit mismatches" in outcome.stderr
+    for more, batch in (((), None), (("--batch", 2), 2)):
+        outcome = run("verify", package, "--decode", prompts, "--max-new-tokens", 8, "--json", *more)
+        assert outcome.exit_code == 0
+        decode = outcome.json["decode"]
+        assert set(decode) == DECODE_KEYS
+        assert (decode["num_prompts"], decode["batch"]) == (3, batch)
+        assert 0 < decode["num_tokens"] <= 24
+        assert decode["num_token_mismatches"] == decode["num_logit_mismatches"] == 0
+        side_by_side = ", 2 at a time with them" if batch else ""
+        assert f"without{side_by_side}: 0 token mismatches, 0 logit mismatches" in outcome.stderr
 
 
 def test_a_token_that_differs_is_counted_and_fails(

@@ -197,7 +197,7 @@ def test_what_is_no_tokenizer_is_told(byte_folder: Path, files: dict[str, bytes 
 
 
 def test_other_tokenizers_go_along_and_text_that_is_not_unicode_is_an_error(byte_folder: Path) -> None:
-    assert companions(OTHERS) == OTHERS
+    assert sorted(companions(OTHERS)) == sorted(OTHERS)
     message = r"tokenizer\.json: text with '\\udcff' at character 2; Unicode that UTF-8 can carry is required\. Remove"
     with pytest.raises(ModelError, match=message):
         Tokenizer.from_folder(byte_folder).encode("ab\udcff")

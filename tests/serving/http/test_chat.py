@@ -48,16 +48,6 @@ def test_a_stream_says_the_same_in_pieces_logprobs_included(server: Running) -> 
         assert all(one.bytes == list(one.token.encode()) for one in content)
 
 
-def test_without_a_length_a_reply_ends_with_the_models_positions(server: Running) -> None:
-    num_positions = server.model.loaded.config.max_position_embeddings
-    long = [{"role": "user", "content": "x = 1\n" * 123}]
-    num_prompt = len(server.model.encode(long))
-    assert num_positions - 40 < num_prompt < num_positions
-    (choice,) = server.post("/v1/chat/completions", {"messages": long, "temperature": 0}).json()["choices"]
-    expected = server.model.generate(long, max_new_tokens=num_positions)
-    assert choice["message"]["content"] == expected.text and choice["finish_reason"] == expected.generation.ending
-
-
 def test_models_names_the_one_and_its_levels(server: Running) -> None:
     (model,) = server.client().models.list().data
     assert model.id == NAME
