@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -24,7 +25,7 @@ from mxconv.cli.decode_options import (
     check_system,
     variables_of,
 )
-from mxconv.cli.generate_results import geomean, print_results, result_of
+from mxconv.cli.generate_results import print_results, result_of
 from mxconv.cli.output import Output, progress_bars
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def _speeds(results: list[dict[str, Any]], decoded: DecodedPrompts) -> dict[str,
     """Members about all texts; where they share passes there is one speed, that of all."""
     if decoded.seconds is None:
         speedups = [result["speedup"] for result in results if "speedup" in result]
-        return {"geomean_speedup": geomean(speedups)} if speedups else {}
+        return {"geomean_speedup": geometric_mean(speedups)} if speedups else {}
     if decoded.plain_seconds is None:
         return {"seconds": decoded.seconds}
     speedup = decoded.plain_seconds / decoded.seconds

@@ -176,7 +176,7 @@ def quantize(
             shares = (f"{found[name]:.2f}".removeprefix("0") for name in ("cast", "calibrated"))
             out.line(f"agreement {' -> '.join(shares)} ({found['num_tokens']} tokens that were held out)")
         else:
-            _print_draft(manifest, out)
+            out.line(manifest.draft_quality)  # and the command that shows or mends it
     out.json(result)
 
 
@@ -224,11 +224,6 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
         "peak_rss_bytes": peak_rss_bytes(),
         "levels": [level.model_dump() for level in manifest.levels],
     }
-
-
-def _print_draft(manifest: "Manifest", out: Output) -> None:
-    """Print what decides how well the 4-bit draft drafts, and the command that shows or mends it."""
-    out.line(manifest.draft_quality)
 
 
 def _print_result(result: dict[str, Any], note: str | None, out: Output) -> None:

@@ -175,7 +175,7 @@ def not_validated(errors: Sequence[Any]) -> ApiError:
 
 
 def _fields(error: Any) -> list[Any]:
-    """Where in a body an error is; names of pydantic's types (list[Note], str, Message) are no fields."""
+    """The place of an error in a body; names of pydantic's types (list[Note], str, Message) are no fields."""
     types = ("body", "str", "int", "float", "bool", "dict", "list", "constrained-str", "constrained-int")
     path = [
         part
@@ -190,7 +190,7 @@ def _required(error: Any) -> str:
 
 
 def _quoted(error: Any) -> str:
-    """What was found, as JSON; of a list or a text that is too long or too short its length."""
+    """The value that was found, as JSON; of a list or a text that is too long or too short its length."""
     value = error.get("input")
     if error["type"] in ("too_short", "too_long", "string_too_short", "string_too_long") and hasattr(value, "__len__"):
         return str(len(value))

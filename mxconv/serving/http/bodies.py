@@ -87,7 +87,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """As vLLM groups them since 0.11; the fields are those of `guided_json` and its like."""
+    """Constraints as vLLM groups them since 0.11; the fields are those of `guided_json` and its like."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
@@ -102,7 +102,7 @@ class DraftOptions(Body):
 
 
 class MxconvOptions(DraftOptions):
-    """Those of completions and chats."""
+    """Own options of completions and chats."""
 
     trace: bool = Field(False, description="Say of every token which level guessed it.")
 
@@ -174,13 +174,13 @@ class DecodingBody(Body):
 
     @property
     def requested(self) -> Asked:
-        """How tokens are to be chosen, as far as the client says so."""
+        """The sampling that the client asks for, as far as it says so."""
         found: Asked = {name: getattr(self, name) for name in Asked.__annotations__}  # type: ignore[assignment]
         return found
 
     @property
     def constraints(self) -> dict[str, tuple[Kind, str]]:
-        """What answers must look like: kind and text by the field that says so."""
+        """Constraints of the answers: kind and text by the field that says so."""
         found: dict[str, tuple[Kind, str]] = {}
         if (wanted := self.response_format) is not None and wanted.type != "text":
             schema = wanted.schema_asked_for
@@ -229,7 +229,7 @@ class CompletionBody(DecodingBody):
 
 
 class TemplateFields(Body):
-    """What a request says to the chat template, by the names that servers have for it."""
+    """Fields of a request for the chat template, by the names that servers have for it."""
 
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="As vLLM has it: the template's variables.")
     enable_thinking: bool | None = None
@@ -244,7 +244,7 @@ class TemplateFields(Body):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """Those of the template; what a request says of thinking has both names that templates know."""
+        """Variables of the template; what a request says of thinking has both names that templates know."""
         reasoning = self.reasoning or {}
         effort = (
             self.reasoning_effort or reasoning.get("effort") or (self.think if isinstance(self.think, str) else None)
@@ -297,7 +297,7 @@ class ChatBody(DecodingBody, TemplateFields):
 
     @property
     def demanded(self) -> list[dict[str, Any]]:
-        """Those of which it has to call one; none where it need not."""
+        """The functions of which it has to call one; none where it need not."""
         if isinstance(self.tool_choice, NamedTool):
             return [tool for tool in self.offered if tool["name"] == self.tool_choice.function.name]
         return self.offered if self.tool_choice == "required" else []

@@ -22,7 +22,7 @@ Events = Iterator[dict[str, Any]]
 
 
 class TextFormat(Note):
-    """What a text looks like; a schema's name and what it is for change no token, nor does `strict`."""
+    """The format of a text; a schema's name and what it is for change no token, nor does `strict`."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None

@@ -272,14 +272,14 @@ class ServedModel:
         return replace(job, selection=replace(selection, constraint=grammar), notes=tuple(notes))
 
     def _form(self, body: DecodingBody) -> ToolForm | None:
-        """How calls are read in the answers to a request; None where they are text alone."""
+        """The form in which calls are read in the answers to a request; None where they are text alone."""
         if self._template is None or not isinstance(body, ChatBody):
             return None
         form = form_of(self._template.source_for(bool(body.offered)))
         return form if body.offered or form.always_reads else None
 
     def _grammar(self, body: DecodingBody, notes: list[str]) -> Grammar | None:
-        """What answers must look like; raises ApiError where that cannot be followed, or is said twice.
+        """The grammar that answers follow; raises ApiError where that cannot be followed, or is said twice.
 
         A format beside functions that may be called asks for a text of that format, or calls; a demanded call wins.
         """
@@ -326,7 +326,7 @@ class ServedModel:
         return True
 
     def sampling(self, requested: Asked) -> SamplingInUse:
-        """How tokens are chosen for a request: what it leaves out is as generation_config.json recommends."""
+        """The sampling of a request: what it leaves out is as generation_config.json recommends."""
         return SamplingInUse.of(requested, self._recommended, CHAT_DEFAULTS)
 
 

@@ -185,7 +185,7 @@ class ChatShape(Shape):
         return {"delta": delta}, bool(delta)
 
     def _said(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
-        """What tokens add: text, calls that are complete, and reasoning, as vLLM and llama-server name it."""
+        """The members that tokens add: text, complete calls, and reasoning, as vLLM and llama-server name it."""
         found: dict[str, Any] = {}
         pieces = self._pieces[choice.index]
         first = pieces.num_calls
@@ -232,7 +232,7 @@ class AnswerPieces:
         self.num_calls = 0
 
     def of(self, added: list[ReplyToken], is_last: bool) -> list[Piece]:
-        """What is certain since: text that is no call, thoughts, and whole calls; neighbours of a kind are one."""
+        """The pieces that became certain: text that is no call, thoughts, whole calls; neighbours of a kind are one."""
         pieces: list[Piece] = []
         for token in added:
             self._silent.append(token)
