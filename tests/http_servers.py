@@ -78,9 +78,9 @@ class Running:
         return socket.create_connection((host, int(port)), timeout=SECONDS)
 
     def wait_until_idle(self) -> None:
-        """Every sequence is freed: at the desk, and in the engine."""
-        wait_for(lambda: self.serving.desk.num_open == 0)
-        wait_for(lambda: self.serving.desk.thread.num_watched == 0 and self.serving.desk.thread.is_idle)
+        """Every sequence is freed: at the admission, and in the engine."""
+        wait_for(lambda: self.serving.admission.num_open == 0)
+        wait_for(lambda: self.serving.admission.thread.num_watched == 0 and self.serving.admission.thread.is_idle)
 
 
 def wait_for(condition: Any, seconds: float = SECONDS) -> None:
@@ -136,7 +136,7 @@ def _gated(serving: Serving) -> threading.Event:
         assert gate.wait(SECONDS)
         return step()
 
-    for engine in serving.desk.thread.engines:
+    for engine in serving.admission.thread.engines:
         engine.step = partial(step_through_gate, engine.step)  # type: ignore[method-assign]
     gate.set()
     return gate

@@ -102,3 +102,28 @@ def test_the_page_names_every_kind_of_draft() -> None:
 
     for word in WORDS:
         assert f"`{word}" in PAGES["drafts"]
+
+
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "formats").glob("*.md")]
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings in links, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" not in link:
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("folder", ["docs", "formats"])
+def test_the_index_lists_every_page(folder: str) -> None:
+    index = (ROOT / folder / "README.md").read_text()
+    assert [page.name for page in (ROOT / folder).glob("*.md") if f"({page.name})" not in index] == ["README.md"]

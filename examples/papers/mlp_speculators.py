@@ -19,7 +19,7 @@ from tokens_per_step import measure
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cli.train_drafts_commands import speculator
-from mxconv.cli.train_generate_command import generate
+from mxconv.cli.train_text_commands import generate
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.drafts.kind import DraftSpec

@@ -8,14 +8,18 @@ A command takes a group, a dataclass, as one parameter and is made a command by 
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from mxconv.cli.completion import kernels
+from mxconv.cli.completion import kernels, one_of
+
+if TYPE_CHECKING:
+    from mxconv.workers import Executor
 
 Number = TypeVar("Number", int, float)
 
@@ -55,7 +59,45 @@ def size_option(help: str) -> Any:
     return typer.Option(help=f"{help[:-1]} (such as 5GB or 512MiB).", parser=parse_bytes, metavar="SIZE")
 
 
+WORKERS = Annotated[
+    str,
+    typer.Option(
+        help="Workers: threads; ray, a new cluster here; ray:auto or ray:HOST:PORT, a running one (extra `ray`).",
+        autocompletion=one_of("threads", "ray", "ray:auto"),
+    ),
+]
+
+MEMORY = Annotated[
+    int | None,
+    size_option("Most bytes of memory that each worker may need."),
+]
 KvBytes = Annotated[int | None, size_option("Most bytes for the keys and values of all sequences together.")]
+
+
+@contextmanager
+def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -> Iterator[Callable[[], "Executor"]]:
+    """A function that makes the executor that `--workers` names, until the end of the block.
+
+    Raises:
+        MxconvError: Ray is not installed, or no cluster answers.
+        typer.BadParameter: the option is none that exists.
+    """
+    from mxconv.cluster.connection import parse_workers
+    from mxconv.errors import MxconvError
+
+    try:
+        address = parse_workers(workers)
+    except MxconvError as error:
+        raise typer.BadParameter(str(error)) from error
+    if address is None:
+        from mxconv.workers import Workers
+
+        yield lambda: Workers(num_threads)
+        return
+    from mxconv.cluster.connection import cluster
+
+    with cluster(address, num_threads, memory_bytes) as make:
+        yield make
 
 
 def numbers_of(

@@ -139,7 +139,7 @@ class Drafting(LevelOptions):
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How tokens are chosen. What is not given is as the model recommends."""
+    """Options of sampling. What is not given is as the model recommends."""
 
     temperature: Annotated[
         float | None, typer.Option(min=0, help="Randomness; 0 always takes the likeliest token.")
@@ -191,7 +191,7 @@ class SamplingOptions:
 
 @dataclass(frozen=True)
 class ConstraintOptions:
-    """What an answer must look like."""
+    """Constraints of an answer."""
 
     json_schema: Annotated[Path | None, typer.Option(help="A file with a JSON Schema that the answer fits.")] = None
     regex: Annotated[str | None, typer.Option(help="A regular expression that the whole answer must match.")] = None

@@ -5,8 +5,9 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -24,7 +25,7 @@ from mxconv.cli.decode_options import (
     check_system,
     variables_of,
 )
-from mxconv.cli.generate_results import geomean, print_results, result_of
+from mxconv.cli.generate_results import print_results, result_of
 from mxconv.cli.output import Output, progress_bars
 
 if TYPE_CHECKING:
@@ -37,13 +38,70 @@ INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 @dataclass
 class DecodedPrompts:
-    """Answers in the order of the prompts, as far as they came, and those without drafts to compare them with."""
+    """Prompts and their answers in that order, as far as they came; with `check` also those without drafts."""
 
-    answers: "list[Answer]"
-    plain: "list[Answer]"
+    model: "TextModel"
+    prompts: "Sequence[Prompt]"
+    options: "Options"
+    check: bool
+    records_trees: bool
+    progress: "Progress"
+    answers: "list[Answer]" = field(default_factory=list)
+    plain: "list[Answer]" = field(default_factory=list)
     interrupted: bool = False
     seconds: float | None = None  # by the clock, of prompts that are decoded side by side; likewise the next one
     plain_seconds: float | None = None
+
+    @property
+    def plain_options(self) -> "Options":
+        """The same options without drafts."""
+        return {**self.options, "drafts": [], "num_draft_tokens": None, "confidence": None}
+
+    def one_by_one(self, shown: str | None) -> None:
+        """Decode prompts one after another; where `shown` is a text, print it, and the one answer as it comes."""
+        out, num_prompts = Output(json_output=False), len(self.prompts)
+        for prompt in self.prompts:
+            answer = self.model.stream(prompt, **self.options)
+            answer.generation.trace.records_trees = self.records_trees
+            if shown is not None:
+                out.line(shown, "dim", end="")
+            with suppress(KeyboardInterrupt):
+                for piece in answer:
+                    if shown is not None:
+                        out.line(piece, end="")
+                    elif num_prompts == 1:
+                        self.progress("generate", len(answer.token_ids), self.options["max_new_tokens"])
+            if shown is not None:
+                out.line("")
+            self.answers.append(answer)
+            ending = answer.generation.ending
+            if self.check and ending != "interrupted":
+                plain = self.model.generate(prompt, **self.plain_options)
+                ending = plain.generation.ending
+                self.plain += [plain] if ending != "interrupted" else []
+            if ending == "interrupted":
+                self.interrupted = True
+                return
+            if num_prompts > 1:
+                self.progress("generate", len(self.answers), num_prompts)
+
+    def side_by_side(self, batch: int, kv_bytes: int | None) -> None:
+        """Decode prompts side by side, as far as they come before an interrupt."""
+        from mxconv.serving.batch import Batch
+
+        def run(options: "Options", records_trees: bool) -> "tuple[list[Answer], float]":
+            begin = time.perf_counter()
+            decoding = Batch(self.model, self.prompts, options, batch, kv_bytes, records_trees)
+            with suppress(KeyboardInterrupt):
+                decoding.run(lambda num_done: self.progress("generate", num_done, len(self.prompts)))
+            self.interrupted = any(answer.generation.ending == "interrupted" for answer in decoding.answers)
+            return decoding.answers, time.perf_counter() - begin
+
+        self.answers, self.seconds = run(self.options, self.records_trees)
+        if self.check and not self.interrupted:
+            plain, seconds = run(self.plain_options, False)
+            if not self.interrupted:  # else there is nothing to compare with
+                self.plain, self.plain_seconds = plain, seconds
 
 
 @grouped
@@ -123,18 +181,17 @@ def generate(
             raise typer.BadParameter(f"--check compares tokens, and under --accept {accept} those differ")
         if in_use.is_from_file:
             Output(json_output=True).line(f"sampling: {in_use.summary}", "dim")
-        target, records_trees = model.loaded.levels[0].name, trace is not None
+        target = model.loaded.levels[0].name
+        decoded = DecodedPrompts(model, given, options, check, trace is not None, progress)
         if batch is not None:
-            decoded = _side_by_side(model, given, options, batch, kv_bytes, check, records_trees, progress)
+            decoded.side_by_side(batch, kv_bytes)
         else:
-            # an answer to a chat begins on its own line
-            shown = text_of(given[0]) + "\n" * in_chat if streams else None
-            decoded = _one_by_one(model, given, options, check, records_trees, shown, progress)
+            decoded.one_by_one(text_of(given[0]) + "\n" * in_chat if streams else None)  # an answer begins on its line
         lines: list[dict[str, Any]] = []
-        for number, answer in enumerate(decoded.answers if records_trees else []):
+        for number, answer in enumerate(decoded.answers if trace is not None else []):
             ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
             lines += trace_lines(number, answer.generation, text_of(given[number]), ids, tokenizer)
-    results = _results(given, decoded, shares_passes=batch is not None)
+    results = _results(decoded)
     members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": runtime.kv_dtype}
     members |= {"sampling": in_use.members, **({"accept": accept} if is_drawn else {}), **_speeds(results, decoded)}
     out = Output(json_output)
@@ -148,13 +205,13 @@ def generate(
         raise typer.Exit(INTERRUPTED)
 
 
-def _results(prompts: "Sequence[Prompt]", decoded: DecodedPrompts, shares_passes: bool) -> list[dict[str, Any]]:
+def _results(decoded: DecodedPrompts) -> list[dict[str, Any]]:
     """The members of each text, compared with plain decoding as far as that came."""
-    results = [result_of(each, answer) for each, answer in zip(prompts, decoded.answers, strict=False)]
+    results = [result_of(each, answer) for each, answer in zip(decoded.prompts, decoded.answers, strict=False)]
     for result, answer, plain in zip(results, decoded.answers, decoded.plain, strict=False):
         if answer.generation.ending != "error":
             result["identical_to_target"] = (plain.token_ids, plain.text) == (answer.token_ids, answer.text)
-        if not shares_passes:
+        if decoded.seconds is None:  # else passes are shared
             result["speedup"] = plain.generation.seconds / answer.generation.seconds
             result["plain_tokens_per_second"] = plain.generation.decoding_tokens_per_second
     return results
@@ -164,7 +221,7 @@ def _speeds(results: list[dict[str, Any]], decoded: DecodedPrompts) -> dict[str,
     """Members about all texts; where they share passes there is one speed, that of all."""
     if decoded.seconds is None:
         speedups = [result["speedup"] for result in results if "speedup" in result]
-        return {"geomean_speedup": geomean(speedups)} if speedups else {}
+        return {"geomean_speedup": geometric_mean(speedups)} if speedups else {}
     if decoded.plain_seconds is None:
         return {"seconds": decoded.seconds}
     speedup = decoded.plain_seconds / decoded.seconds
@@ -184,74 +241,6 @@ def _check_results(package: str, prompts: Path | None, target: str, results: lis
         raise ModelError(f"{prompts}: {len(failed)} of {len(results)} prompts came to no end; the first: {failed[0]}")
 
 
-def _one_by_one(
-    model: "TextModel",
-    prompts: "Sequence[Prompt]",
-    options: "Options",
-    check: bool,
-    records_trees: bool,
-    shown: str | None,
-    progress: "Progress",
-) -> DecodedPrompts:
-    """Decode prompts one after another. `shown` and then the one text are printed as it comes; None prints nothing."""
-    decoded, out = DecodedPrompts([], []), Output(json_output=False)
-    for prompt in prompts:
-        answer = model.stream(prompt, **options)
-        answer.generation.trace.records_trees = records_trees
-        if shown is not None:
-            out.line(shown, "dim", end="")
-        with suppress(KeyboardInterrupt):
-            for piece in answer:
-                if shown is not None:
-                    out.line(piece, end="")
-                elif len(prompts) == 1:
-                    progress("generate", len(answer.token_ids), options["max_new_tokens"])
-        if shown is not None:
-            out.line("")
-        decoded.answers.append(answer)
-        ending = answer.generation.ending
-        if check and ending != "interrupted":
-            plain = model.generate(answer.prompt, **_plain(options))
-            ending = plain.generation.ending
-            decoded.plain += [plain] if ending != "interrupted" else []
-        if ending == "interrupted":
-            decoded.interrupted = True
-            break
-        if len(prompts) > 1:
-            progress("generate", len(decoded.answers), len(prompts))
-    return decoded
-
-
-def _side_by_side(
-    model: "TextModel",
-    prompts: "Sequence[Prompt]",
-    options: "Options",
-    batch: int,
-    kv_bytes: int | None,
-    check: bool,
-    records_trees: bool,
-    progress: "Progress",
-) -> DecodedPrompts:
-    """Decode prompts side by side, as far as they come before an interrupt."""
-    from mxconv.serving.batch import Batch
-
-    def run(options: "Options", records_trees: bool) -> "tuple[list[Answer], float, bool]":
-        begin = time.perf_counter()
-        decoding = Batch(model, prompts, options, batch, kv_bytes, records_trees)
-        with suppress(KeyboardInterrupt):
-            decoding.run(lambda num_done: progress("generate", num_done, len(prompts)))
-        interrupted = any(answer.generation.ending == "interrupted" for answer in decoding.answers)
-        return decoding.answers, time.perf_counter() - begin, interrupted
-
-    answers, seconds, interrupted = run(options, records_trees)
-    decoded = DecodedPrompts([*answers], [], interrupted, seconds)
-    if check and not interrupted:
-        plain, plain_seconds, decoded.interrupted = run(_plain(options), False)
-        if not decoded.interrupted:  # else there is nothing to compare with
-            decoded.plain, decoded.plain_seconds = [*plain], plain_seconds
-    return decoded
-
-
 def _standard_input() -> str:
     """The prompt that is piped in, without its last line's end."""
     text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
@@ -268,8 +257,3 @@ def _tell_empty(answers: "Sequence[Answer]", in_chat: bool) -> None:
     which = "the answer is" if len(answers) == 1 else f"{len(empty)} of {len(answers)} answers are"
     remedy = "Another prompt may help." if in_chat else "An instruct model needs its chat template, others more text."
     Output(json_output=True).line(f"{which} empty: the first token ended the text. {remedy}", "dim")
-
-
-def _plain(options: "Options") -> "Options":
-    """The same options without drafts."""
-    return {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}

@@ -1,5 +1,6 @@
 """The results of `mxconv generate`, as JSON and as a table."""
 
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from mxconv.cli.output import Output
@@ -46,13 +47,6 @@ def result_of(prompt: "Prompt", answer: "Answer") -> dict[str, Any]:
     } | ({"error": str(error)} if (error := answer.error) is not None else {})
 
 
-def geomean(numbers: list[float]) -> float:
-    """Geometric mean."""
-    from math import exp, log
-
-    return exp(sum(log(number) for number in numbers) / len(numbers))
-
-
 def print_results(members: dict[str, Any], out: Output, with_texts: bool, with_levels: bool) -> None:
     """Print texts and a table of the levels, where these are wanted, and how fast they came. `seconds` is there where
     they came side by side."""
@@ -88,4 +82,4 @@ def print_results(members: dict[str, Any], out: Output, with_texts: bool, with_l
 def _rate(results: list[dict[str, Any]], key: str) -> str:
     """The mean speed of texts that were decoded one after the other."""
     rates = [result[key] for result in results if result.get(key)]
-    return f" ({geomean(rates):.1f} tokens a second after the prompt)" if rates else ""
+    return f" ({geometric_mean(rates):.1f} tokens a second after the prompt)" if rates else ""

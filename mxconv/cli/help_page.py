@@ -64,6 +64,6 @@ def group_of(option: Any) -> str:
 
 
 def _metavar(found: re.Match[str]) -> str:
-    """What stands for a value: N for `<int>`, PATH for `<list[path]>`, the names of a choice."""
+    """The placeholder of a value: N for `<int>`, PATH for `<list[path]>`, the names of a choice."""
     name = found[1].removeprefix("list[").removesuffix("]")
     return TYPES.get(name.lower(), name)

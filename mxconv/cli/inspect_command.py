@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mxconv.cli.cluster_options import WORKERS, executors
-from mxconv.cli.common_options import Force, Json, Revision
+from mxconv.cli.common_options import WORKERS, Force, Json, Revision, executors
 from mxconv.cli.output import Output, check_outputs, progress_bars
 
 TRACE_SUFFIX = ".jsonl"

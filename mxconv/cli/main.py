@@ -28,8 +28,8 @@ from mxconv.cli.quantize_command import QuantizeCommand, quantize
 from mxconv.cli.recipe_commands import build, recipe
 from mxconv.cli.serve_command import serve
 from mxconv.cli.train_drafts_commands import draft, eagle3, self_draft, speculator, spire
-from mxconv.cli.train_generate_command import generate as write_texts
-from mxconv.cli.train_ngram_command import ngram
+from mxconv.cli.train_text_commands import generate as write_texts
+from mxconv.cli.train_text_commands import ngram
 from mxconv.cli.verify_command import verify
 from mxconv.errors import MxconvError
 

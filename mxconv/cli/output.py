@@ -1,4 +1,4 @@
-"""Where results go: tables to stdout, progress and warnings to stderr; with --json the object is stdout's last line."""
+"""Output of commands: tables to stdout, progress and warnings to stderr; with --json stdout ends with an object."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ class Output:
 
     @cached_property
     def console(self) -> "Console":
-        """Where rich prints."""
+        """The console on which rich prints."""
         from rich.console import Console
 
         out = Console(stderr=self._json_output, soft_wrap=True)
@@ -49,7 +49,7 @@ class Output:
             sys.stdout.flush()
 
     def write_text(self, path: Path | None, text: str) -> None:
-        """Write a text in UTF-8, likewise."""
+        """Write a text in UTF-8, as `write` does."""
 
         def write(partial: Path) -> None:
             partial.write_text(text, encoding="utf-8")

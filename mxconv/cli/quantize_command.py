@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
-from mxconv.cli.common_options import Json, Revision, size_option
+from mxconv.cli.common_options import MEMORY, WORKERS, Json, Revision, executors, size_option
 from mxconv.cli.completion import choice, drafts
 from mxconv.cli.converted import package_name
 from mxconv.cli.help_page import CommandPage
@@ -176,8 +175,10 @@ def quantize(
             found = manifest.draft_weights.description["agreement"]
             shares = (f"{found[name]:.2f}".removeprefix("0") for name in ("cast", "calibrated"))
             out.line(f"agreement {' -> '.join(shares)} ({found['num_tokens']} tokens that were held out)")
+            if found["calibrated"] <= found["cast"]:
+                out.line("These texts did not help: the direct cast, without --calibrate, drafts as well.")
         else:
-            _print_draft(manifest, out)
+            out.line(manifest.draft_quality)  # and the command that shows or mends it
     out.json(result)
 
 
@@ -225,11 +226,6 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
         "peak_rss_bytes": peak_rss_bytes(),
         "levels": [level.model_dump() for level in manifest.levels],
     }
-
-
-def _print_draft(manifest: "Manifest", out: Output) -> None:
-    """Print what decides how well the 4-bit draft drafts, and the command that shows or mends it."""
-    out.line(manifest.draft_quality)
 
 
 def _print_result(result: dict[str, Any], note: str | None, out: Output) -> None:

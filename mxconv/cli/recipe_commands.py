@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
-from mxconv.cli.common_options import Force, Json, Package
+from mxconv.cli.common_options import MEMORY, WORKERS, Force, Json, Package, executors
 from mxconv.cli.converted import find_or_build
 from mxconv.cli.output import Output, progress_bars
 from mxconv.report.tables import format_bytes

@@ -112,7 +112,7 @@ def _check_names(names: list[str], num_packages: int) -> None:
 
 
 def _api_key(path: Path | None) -> str | None:
-    """From a file, or else from the environment; None where neither has one."""
+    """The key in a file, or else in the environment; None where neither has one."""
     from mxconv.errors import ModelError
 
     if path is None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.attest_command import AttestationOptions
-from mxconv.cli.cluster_options import WORKERS, executors
-from mxconv.cli.common_options import Json, MaxNewTokens, Package, grouped
+from mxconv.cli.common_options import WORKERS, Json, MaxNewTokens, Package, executors, grouped
 from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
 from mxconv.cli.output import Output, progress_bars

@@ -56,7 +56,7 @@ class Scheduler:
         return Load(max(decoding, 1)), Load(max(decoding, 1), min(rows, MOST_ROWS) if decoding else 0)
 
     def _group(self, waiting: Listed[Sequence]) -> list[Sequence]:
-        """Those that wait for the cheapest model; what is no level's own decoder counts as cheaper."""
+        """The sequences that wait for the cheapest model; what is no level's own decoder counts as cheaper."""
         depths = self._depths
         deepest = max((_wanted(each).model for each in waiting), key=lambda model: depths.get(model[0], len(depths)))
         return [sequence for sequence in waiting if _wanted(sequence).model == deepest]

@@ -21,7 +21,7 @@ from mxconv.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """What a model reads of a conversation: token ids, and the form of answers where it thinks before them."""
+    """A conversation as a model reads it: token ids, and the form of answers where it thinks before them."""
 
     token_ids: list[int]
     thought: ThoughtForm | None
@@ -199,7 +199,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _required(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What a template that refuses messages may miss: roles and an order, or objects as arguments."""
+    """The members that a template which refuses messages may miss: roles and an order, or objects as arguments."""
     calls = [call.get("function", {}) for message in messages for call in message.get("tool_calls") or ()]
     others = [call["arguments"] for call in calls if not isinstance(call.get("arguments", {}), Mapping)]
     return f"arguments of calls that are objects, not {quote(others[0])}, and roles" if others else "roles and an order"

@@ -1,4 +1,4 @@
-"""Where a model keeps its chat templates: the first place that has a default one decides."""
+"""The places where a model keeps its chat templates: the first place that has a default one decides."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an answer must look like: JSON, by a schema or any, a regular expression, or a grammar.
+"""Constraints of answers: JSON, by a schema or any, a regular expression, or a grammar.
 
 Masks come from llguidance, which knows how the bytes of a tokenizer's tokens run across what a grammar describes.
 """
@@ -55,7 +55,7 @@ class ConstraintError(ModelError):
 
 @dataclass(frozen=True)
 class Constraint:
-    """What an answer must look like, as somebody asks for it.
+    """A constraint of an answer, as somebody asks for it.
 
     Args:
         kind: of the text.
@@ -117,7 +117,7 @@ def check_cost(constraint: Constraint) -> None:
 
 
 def _reason(message: str) -> str:
-    """What the library says, on one line, without the state of its parser."""
+    """The library's message on one line, without the state of its parser."""
     return " ".join(message.partition("<state>")[0].split())[:300]
 
 
@@ -228,12 +228,12 @@ class Grammar:
     ends: frozenset[int]  # tokens that end an answer
 
     def matcher(self) -> "GrammarMatcher":
-        """At the beginning of an answer."""
+        """A matcher at the beginning of an answer."""
         return GrammarMatcher(self.beginning.deep_copy(), self)
 
 
 class GrammarMatcher:
-    """How far an answer has come in what a constraint describes."""
+    """The state of an answer in what a constraint describes."""
 
     def __init__(self, matcher: "LLMatcher", grammar: Grammar) -> None:
         self._matcher = matcher

@@ -13,7 +13,7 @@ BLOCK = 64  # values of which only the greatest is compared first
 
 @dataclass(frozen=True)
 class Sampling:
-    """How random the next token is. Raises ModelError for a value outside of its limits."""
+    """The randomness of the next token. Raises ModelError for a value outside of its limits."""
 
     temperature: float = 1.0  # divides the logits; above 0
     top_k: int = 0  # how many of the most likely tokens stay, and all that equal the last of them; 0 keeps every token

@@ -1,4 +1,4 @@
-"""How a model wants to be sampled, from the generation_config.json beside its weights."""
+"""Recommendations of how to sample a model, from the generation_config.json beside its weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

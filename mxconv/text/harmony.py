@@ -46,7 +46,7 @@ class HarmonyForm(ToolForm):
         return True
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], may_be_several: bool, tokenizer: Tokenizer) -> str:
-        """As of `ToolForm`; an answer ends with its first call."""
+        """Return a grammar as `ToolForm` does; an answer ends with its first call."""
         channel, constrain, message = (marker_in_grammar(each, tokenizer) for each in (CHANNEL, CONSTRAIN, MESSAGE))
         lines = ["start: " + " | ".join(f"call{number}" for number in range(len(tools)))]
         for number, tool in enumerate(tools):

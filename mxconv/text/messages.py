@@ -36,7 +36,7 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def num_chat_prompts(prompts: Iterable[Prompt]) -> int:
-    """How many of some prompts are messages, and so are put into a chat template."""
+    """The number of prompts that are messages, and so are put into a chat template."""
     return sum(not isinstance(prompt, str) for prompt in prompts)
 
 

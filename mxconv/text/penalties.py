@@ -1,4 +1,4 @@
-"""Logits with the tokens of the text held against them: a bias, a repetition penalty, presence and frequency."""
+"""Penalties of logits by the tokens of the text: a bias, a repetition penalty, presence and frequency."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a model thinks before it answers, between markers of its chat template, taken out of the answer."""
+"""Thoughts of a model before it answers, between markers of its chat template, taken out of the answer."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ MARKERS = (  # before and after a thought; a template that writes or removes tho
 
 @dataclass(frozen=True)
 class ThoughtForm:
-    """How an answer that may think begins.
+    """The beginning of an answer that may think.
 
     Args:
         begin: the marker before the thought.
@@ -31,7 +31,7 @@ class ThoughtForm:
 
     @property
     def closed(self) -> str:
-        """What ends an open thought at once."""
+        """The text that ends an open thought at once."""
         return f"\n{self.end}\n\n"
 
 

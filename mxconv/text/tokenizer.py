@@ -89,7 +89,7 @@ class Tokenizer:
         return cls(backend, bos[0] if bos else None, frozenset([*ends, *_turn_ends(folder, backend)]), str(path))
 
     def to_json(self) -> str:
-        """What tokenizer.json holds, for other libraries."""
+        """The content of tokenizer.json, for other libraries."""
         return str(self._backend.to_str())
 
     @property

@@ -54,7 +54,7 @@ class AnswerReader(Protocol):
 
 @dataclass(frozen=True)
 class ToolForm:
-    """How a model writes calls: here as JSON objects.
+    """A way in which a model writes calls: here as JSON objects.
 
     Args:
         begin: before each call, or before a list of them; empty for nothing.
@@ -201,16 +201,16 @@ def with_instructions(
         turns.append(turn)
     if not tools:
         return turns
-    told = instructions(tools)
+    text = instructions(tools)
     if turns[0]["role"] == "system":
-        turns[0]["content"] += "\n\n" + told
+        turns[0]["content"] += "\n\n" + text
     else:
-        turns.insert(0, {"role": "system", "content": told})
+        turns.insert(0, {"role": "system", "content": text})
     return turns
 
 
 def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What that system message says."""
+    """The text of that system message."""
     described = "\n".join(json.dumps({"type": "function", "function": dict(tool)}) for tool in tools)
     return (
         f"You can call these functions:\n{described}\n"
@@ -219,7 +219,7 @@ def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 class CallReader(ABC):
-    """What readers of calls share: text that is held back until it is certain, and calls of known functions."""
+    """The common part of readers of calls: text that is held back until it is certain, and calls of known functions."""
 
     def __init__(self, form: ToolForm, tools: Mapping[str, Mapping[str, Any]]) -> None:
         self._form = form

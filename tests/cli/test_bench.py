@@ -56,15 +56,6 @@ def test_kernels_prints_a_table_and_draws_both_pictures(run: Any, tmp_path: Path
     assert "nothing is overwritten" in outcome.stderr
 
 
-def test_kernels_measures_the_implementations_asked_for(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("bench", "kernels", *SMALL, "--only", "mxint8", "--num-tokens", 1, "--json")
-    outcome = run(*arguments, "--kernel", "all")
-    assert [row["implementation"] for row in outcome.json["results"]] == _native.available()
-    monkeypatch.setenv("MXCONV_KERNEL", "portable")
-    outcome = run(*arguments)
-    assert [row["implementation"] for row in outcome.json["results"]] == ["portable"]
-
-
 @pytest.mark.parametrize("command", ["kernels", "decode", "convert"])
 def test_without_the_extension_each_command_says_what_is_missing(
     run: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,15 +138,6 @@ def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypa
     assert [row["codec"] for row in rows] == ["mxfp4", "bsfp"]
     assert all(set(row) >= CONVERT_KEYS for row in rows)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_convert_takes_a_checkpoint(run: Any, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxconv.bench.conversion_speed.encoder_bytes_per_second", lambda codec: 1e9)
-    outcome = run("bench", "convert", source, "--codec", "mxfp4", "--samples", 1)
-    assert outcome.exit_code == 0, outcome.stderr
-    assert "mxfp4" in outcome.stdout
-    assert run("bench", "convert", source, "--codec", "q4").exit_code == 2
-    assert run("bench", "convert", source / "absent").exit_code == 1
 
 
 GPU_KERNEL_KEYS = {

@@ -16,7 +16,7 @@ from http_servers import chat_package
 from mxconv.cli.chat_command import _reply, run_command
 from mxconv.cli.output import Output
 from mxconv.decode import load
-from mxconv.errors import ModelError, MxconvError
+from mxconv.errors import MxconvError
 from mxconv.serving.conversation import Conversation
 from mxconv.text.constraint import Constraint
 
@@ -55,14 +55,6 @@ def test_thoughts_are_apart_from_the_reply_and_grey(tmp_path: Path, capsys: pyte
         assert "hm\n\nok" in capsys.readouterr().out
         cut = Conversation(model, {"max_new_tokens": 3})
         assert {piece.is_thought for piece in cut.say("x") if piece.text} == {True}
-
-
-def test_a_turn_that_cannot_be_is_taken_back(talkative: Path) -> None:
-    with load(talkative, num_threads=1) as model:
-        conversation = Conversation(model, {"max_new_tokens": 4})
-        with pytest.raises(ModelError, match="positions"):
-            list(conversation.say("x " * 600))
-        assert conversation.messages == []
 
 
 def test_a_reply_that_is_ended_early_stays_as_far_as_it_came(talkative: Path) -> None:

@@ -51,16 +51,6 @@ def test_every_model_answers_with_inputs_outputs_and_source(run: Any, config: Pa
     assert len(outcome.stdout.splitlines()) == 1
 
 
-def test_sparse_caches_have_the_window_of_the_paper_or_a_given_one(run: Any, config: Path) -> None:
-    question = ("cost", "--config", config, "--hardware", "h100-sxm", "--model", "throughput", "--batch", 64)
-    for given, window in (((), 64), (("--window", 8192), 8192)):
-        outcome = run(*question, "--context", 65536, *given, "--json")
-        assert f"sparse caches keep a window of {window:,} and one sink" in " ".join(outcome.stderr.split())
-        (entry,) = outcome.json["models"]
-        assert entry["inputs"]["window"] == window
-        assert [row["positions"] for row in entry["outputs"].values()] == [65536, window + 1, window + 1]
-
-
 def test_a_draft_that_the_hardware_cannot_run_is_no_answer(run: Any, package: Path, tmp_path: Path) -> None:
     pages = ("--html", tmp_path / "page.html", "--plot", tmp_path / "roofline.svg", "--figure", "roofline")
     outcome = run("cost", package, "--hardware", "speq-28nm", "--acceptance", "1,0.1", "--sweep", "--json", *pages)
@@ -71,14 +61,6 @@ def test_a_draft_that_the_hardware_cannot_run_is_no_answer(run: Any, package: Pa
     assert "Fastest: mxfp4" not in words and "Fastest: hierarchy" not in words
     assert "left out, since the hardware has no mode for a draft: mxfp4, hierarchy" in words
     assert "SPEQ's accelerator: no BSFP draft among the levels, the only one that it runs" in words
-
-
-def test_one_model_alone_and_the_sweep(run: Any, config: Path) -> None:
-    outcome = run("cost", "--config", config, "--hardware", "h100-sxm", "--model", "speedup", "--sweep", "--json")
-    assert [entry["model"] for entry in outcome.json["models"]] == ["speedup"]
-    surface = outcome.json["sweep"][0]
-    assert len(surface["values"]) == len(surface["rows"]) == 51
-    assert {len(row) for row in surface["values"]} == {len(surface["columns"])} == {16}
 
 
 def test_a_package_and_its_trace_give_prediction_beside_measurement(

@@ -75,23 +75,6 @@ def test_the_manifest_keeps_the_figures_and_a_proof_keeps_them_too(run: Any, cop
     assert after.model_copy(update={"evaluation": None, "certificate": None}).to_bytes() == before.to_bytes()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("short", "text.txt: 5 tokens; a window of 16 is required. Give a longer file, or a shorter --context."),
-        (b"\xff" * 99, "byte 0 is no UTF-8"),
-        ("", "text.txt: 0 tokens; a window of 16 is required."),
-    ],
-)
-def test_files_without_a_window_are_refused(
-    run: Any, package: Path, text: Path, content: str | bytes, message: str
-) -> None:
-    text.write_bytes(content if isinstance(content, bytes) else content.encode())
-    outcome = run("evaluate", package, "--texts", text, *FEW)
-    assert (outcome.exit_code, outcome.stdout) == (1, "")
-    assert message in outcome.stderr
-
-
 def test_a_package_without_a_4_bit_copy_has_no_parts(run: Any, copy: Path, text: Path) -> None:
     forge(copy, lambda members: members["levels"].pop(1))
     outcome = run("evaluate", copy, "--texts", text, *FEW, "--by-layer")

@@ -60,18 +60,6 @@ def test_a_tied_embedding_that_is_rounded_with_the_head_is_told(run: Any, tmp_pa
         assert (outcome.exit_code, outcome.stderr) == (0, "")
 
 
-def test_a_file_that_exists_is_an_error_unless_forced(run: Any, exportable: Path, tmp_path: Path) -> None:
-    path = tmp_path / "a.gguf"
-    path.touch()
-    outcome = run("export", exportable, "--to", "gguf", "-o", path)
-    assert outcome.exit_code == 1
-    assert outcome.stderr == (
-        f"mxconv: {path}: exists; nothing is overwritten. Choose another name, or give --force.\n"
-    )
-    assert run("export", exportable, "--to", "gguf", "-o", path, "--force").exit_code == 0
-    assert path.stat().st_size > 1000
-
-
 def test_a_gguf_file_goes_through_quantize_verify_and_inspect(run: Any, exportable: Path, tmp_path: Path) -> None:
     path = tmp_path / "draft.gguf"
     assert run("export", exportable, "--to", "gguf", "-o", path).exit_code == 0

@@ -97,81 +97,37 @@ TRACE_KEYS = {
 }  # fmt: skip
 
 
-def test_the_trace_has_a_line_for_every_round_and_level(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl"
-    outcome = run("generate", package, "--prompts", prompts, "--max-new-tokens", 8, "--trace", trace, "--json")
-    lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    results = outcome.json["results"]
-    assert len(lines) == sum(3 * result["rounds"] for result in results)
-    for line in lines:
-        more = {"tree", "num_tokens", "text"} if line["level"] == "target" else set()
-        assert set(line) == TRACE_KEYS | more | ({"prompt_text", "cpu"} if more and line["round"] == 0 else set())
-    for number, result in enumerate(results):
-        for level in result["levels"]:
-            mine = [line for line in lines if (line["prompt"], line["level"]) == (number, level["name"])]
-            assert [line["round"] for line in mine] == list(range(result["rounds"]))
-            for key in ("num_proposed", "num_accepted", "num_forwards", "num_nodes"):
-                assert sum(line[key] for line in mine) == level[key]
-            assert sum(level["nodes_by_depth"]) == level["num_nodes"]
-
-
-def test_the_trees_of_a_trace_tell_the_texts(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl"
-    outcome = run(
-        "generate", package, "--prompts", prompts, "--max-new-tokens", 30, "--levels", "target",
-        "--draft", f"{RECYCLING},num_draft_tokens=8,confidence=0", "--tree", 12, "--trace", trace, "--json",
-    )  # fmt: skip
-    lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    for number, result in enumerate(outcome.json["results"]):
-        mine = [line for line in lines if (line["prompt"], line["level"]) == (number, "target")]
-        assert mine[0]["prompt_text"] == result["prompt"]
-        assert "".join(line["text"] for line in mine) == result["text"]
-        assert [token for line in mine for token in line["tree"]["emitted"]] == result["token_ids"]
-        for line in mine:
-            tree = line["tree"]
-            assert line["num_tokens"] == len(tree["emitted"]) == len(tree["emitted_texts"])
-            assert [tree["tokens"][node] for node in tree["path"]][: len(tree["emitted"])] == tree["emitted"][:-1]
-            assert len(tree["tokens"]) == len(tree["parents"]) == len(tree["probabilities"]) == len(tree["texts"])
-    assert any(max(line["tree"]["parents"], default=-1) > 0 for line in lines if line["level"] == "target")
-
-
-def test_a_trace_ends_with_the_text_where_a_stop_string_cuts_a_round(run: Any, package: Path, tmp_path: Path) -> None:
-    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 40, "--levels", "target", "--json"]
-    arguments += ["--draft", f"{RECYCLING},confidence=0", "--tree", 12]
-    whole = run(*arguments).json["results"][0]
-    for place in (8, 13, 21):
-        trace = tmp_path / f"{place}.jsonl"
-        stop = whole["text"][place : place + 3]
-        result = run(*arguments, "--stop", stop, "--trace", trace).json["results"][0]
+def test_a_trace_has_a_line_for_every_round_and_level_and_its_trees_tell_the_texts(
+    run: Any, package: Path, prompts: Path, tmp_path: Path
+) -> None:
+    arguments = ["generate", package, "--prompts", prompts, "--max-new-tokens", 30, "--levels", "target", "--json"]
+    arguments += ["--draft", f"{RECYCLING},num_draft_tokens=8,confidence=0", "--tree", 12]
+    stop = run(*arguments).json["results"][0]["text"][8:11]
+    for more in ([], ["--batch", 4], ["--stop", stop]):
+        trace = tmp_path / f"trace{''.join(map(str, more[:1]))}.jsonl"
+        results = run(*arguments, *more, "--trace", trace).json["results"]
         lines = [json.loads(line) for line in trace.read_text().splitlines()]
-        found = [token for line in lines if "tree" in line for token in line["tree"]["emitted"]]
-        assert found == result["token_ids"]
-        assert sum(line.get("num_tokens", 0) for line in lines) == len(found)
-
-
-def test_a_trace_that_cannot_be_written_is_an_error(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "mxconv.system.replacement.check_output", lambda *_: None
-    )  # as if the folder went away meanwhile
-    outcome = run("generate", package, "--prompt", "a", "--max-new-tokens", 1, "--trace", "/nowhere/trace.jsonl")
-    assert outcome.exit_code == 1
-    assert "/nowhere/trace.jsonl: cannot be written (No such file or directory). Check space" in outcome.stderr
-
-
-def test_a_prompt_that_fills_all_positions_gets_one_token(run: Any, package: Path) -> None:
-    outcome = run("generate", package, "--prompt", "a" * 128, "--check", "--json")
-    assert outcome.exit_code == 0
-    assert len(outcome.json["results"][0]["token_ids"]) == 1
-
-
-def test_a_stop_string_ends_the_text_and_is_left_out(run: Any, package: Path) -> None:
-    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 12, "--json"]
-    whole = run(*arguments).json["results"][0]
-    stop = whole["text"][4:6]
-    result = run(*arguments, "--stop", stop, "--check").json["results"][0]
-    assert result["text"] == whole["text"][: whole["text"].index(stop)]
-    assert result["ending"] == "stop"
-    assert result["token_ids"] == whole["token_ids"][: len(result["token_ids"])]
+        for line in lines:
+            tree = {"tree", "num_tokens", "text"} if line["level"] == "target" else set()
+            assert set(line) == TRACE_KEYS | tree | ({"prompt_text", "cpu"} if tree and line["round"] == 0 else set())
+        for number, result in enumerate(results):
+            mine = [line for line in lines if (line["prompt"], line["level"]) == (number, "target")]
+            assert mine[0]["prompt_text"] == result["prompt"]
+            assert [token for line in mine for token in line["tree"]["emitted"]] == result["token_ids"]
+            for line in mine:
+                tree = line["tree"]
+                assert line["num_tokens"] == len(tree["emitted"]) == len(tree["emitted_texts"])
+                assert [tree["tokens"][node] for node in tree["path"]][: len(tree["emitted"])] == tree["emitted"][:-1]
+                assert len(tree["tokens"]) == len(tree["parents"]) == len(tree["probabilities"]) == len(tree["texts"])
+            if "--stop" in more:  # which cuts the last round
+                continue
+            assert "".join(line["text"] for line in mine) == result["text"]
+            for level in result["levels"]:
+                mine = [line for line in lines if (line["prompt"], line["level"]) == (number, level["name"])]
+                assert [line["round"] for line in mine] == list(range(result["rounds"]))
+                for key in ("num_proposed", "num_accepted", "num_forwards", "num_nodes"):
+                    assert sum(line[key] for line in mine) == level[key]
+        assert any(max(line["tree"]["parents"], default=-1) > 0 for line in lines if line["level"] == "target")
 
 
 def test_ctrl_c_stops_with_what_was_generated(run: Any, process: Callable[..., Any], tmp_path: Path) -> None:
@@ -202,30 +158,6 @@ def test_an_interrupt_before_the_first_token_leaves_an_empty_result(
     (result,) = outcome.json["results"]
     assert (result["text"], result["token_ids"], result["ending"]) == ("", [], "interrupted")
     assert "0 tokens in 0 rounds of the target" in outcome.stderr
-
-
-def test_the_kernel_may_be_named_by_the_environment(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["generate", package, "--prompt", "a", "--max-new-tokens", 1]
-    monkeypatch.setenv("MXCONV_KERNEL", "avx512")
-    outcome = run(*arguments)
-    assert outcome.exit_code == 1
-    assert "MXCONV_KERNEL: 'avx512'; on this processor one of " in outcome.stderr
-    assert run(*arguments, "--kernel", "numpy").exit_code == 0
-
-
-def test_a_model_of_another_family_is_converted_and_verified_and_generate_names_what_is_missing(
-    run: Any, tmp_path: Path
-) -> None:
-    other = {"model_type": "some_bert", "type_vocab_size": 2}
-    source = write_tiny_llama(tmp_path / "source", **other)
-    assert run("quantize", source, "-o", tmp_path / "package").exit_code == 0
-    assert run("verify", tmp_path / "package", "--source", source).exit_code == 0
-    assert run("inspect", tmp_path / "package").exit_code == 0
-    outcome = run("generate", tmp_path / "package", "--prompt", "Once")
-    assert outcome.exit_code == 1
-    assert 'config.json: model_type is "some_bert"; mxconv runs arcee, ' in outcome.stderr
-    assert "It needs attention in both directions, which mxconv does not have." in outcome.stderr
-    assert 'how to add a family says CONTRIBUTING.md, "Add a family".' in outcome.stderr
 
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -265,13 +197,6 @@ def test_a_prompt_is_piped_in(how: tuple[str, ...], run: Any, package: Path, mon
     assert tokens(run("generate", package, *how, "--max-new-tokens", 8, "--json")) == expected
 
 
-def test_the_table_of_levels_is_printed_where_it_is_asked_for(run: Any, package: Path) -> None:
-    common = ("generate", package, "-p", "Once upon", "--max-new-tokens", 8)
-    plain, told = run(*common).stdout, run(*common, "--stats").stdout
-    assert "forward passes" not in plain and "forward passes" in told
-    assert plain.splitlines()[-1].startswith("8 tokens in ")
-
-
 def test_an_empty_answer_says_why(run: Any, source: Path, tmp_path: Path) -> None:
     shutil.copytree(source, tmp_path / "source")
     quantize(source, tmp_path / "p")
@@ -291,25 +216,6 @@ def test_an_empty_answer_says_why(run: Any, source: Path, tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "num_bytes"),
-    [("5000000000", 5 * 10**9), ("5GB", 5 * 10**9), ("5g", 5 * 10**9), ("2.5 G", 25 * 10**8), ("512MiB", 2**29)],
-)
-def test_sizes_have_units(text: str, num_bytes: int) -> None:
-    assert parse_bytes(text) == num_bytes
-
-
-@pytest.mark.parametrize("text", ["", "GB", "5XB", "-1", "0", "1e9", "5 GBs", "nan"])
-def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"a number of bytes such as 5GB or 512MiB is required"):
-        parse_bytes(text)
-
-
-def test_names_of_choices_may_be_in_capitals(run: Any, source: Path, tmp_path: Path) -> None:
-    outcome = run("quantize", source, "-o", tmp_path / "p", "--codec", "BSFP", "--max-shard-bytes", "1MB", "--json")
-    assert outcome.exit_code == 0 and outcome.json["codec"] == "bsfp"
-
-
 @pytest.mark.parametrize("command", [(), ("quantize",), ("bench",), ("bench", "decode"), ("train", "ngram")])
 def test_help_has_a_short_name(command: tuple[str, ...], run: Any) -> None:
     short, long = (run(*command, flag) for flag in ("-h", "--help"))
@@ -326,3 +232,18 @@ def test_a_model_in_the_place_of_a_package_is_converted_once(
     (folder,) = (path for path in (tmp_path / "cache/mxconv/packages/converted").iterdir() if path.is_dir())
     assert f"{source}: a model, converted once to {folder}" in first.stderr and "converted" not in second.stderr
     assert folder.name.startswith(f"{source.name}-mxfp4-")
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        *(("5000000000", 5 * 10**9), ("5GB", 5 * 10**9), ("5g", 5 * 10**9), ("2.5 G", 25 * 10**8), ("512MiB", 2**29)),
+        *((text, None) for text in ("", "GB", "5XB", "-1", "0", "1e9", "5 GBs", "nan")),
+    ],
+)
+def test_sizes_have_units(text: str, num_bytes: int | None) -> None:
+    if num_bytes is not None:
+        assert parse_bytes(text) == num_bytes
+        return
+    with pytest.raises(typer.BadParameter, match=r"a number of bytes such as 5GB or 512MiB is required"):
+        parse_bytes(text)

@@ -33,14 +33,6 @@ def test_texts_are_those_of_one_after_another(run: Any, package: Path, many: Pat
     assert together["geomean_speedup"] == pytest.approx(together["plain_seconds"] / together["seconds"])
 
 
-def test_little_room_for_caches_changes_no_text(run: Any, package: Path, many: Path) -> None:
-    arguments = ["generate", package, "--prompts", many, "--max-new-tokens", 12, "--json"]
-    alone = [result["token_ids"] for result in run(*arguments).json["results"]]
-    needed = bytes_of_one(run(*arguments, "--batch", 5, "--kv-bytes", 1000).json["results"][0])
-    together = run(*arguments, "--batch", 5, "--kv-bytes", 2 * needed).json["results"]
-    assert [result["token_ids"] for result in together] == alone
-
-
 def bytes_of_one(refused: dict[str, Any]) -> int:
     """That a text of one page and the rows of a round takes, as its error says."""
     found = re.fullmatch(
@@ -66,19 +58,6 @@ def test_prompts_that_do_not_fit_end_with_errors_of_their_own(run: Any, package:
     assert [results[0]["token_ids"], results[2]["token_ids"]] == [alone[0], alone[2]]
     assert results[0]["identical_to_target"] and "identical_to_target" not in results[1]
     assert f"{path}: 1 of 3 prompts came to no end; the first: KV cache: " in outcome.stderr
-
-
-def test_a_trace_of_a_batch_has_every_prompts_rounds(run: Any, package: Path, many: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl"
-    outcome = run(
-        "generate", package, "--prompts", many, "--max-new-tokens", 6, "--batch", 4, "--trace", trace, "--json"
-    )
-    lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    rounds = [
-        len({line["round"] for line in lines if line.get("prompt") == number and "round" in line})
-        for number in range(5)
-    ]
-    assert rounds == [result["rounds"] for result in outcome.json["results"]]
 
 
 def test_an_interrupt_keeps_what_there_is(run: Any, package: Path, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:

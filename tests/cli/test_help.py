@@ -38,11 +38,6 @@ def test_help_lines_stand_alone_and_at_most_six_options_come_first(name: str) ->
     assert set(groups) <= {FIRST, *GROUPS} and 1 <= groups.count(FIRST) <= 6, groups
 
 
-@pytest.mark.parametrize("line", ["Of random draws.", "Or prompts.", "threads; ray.", "With --url: one.", "No end"])
-def test_fragments_are_no_sentences(line: str) -> None:
-    assert not SENTENCE.fullmatch(line)
-
-
 def test_the_table_of_groups_names_each_option_once_and_none_that_is_gone() -> None:
     names = [name for group in GROUPS.values() for name in group.split()]
     known = {each.name for command in COMMANDS.values() for each in command.params}

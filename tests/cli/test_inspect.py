@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packages import quantize
 from run_traces import run_lines, write_lines
 
 
@@ -40,22 +39,6 @@ def test_json_is_the_only_line_of_stdout_and_tables_go_to_stderr(inspect: Any, m
     assert found["per"] == "layer"
     assert found["total"]["num_weights"] == sum(tensor["num_weights"] for tensor in found["tensors"])
     assert "Exponents of all tensors" in result.stderr
-
-
-def test_a_package_is_inspected_too(inspect: Any, model: Path, tmp_path: Path) -> None:
-    quantize(model, tmp_path / "package", codec="bsfp")
-    result = inspect(tmp_path / "package", "--tensor", "*q_proj*", "--json")
-    found = json.loads(result.stdout)
-    assert found["source_kind"] == "package"
-    (tensor,) = found["tensors"]
-    assert tensor["codec"] == "bsfp"
-    assert tensor["stored_bits_per_weight"] == tensor["bsfp_bits_per_weight"]
-
-
-def test_a_selected_tensor_gets_its_own_histogram(inspect: Any, model: Path) -> None:
-    result = inspect(model, "--tensor", "*q_proj*", "--per", "tensor")
-    assert "Exponents of model.layers.0.self_attn.q_proj.weight" in result.stdout
-    assert "Exponents of all tensors" not in result.stdout
 
 
 def test_inspecting_loads_no_torch_and_no_picture_library(model: Path) -> None:

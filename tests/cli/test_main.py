@@ -51,13 +51,6 @@ def test_no_summary_in_a_list_of_commands_is_cut_off(run: Any, arguments: list[s
     assert summaries and "..." not in summaries
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_and_json(run: Any, command: str) -> None:
-    outcome = run(command, "--help")
-    assert outcome.exit_code == 0
-    assert "--json" in outcome.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -168,11 +161,6 @@ def test_version_names_version_kernel_processor_threads_and_system(run: Any) -> 
     threads = f"{usable_processors()} thread" + ("s" if usable_processors() > 1 else "")
     assert processor == f"processor  {cpu_name()}, {threads}"
     assert system == f"system     {platform.system()} {platform.machine()}, Python {platform.python_version()}"
-
-
-def test_a_forced_kernel_is_the_one_that_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MXCONV_KERNEL", "numpy")
-    assert run("--version").stdout.splitlines()[1].split()[:2] == ["kernel", "numpy"]
 
 
 def test_an_unknown_kernel_is_an_error_after_the_version(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.text.tokenizer import Tokenizer
-from mxconv.train import ngram_trainer
 
 
 @pytest.fixture
@@ -43,33 +42,6 @@ def test_a_table_is_trained_and_reported(run: Any, package: Path, text: Path, tm
     line = f"{output}: {found['num_bigrams']} bigrams and {found['num_trigrams']} trigrams from 230 tokens, "
     assert line in outcome.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table.safetensors", "text.txt"]
-
-
-def test_what_was_dropped_while_counting_is_said(
-    run: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ngram_trainer, "MIN_HELD", 8)
-    text = tmp_path / "text.txt"
-    text.write_text("".join(map(chr, range(32, 127))))  # 94 pairs, none twice
-    outcome = run("train", "ngram", text, "--tokenizer", source, "-o", tmp_path / "t", "--max-entries", 1)
-    assert outcome.exit_code == 0
-    assert "rare n-grams were dropped while counting; more --max-entries keep more of them" in outcome.stdout
-    assert read_ngram_table(tmp_path / "t").num_pruned > 0
-
-
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [("text", "no such file; a readable file is required."), ("tokenizer", "a fast tokenizer is required.")],
-)
-def test_an_input_that_is_not_there_leaves_nothing(
-    run: Any, source: Path, text: Path, tmp_path: Path, missing: str, message: str
-) -> None:
-    inputs = {"text": text, "tokenizer": source} | {missing: tmp_path / "nowhere"}
-    output = tmp_path / "table.safetensors"
-    outcome = run("train", "ngram", text, inputs["text"], "--tokenizer", inputs["tokenizer"], "-o", output)
-    assert outcome.exit_code == 1
-    assert "nowhere" in outcome.stderr and message in outcome.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 def test_questions_are_answered_in_the_chat_template(run: Any, source: Path, tmp_path: Path) -> None:

@@ -152,7 +152,6 @@ def test_a_text_that_outgrows_the_budget_alone_ends_with_an_error_and_what_it_ha
     ("request_", "message"),
     [
         (Request([], 4), "prompt: 0 tokens"),
-        (Request([1], 0), "max_new_tokens: 0"),
         (Request([1, VOCAB_SIZE], 4), f"prompt: token id {VOCAB_SIZE}; ids from 0 to {VOCAB_SIZE - 1}"),
         (Request([1] * 321, 4), "prompt: 321 tokens; the target has 320 positions"),
     ],

@@ -11,6 +11,7 @@ from mxconv.checkpoint.folder import companions
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.text.tokenizer import Tokenizer
 
+OTHERS = ["tekken.json", "tiktoken.model", "qwen.tiktoken", "vocab.txt", "spiece.model"]
 TEXTS = (
     "",
     "Once upon a time, there was a little girl named Lily.",
@@ -159,45 +160,44 @@ def test_a_folder_without_token_ids_still_tokenizes(byte_folder: Path) -> None:
     assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (None, frozenset())
 
 
-@pytest.mark.parametrize("name", ["tekken.json", "tiktoken.model", "qwen.tiktoken", "vocab.txt", "spiece.model"])
-def test_another_tokenizer_goes_along_and_is_named(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("QQ== 0")
-    assert companions([name]) == [name]
-    message = rf"tokenizer\.json: there is no such file, only {name}; a fast tokenizer is required\. .* Or: Write it"
-    with pytest.raises(ModelError, match=message):
-        Tokenizer.from_folder(tmp_path)
+FAST = r"; a fast tokenizer is required\."
+REFUSED: list[tuple[dict[str, bytes | None], str]] = [  # files, None for those that go, and what is said
+    ({"tokenizer.json": None}, rf"tokenizer\.json: there is no such file{FAST} Copy it from the model's source"),
+    *(
+        (
+            {"tokenizer.json": None, name: b"QQ== 0"},
+            rf"no such file, only {name}{FAST} .* Or: Write it",
+        )
+        for name in OTHERS
+    ),
+    *(
+        ({"tokenizer.json": content}, rf"tokenizer\.json: not a tokenizer \(.+\){FAST} Copy")
+        for content in (b"", b"{}", b"[1]", b'{"model": {"type": "BPE"}}', b"\xff\xfe")
+    ),
+    *(
+        (
+            {"generation_config.json": b'{"eos_token_id": %s}' % value},
+            r"generation_config\.json: eos_token_id is .*; a token id, a list of them or null is required\. Take",
+        )
+        for value in (b'"2"', b"-1", b"[1, true]", b"2.5")
+    ),
+    ({"generation_config.json": b"{"}, r"generation_config\.json: no valid JSON"),
+]
 
 
-def test_a_folder_without_a_tokenizer_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    message = r"tokenizer\.json: there is no such file; a fast tokenizer is required\. Copy it from the model's source"
-    with pytest.raises(ModelError, match=message):
-        Tokenizer.from_folder(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"model": {"type": "BPE"}}', b"\xff\xfe"])
-def test_a_file_that_is_no_tokenizer_is_an_error(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(
-        ModelError, match=r"tokenizer\.json: not a tokenizer \(.+\); a fast tokenizer is required\. Copy"
-    ):
-        Tokenizer.from_folder(tmp_path)
-
-
-@pytest.mark.parametrize("value", ['"2"', "-1", "[1, true]", "2.5"])
-def test_a_token_id_that_is_none_is_an_error(byte_folder: Path, value: str) -> None:
-    (byte_folder / "generation_config.json").write_text(f'{{"eos_token_id": {value}}}')
-    message = r"generation_config\.json: eos_token_id is .*; a token id, a list of them or null is required\. Take"
-    with pytest.raises(ModelError, match=message):
+@pytest.mark.parametrize(("files", "message"), REFUSED, ids=str)
+def test_what_is_no_tokenizer_is_told(byte_folder: Path, files: dict[str, bytes | None], message: str) -> None:
+    for name, content in files.items():
+        if content is None:
+            (byte_folder / name).unlink()
+        else:
+            (byte_folder / name).write_bytes(content)
+    with pytest.raises((ModelError, CheckpointError), match=message):
         Tokenizer.from_folder(byte_folder)
 
 
-def test_a_generation_config_that_is_no_json_is_an_error(byte_folder: Path) -> None:
-    (byte_folder / "generation_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"generation_config\.json: no valid JSON"):
-        Tokenizer.from_folder(byte_folder)
-
-
-def test_text_that_is_not_unicode_is_an_error(byte_folder: Path) -> None:
+def test_other_tokenizers_go_along_and_text_that_is_not_unicode_is_an_error(byte_folder: Path) -> None:
+    assert sorted(companions(OTHERS)) == sorted(OTHERS)
     message = r"tokenizer\.json: text with '\\udcff' at character 2; Unicode that UTF-8 can carry is required\. Remove"
     with pytest.raises(ModelError, match=message):
         Tokenizer.from_folder(byte_folder).encode("ab\udcff")

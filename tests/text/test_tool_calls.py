@@ -1,4 +1,4 @@
-"""Calls of functions: the forms that models write, read whole or piece by piece, and demanded."""
+"""Calls of functions and thoughts in answers: read whole or piece by piece, and calls demanded."""
 
 import json
 import shutil
@@ -13,6 +13,7 @@ from mxconv.text.chat import ChatTemplate
 from mxconv.text.constraint import Constraint, ConstraintVocabulary
 from mxconv.text.harmony import HARMONY
 from mxconv.text.text_stream import TextStream
+from mxconv.text.thought_reader import MARKERS, ThoughtReader, thought_form
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.text.tool_calls import GENERIC, HERMES, LLAMA, MISTRAL, MOST_CALLS, ToolCall, ToolForm, with_instructions
 from mxconv.text.tool_forms import FORMS, FUNCTION_GEMMA, GEMMA, MISTRAL_NAMED, QWEN_CODER, form_of
@@ -242,3 +243,63 @@ def test_a_template_that_knows_no_functions_is_told_of_them() -> None:
     assert with_instructions(turns, []) == turns
     template = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", "test")
     assert template.render(told).startswith("<system>You can call")
+
+
+THINKING = "{{ message.content.split('</think>')[-1] }}"
+ADD_CALL = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+THOUGHTS = [  # end of the prompt, what a model writes, what it thought, what it says
+    ("", "<think>\nHm, so.\n</think>\n\nHello!\n", "Hm, so.", "Hello!\n"),
+    ("", "\n<think></think>Hello", "", "Hello"),
+    ("", "<think>\nHm, so", "Hm, so", ""),
+    ("", "<thin", "", "<thin"),
+    ("", "Hello <think>x</think>", "", "Hello <think>x</think>"),
+    ("", "  Hello", "", "  Hello"),
+    ("", "", "", ""),
+    ("<think>\n", "Hm,\n\nso.\n</think>\n\nHello", "Hm,\n\nso.", "Hello"),
+    ("<think>\n", "Hm </thin> </think>", "Hm </thin>", ""),
+    ("<think>\n", "Hm </thin", "Hm </thin", ""),
+    ("<think>\n\n</think>\n\n", "Hello", "", "Hello"),
+]
+
+
+@given(st.sampled_from(THOUGHTS), st.data())
+def test_a_thought_is_taken_out_however_it_comes(answer: tuple[str, str, str, str], data: st.DataObject) -> None:
+    prompt, written, thought, text = answer
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=8)))
+    form = thought_form(THINKING, prompt)
+    assert form is not None
+    with_calls = data.draw(st.booleans())
+    reader, said, seen = ThoughtReader(form, HERMES.reader(TOOLS) if with_calls else None), "", ""
+    for begin, end in zip([0, *cuts], [*cuts, len(written)], strict=True):
+        said += reader.feed(written[begin:end])
+        assert reader.reasoning.startswith(seen)
+        seen = reader.reasoning
+    said += reader.finish()
+    assert (reader.reasoning, said, reader.calls) == (thought, text, [])
+
+
+def test_calls_after_a_thought_are_read_and_those_inside_are_none() -> None:
+    form = thought_form(THINKING, "<think>")
+    assert form is not None
+    reader = ThoughtReader(form, HERMES.reader(TOOLS))
+    assert reader.feed(f"I could {ADD_CALL}</think>So: {ADD_CALL}") + reader.finish() == "So: "
+    assert reader.calls == [ToolCall("add", "{}")] and reader.reasoning == f"I could {ADD_CALL}"
+
+
+@pytest.mark.parametrize(("begin", "end"), MARKERS)
+def test_markers_are_the_templates(begin: str, end: str) -> None:
+    form = thought_form(f"{{{{ '{end}' }}}}", f"assistant: {begin}\n")
+    assert form is not None and (form.begin, form.end, form.is_open) == (begin, end, True)
+    assert thought_form(f"{{{{ '{end}' }}}}", "x", continued=f"{begin} hm").is_open  # type: ignore[union-attr]
+    assert not thought_form(f"{{{{ '{end}' }}}}", f"{begin} x", continued=f"{begin} hm {end} x").is_open  # type: ignore[union-attr]
+    assert thought_form("{{ messages }}", f"{begin}") is None
+
+
+def test_under_a_constraint_a_text_without_the_marker_is_the_answer() -> None:
+    from dataclasses import replace
+
+    form = thought_form(THINKING, "<think>")
+    assert form is not None
+    for written, thought, text in (("yes", "", "yes"), ("Hm</think>yes", "Hm", "yes")):
+        reader = ThoughtReader(replace(form, may_lack=True), None)
+        assert "".join(map(reader.feed, written)) + reader.finish() == text and reader.reasoning == thought

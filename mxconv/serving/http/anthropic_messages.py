@@ -128,7 +128,7 @@ class ClientTool(Note):
 
 
 class ToolChoice(Note):
-    """Whether the model has to call a function; `disable_parallel_tool_use` limits calls that it has to make."""
+    """The choice whether the model has to call a function; `disable_parallel_tool_use` limits demanded calls."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = Field(None, description="Of the type tool.")

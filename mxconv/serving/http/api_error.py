@@ -67,7 +67,9 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 # FastAPI then describes no 422 of its own: a malformed body is a 400 here
 OTHERS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "Any other error"}}
-ANTHROPIC_RESPONSES = {status: told | {"model": AnthropicErrorBody} for status, told in (RESPONSES | OTHERS).items()}
+ANTHROPIC_RESPONSES = {
+    status: response | {"model": AnthropicErrorBody} for status, response in (RESPONSES | OTHERS).items()
+}
 
 
 class ApiError(Exception):
@@ -109,12 +111,12 @@ class ApiError(Exception):
 
     def renamed(self, names: Mapping[str, str]) -> "ApiError":
         """The same error about a field by the name that a dialect has for it."""
-        told = self.body["error"]
-        param = names.get(told["param"] or "")
+        error = self.body["error"]
+        param = names.get(error["param"] or "")
         if param is None:
             return self
-        message = param + str(self).removeprefix(told["param"] or "")
-        return ApiError(self.status, message, told["type"] or INVALID, param, told["code"], self.headers)
+        message = param + str(self).removeprefix(error["param"] or "")
+        return ApiError(self.status, message, error["type"] or INVALID, param, error["code"], self.headers)
 
 
 def invalid(param: str, message: str, code: str | None = None) -> ApiError:
@@ -173,7 +175,7 @@ def not_validated(errors: Sequence[Any]) -> ApiError:
 
 
 def _fields(error: Any) -> list[Any]:
-    """Where in a body an error is; names of pydantic's types (list[Note], str, Message) are no fields."""
+    """The place of an error in a body; names of pydantic's types (list[Note], str, Message) are no fields."""
     types = ("body", "str", "int", "float", "bool", "dict", "list", "constrained-str", "constrained-int")
     path = [
         part
@@ -188,7 +190,7 @@ def _required(error: Any) -> str:
 
 
 def _quoted(error: Any) -> str:
-    """What was found, as JSON; of a list or a text that is too long or too short its length."""
+    """The value that was found, as JSON; of a list or a text that is too long or too short its length."""
     value = error.get("input")
     if error["type"] in ("too_short", "too_long", "string_too_short", "string_too_long") and hasattr(value, "__len__"):
         return str(len(value))

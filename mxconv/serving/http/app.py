@@ -1,4 +1,4 @@
-"""The endpoints.
+"""The models of a server, by the names by which requests choose, and the endpoints.
 
 GET  /                      the page
 GET  /health                200 while it decodes, 503 before it ends
@@ -17,7 +17,7 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
@@ -32,29 +32,64 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 import mxconv
+from mxconv.decode import Options, TextModel
 from mxconv.serving.http.anthropic_messages import CountBody, MessagesBody, MessagesShape
 from mxconv.serving.http.api_error import ANTHROPIC_RESPONSES, OTHERS, RESPONSES, SERVER, ApiError, not_validated
 from mxconv.serving.http.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from mxconv.serving.http.call import Desk
+from mxconv.serving.http.call import Admission
 from mxconv.serving.http.guard import PATHS, Guard
 from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.openai_responses import ResponsesBody, ResponsesShape
 from mxconv.serving.http.replying import Reply
 from mxconv.serving.http.serve_options import ServeOptions
-from mxconv.serving.http.served_models import ServedModels
+from mxconv.serving.http.served import ServedModel
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
+from mxconv.serving.kv_budget import divided
+from mxconv.serving.llm_engine import Engine
 
 SCRIPTS = ("events.js", "statistics.js", "plain.js", "sampling.js", "reply.js", "talk.js", "page.js")
 
 
-def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loopback: bool) -> ASGIApp:
+class ServedModels:
+    """Models with an engine each.
+
+    Args:
+        models: by their names; the first answers requests that name none.
+        decoding: which levels of each take part, and how.
+        options: limits; `kv_bytes` is divided.
+
+    Raises:
+        ModelError: a level that a model does not have, or a share of `kv_bytes` that holds no sequence.
+    """
+
+    def __init__(self, models: Mapping[str, TextModel], decoding: Options, options: ServeOptions) -> None:
+        hierarchies = {name: model.hierarchy(decoding) for name, model in models.items()}
+        shares = {} if options.kv_bytes is None else divided(options.kv_bytes, hierarchies)
+        self._by_name: dict[str, ServedModel] = {}
+        for name, model in models.items():
+            engine = Engine(hierarchies[name], options.max_sequences, shares.get(name))
+            self._by_name[name] = ServedModel(model, name, engine, options)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._by_name.values())
+
+    def of(self, name: str | None) -> ServedModel:
+        """The model that a request names, or the first; raises ApiError where there is none of that name."""
+        found = next(iter(self)) if name is None else self._by_name.get(name)
+        if found is None:
+            here = f"{', '.join(map(repr, self._by_name))} {'is' if len(self._by_name) == 1 else 'are'}"
+            raise ApiError(404, f"model: {name!r} is not here; {here}.", param="model", code="model_not_found")
+        return found
+
+
+def application(served: ServedModels, admission: Admission, options: ServeOptions, is_loopback: bool) -> ASGIApp:
     """The application that a server runs; `is_loopback` says that only this machine can reach it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        desk.thread.start()
+        admission.thread.start()
         yield
-        await asyncio.to_thread(desk.thread.stop, 2.0)
+        await asyncio.to_thread(admission.thread.stop, 2.0)
 
     app = FastAPI(
         title="mxconv serve",
@@ -64,8 +99,8 @@ def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loop
         lifespan=lifespan,
         responses=OTHERS,
     )
-    metrics, page = Metrics(desk), _page(served)
-    reply = partial(Reply, desk, metrics, options.request_seconds)
+    metrics, page = Metrics(admission), _page(served)
+    reply = partial(Reply, admission, metrics, options.request_seconds)
     _handle_errors(app)
 
     @app.get("/", include_in_schema=False)
@@ -74,9 +109,9 @@ def application(served: ServedModels, desk: Desk, options: ServeOptions, is_loop
 
     @app.get("/health", responses={503: RESPONSES[503]})
     async def health() -> Response:
-        if desk.thread.failure is not None:
-            return JSONResponse({"status": "failed", "reason": desk.thread.failure}, 503)
-        if desk.closes:
+        if admission.thread.failure is not None:
+            return JSONResponse({"status": "failed", "reason": admission.thread.failure}, 503)
+        if admission.closes:
             return JSONResponse({"status": "shutting down"}, 503)
         return JSONResponse({"status": "ok"})
 
@@ -152,7 +187,7 @@ def _handle_errors(app: FastAPI) -> None:
     """Respond to every error in the shape of the path's dialect."""
 
     @app.exception_handler(ApiError)
-    async def told(request: Request, error: ApiError) -> Response:
+    async def answered(request: Request, error: ApiError) -> Response:
         return error.response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
@@ -169,5 +204,5 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> Response:
-        told = ApiError(500, f"A defect of the server: {type(error).__name__}.", SERVER)
-        return told.response(request.url.path)
+        failed = ApiError(500, f"A defect of the server: {type(error).__name__}.", SERVER)
+        return failed.response(request.url.path)

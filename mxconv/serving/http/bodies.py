@@ -41,6 +41,12 @@ NEUTRAL: Neutral = {
     **{"add_special_tokens": (False,), "return_token_ids": (False,), "prompt_logprobs": (0,)},
     **{"logits_processors": ([],), "spaces_between_special_tokens": (True,)},
 }  # fmt: skip
+CONSTRAINTS: dict[str, Kind] = {  # by the member that has the text
+    **{"structured_outputs.json_": "json_schema", "structured_outputs.regex": "regex"},
+    **{"structured_outputs.grammar": "grammar", "structured_outputs.choice": "choice"},
+    **{"guided_json": "json_schema", "json_schema": "json_schema", "guided_regex": "regex"},
+    **{"guided_grammar": "grammar", "grammar": "grammar", "guided_choice": "choice"},
+}
 StopText = Annotated[str, Field(max_length=LONGEST_STOP)]
 AnswerText = Annotated[str, Field(min_length=1, max_length=LONGEST_ANSWER)]
 Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -81,7 +87,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """As vLLM groups them since 0.11; the fields are those of `guided_json` and its like."""
+    """Constraints as vLLM groups them since 0.11; the fields are those of `guided_json` and its like."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
@@ -96,7 +102,7 @@ class DraftOptions(Body):
 
 
 class MxconvOptions(DraftOptions):
-    """Those of completions and chats."""
+    """Own options of completions and chats."""
 
     trace: bool = Field(False, description="Say of every token which level guessed it.")
 
@@ -167,36 +173,25 @@ class DecodingBody(Body):
         return self
 
     @property
-    def asked(self) -> RequestedSampling:
-        """How tokens are to be chosen, as far as the client says so."""
+    def requested(self) -> RequestedSampling:
+        """The sampling that the client asks for, as far as it says so."""
         found: RequestedSampling = {name: getattr(self, name) for name in RequestedSampling.__annotations__}  # type: ignore[assignment]
         return found
 
     @property
     def constraints(self) -> dict[str, tuple[Kind, str]]:
-        """What answers must look like: kind and text by the field that says so."""
+        """Constraints of the answers: kind and text by the field that says so."""
         found: dict[str, tuple[Kind, str]] = {}
         if (wanted := self.response_format) is not None and wanted.type != "text":
             schema = wanted.schema_asked_for
             text = "" if schema is None else json.dumps(schema)
             found["response_format"] = ("json_object" if schema is None else "json_schema", text)
-        group = self.structured_outputs or StructuredOutputs()
-        given: list[tuple[str, Kind, Any]] = [
-            ("structured_outputs.json", "json_schema", group.json_),
-            ("structured_outputs.regex", "regex", group.regex),
-            ("structured_outputs.grammar", "grammar", group.grammar),
-            ("structured_outputs.choice", "choice", group.choice),
-            ("guided_json", "json_schema", self.guided_json),
-            ("json_schema", "json_schema", self.json_schema),
-            ("guided_regex", "regex", self.guided_regex),
-            ("guided_grammar", "grammar", self.guided_grammar),
-            ("grammar", "grammar", self.grammar),
-            ("guided_choice", "choice", self.guided_choice),
-        ]
-        asked = ((name, kind, value) for name, kind, value in given if value is not None)
-        return found | {
-            name: (kind, value if isinstance(value, str) else json.dumps(value)) for name, kind, value in asked
-        }
+        group = vars(self.structured_outputs or StructuredOutputs())
+        for name, kind in CONSTRAINTS.items():
+            value = group[name.partition(".")[2]] if "." in name else getattr(self, name)
+            if value is not None:
+                found[name.removesuffix("_")] = kind, value if isinstance(value, str) else json.dumps(value)
+        return found
 
     @property
     def num_choices(self) -> int:
@@ -234,7 +229,7 @@ class CompletionBody(DecodingBody):
 
 
 class TemplateFields(Body):
-    """What a request says to the chat template, by the names that servers have for it."""
+    """Fields of a request for the chat template, by the names that servers have for it."""
 
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="As vLLM has it: the template's variables.")
     enable_thinking: bool | None = None
@@ -249,12 +244,14 @@ class TemplateFields(Body):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """Those of the template; what a request says of thinking has both names that templates know."""
-        asked = self.reasoning or {}
-        effort = self.reasoning_effort or asked.get("effort") or (self.think if isinstance(self.think, str) else None)
+        """Variables of the template; what a request says of thinking has both names that templates know."""
+        reasoning = self.reasoning or {}
+        effort = (
+            self.reasoning_effort or reasoning.get("effort") or (self.think if isinstance(self.think, str) else None)
+        )
         kind = (self.thinking or {}).get("type")
         wanted = None if kind is None else kind != "disabled"
-        given = (self.enable_thinking, self.think, asked.get("enabled"), wanted, effort)
+        given = (self.enable_thinking, self.think, reasoning.get("enabled"), wanted, effort)
         said = next((each for each in given if each is not None), None)
         found: dict[str, Any] = {}
         if said is not None:
@@ -300,7 +297,7 @@ class ChatBody(DecodingBody, TemplateFields):
 
     @property
     def demanded(self) -> list[dict[str, Any]]:
-        """Those of which it has to call one; none where it need not."""
+        """The functions of which it has to call one; none where it need not."""
         if isinstance(self.tool_choice, NamedTool):
             return [tool for tool in self.offered if tool["name"] == self.tool_choice.function.name]
         return self.offered if self.tool_choice == "required" else []

@@ -1,4 +1,4 @@
-"""Requests while they are decoded: choices from tokens to text, calls with their choices, a desk that admits calls."""
+"""Requests while they are decoded: choices from tokens to text, calls, and their admission."""
 
 import asyncio
 import math
@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from mxconv.serving.http.api_error import OVERLOADED, SERVER, ApiError
-from mxconv.serving.http.engine_thread import EngineThread, Scores, Unscored, Update, Watcher
-from mxconv.serving.http.logprobs import TokenLogprobs, logprob_entry
+from mxconv.serving.http.engine_thread import EngineThread, ReplyToken, Update, Watcher
+from mxconv.serving.http.logprobs import logprob_entry
 from mxconv.serving.http.served import Job, JobPrompt, ServedModel
 from mxconv.speculation.selection import Request, Selection
 from mxconv.text.text_stream import TextStream
@@ -20,25 +19,6 @@ from mxconv.text.tokenizer import Tokenizer
 
 LONGEST_RETRY = 60  # seconds
 NUM_CONTEXT = 64  # tokens before a choice that its text is decoded after
-
-
-@dataclass
-class ReplyToken:
-    """A token as clients see it.
-
-    Args:
-        id: of the vocabulary.
-        text: what became certain with it: often its own, now and then none or that of several.
-        guessed_by: the level that guessed it; None is the target itself.
-        offset: characters of the choice's text before it.
-        logprobs: OpenAI's object; empty where none is wanted.
-    """
-
-    id: int
-    text: str
-    guessed_by: str | None
-    offset: int
-    logprobs: dict[str, Any]
 
 
 @dataclass
@@ -66,6 +46,7 @@ class ReplyChoice:
     tokens: list[ReplyToken] = field(default_factory=list)
     prompt_tokens: list[ReplyToken] = field(default_factory=list)  # where their logprobs are shown
     levels: list[dict[str, Any]] = field(default_factory=list)  # as of `Update`
+    watcher: Watcher | None = None  # of its sequence
 
     def __post_init__(self) -> None:
         self.text = self.prompt.text
@@ -82,12 +63,14 @@ class ReplyChoice:
     def take(self, update: Update) -> list[ReplyToken]:
         """Append what a step decided, and return it; tokens after a stop string are dropped."""
         begin = len(self.tokens)
-        for new in update.tokens:
-            last = self.tokens[-1].id if self.tokens else self.prompt.token_ids[-1]
-            entry = {} if new.logprobs is None else logprob_entry(new.token, last, new.logprobs, self.tokenizer)
-            text = "" if new.token in self.stop_tokens else self._stream.feed(new.token)
-            self.tokens.append(ReplyToken(new.token, text, new.guessed_by, len(self.text), entry))
-            self.text += text
+        for token in update.tokens:
+            before = self.tokens[-1].id if self.tokens else self.prompt.token_ids[-1]
+            if token.found is not None:
+                token.logprobs = logprob_entry(token.id, before, token.found, self.tokenizer)
+            token.text = "" if token.id in self.stop_tokens else self._stream.feed(token.id)
+            token.offset = len(self.text)
+            self.tokens.append(token)
+            self.text += token.text
             if self._stream.stopped:
                 self.finish_reason = "stop"
                 break
@@ -105,17 +88,16 @@ class ReplyChoice:
         return added
 
 
-def scored_prompt(prompt: JobPrompt, scores: list[TokenLogprobs], tokenizer: Tokenizer) -> list[ReplyToken]:
-    """All tokens of an echoed prompt, from the logprobs of all but the first."""
+def complete_prompt(prompt: JobPrompt, tokens: list[ReplyToken], tokenizer: Tokenizer) -> list[ReplyToken]:
+    """The scored tokens of an echoed prompt with their texts, places and logprobs."""
     stream, length, before = TextStream(tokenizer), 0, None
-    tokens = []
-    for token, found in zip(prompt.token_ids, (None, *scores), strict=True):
+    for token in tokens:
         # a special token may have a text that is not the prompt's
-        offset, entry = min(length, len(prompt.text)), logprob_entry(token, before, found, tokenizer)
-        text = stream.feed(token)
-        tokens.append(ReplyToken(token, text, None, offset, entry))
-        length += len(text)
-        before = token
+        token.offset = min(length, len(prompt.text))
+        token.logprobs = logprob_entry(token.id, before, token.found, tokenizer)
+        token.text = stream.feed(token.id)
+        length += len(token.text)
+        before = token.id
     return tokens
 
 
@@ -130,15 +112,11 @@ class Call:
         self._thread = thread
         self._tokenizer = tokenizer = job.served.tokenizer
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()  # of choices, by their index
-        self._watchers: list[Watcher] = []
-        self._scores: list[asyncio.Future[Scores]] = []  # of prompts, where they are wanted
-        self._unscored: list[Unscored] = []
+        self._watchers: list[Watcher] = []  # of prompts, and of choices
+        self._scored: asyncio.Queue[Update] = asyncio.Queue()  # of prompts, in order, where these are scored
         for prompt in job.prompts if job.scores_prompts else ():
-            scores: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
-            self._scores.append(scores)
-            hear = partial(_settle, scores)
-            self._unscored.append(Unscored(prompt.token_ids, job.num_logprobs or 0, hear, job.served.decoder))
-            thread.score(self._unscored[-1])
+            self._watchers.append(Watcher(self._scored.put_nowait, job.served, job.num_logprobs))
+            thread.score(prompt.token_ids, self._watchers[-1])
         shown = [token for name in job.markers if (token := tokenizer.special_token_id(name)) is not None]
         for prompt in job.prompts:
             for number in range(job.body.num_choices):
@@ -147,23 +125,23 @@ class Call:
                 self._submit(self.choices[-1], job.selection_of(number))
 
     def _submit(self, choice: ReplyChoice, selection: Selection) -> None:
-        def hear(update: Update) -> None:
+        def on_update(update: Update) -> None:
             self._updates.put_nowait((choice.index, update))
 
         job = self.job
         if job.max_new_tokens == 0:
-            hear(Update(ending="length"))
+            on_update(Update(ending="length"))
             return
-        self._watchers.append(Watcher(hear, job.served.engine, job.num_logprobs, job.body.wants_trace))
+        choice.watcher = Watcher(on_update, job.served, job.num_logprobs, job.body.wants_trace)
+        self._watchers.append(choice.watcher)
         most, drafts = job.max_new_tokens, job.body.uses_drafts
         request = Request(choice.prompt.token_ids, most, job.stop_tokens, selection, drafts)
-        self._thread.submit(request, self._watchers[-1])
+        self._thread.submit(request, choice.watcher)
 
     def end(self) -> None:
         """Free what it holds, whatever became of the request."""
-        watched: list[Watcher | Unscored] = [*self._watchers, *self._unscored]
-        for one in watched:
-            self._thread.forget(one)
+        for watcher in self._watchers:
+            self._thread.forget(watcher)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -176,8 +154,7 @@ class Call:
     def fail(self, error: ApiError) -> None:
         """Let whoever reads the parts have an error."""
         self._updates.put_nowait((0, Update(error=error)))
-        for scores in self._scores:
-            _settle(scores, error)
+        self._scored.put_nowait(Update(error=error))
 
     async def parts(self) -> AsyncIterator[tuple[ReplyChoice, list[ReplyToken]]]:
         """New tokens of choices, until every one has ended; prompts have their logprobs before the first.
@@ -185,12 +162,12 @@ class Call:
         Raises:
             ApiError: a sequence could not be decoded, or the call was broken off.
         """
-        for prompt, told in zip(self.job.prompts, self._scores, strict=False):
-            scores = await told
-            if isinstance(scores, ApiError):
-                raise scores
+        for prompt in self.job.prompts if self.job.scores_prompts else ():
+            update = await self._scored.get()
+            if update.error is not None:
+                raise update.error
             # a long prompt has many labels
-            tokens = await asyncio.to_thread(scored_prompt, prompt, scores, self._tokenizer)
+            tokens = await asyncio.to_thread(complete_prompt, prompt, update.tokens, self._tokenizer)
             for choice in self.choices:
                 if choice.prompt is prompt:
                     choice.prompt_tokens = tokens
@@ -203,20 +180,14 @@ class Call:
             if choice.finish_reason:  # a stop string, which the engine does not know of
                 continue
             added = choice.take(update)
-            if choice.finish_reason and update.ending is None:
-                self._thread.forget(self._watchers[index])
+            if choice.finish_reason and update.ending is None and choice.watcher is not None:
+                self._thread.forget(choice.watcher)
             if added and self.first_token is None:
                 self.first_token = time.perf_counter() - self.began
             yield choice, added
 
 
-def _settle(scores: "asyncio.Future[Scores]", told: Scores) -> None:
-    """Set a result, unless there is one, or nobody waits for it any more."""
-    if not scores.done():
-        scores.set_result(told)
-
-
-class Desk:
+class Admission:
     """Admits calls; used in the event loop alone.
 
     Args:

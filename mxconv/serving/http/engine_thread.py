@@ -10,10 +10,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from mxconv.engine.decoder import Decoder
 from mxconv.errors import MxconvError
 from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.logprobs import TokenLogprobs, prompt_logprobs, token_logprobs
+from mxconv.serving.http.served import ServedModel
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Sequence
 from mxconv.speculation.selection import Request
@@ -23,18 +23,30 @@ log = logging.getLogger("mxconv.serving")
 LEVEL_COUNTS = ("name", "num_proposed", "num_accepted")
 
 
-@dataclass(frozen=True)
-class NewToken:
-    """A token that the target decided; `guessed_by` names the level that had proposed it."""
+@dataclass
+class ReplyToken:
+    """A token of an answer or of an echoed prompt: as the target decided it, and then as clients see it.
 
-    token: int
-    guessed_by: str | None
-    logprobs: TokenLogprobs | None
+    Args:
+        id: of the vocabulary.
+        guessed_by: the level that had proposed it; None is the target itself.
+        found: its logprobs; None where none are wanted, and of a text's first token, which nothing predicts.
+        text: what became certain with it: often its own, now and then none or that of several.
+        offset: characters of the choice's text before it.
+        logprobs: OpenAI's object; empty where none is wanted.
+    """
+
+    id: int
+    guessed_by: str | None = None
+    found: TokenLogprobs | None = None
+    text: str = ""
+    offset: int = 0
+    logprobs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Update:
-    """The result of a step for one sequence.
+    """The result of a step for one sequence, or the scored tokens of a prompt.
 
     Args:
         tokens: in order; none where it only ended.
@@ -43,7 +55,7 @@ class Update:
         levels: name, `num_proposed` and `num_accepted` of each draft so far; empty where no trace is wanted.
     """
 
-    tokens: list[NewToken] = field(default_factory=list)
+    tokens: list[ReplyToken] = field(default_factory=list)
     ending: str | None = None
     error: ApiError | None = None
     levels: list[dict[str, Any]] = field(default_factory=list)
@@ -51,28 +63,15 @@ class Update:
 
 @dataclass(eq=False)
 class Watcher:
-    """A receiver of a sequence's updates. `hear` is called in the event loop."""
+    """A receiver of a sequence's updates, or of one with all tokens of a prompt; called in the event loop."""
 
-    hear: Callable[[Update], None]
-    engine: Engine  # of the model that is asked
+    on_update: Callable[[Update], None]
+    served: ServedModel
     num_logprobs: int | None = None
     wants_trace: bool = False
-    sequence: Sequence | None = None  # set and read by the engine's thread alone
-
-
-Scores = list[TokenLogprobs] | ApiError  # of every token but the first, or why there are none
-
-
-@dataclass(eq=False)
-class Unscored:
-    """A prompt whose tokens' logprobs a client wants. `hear` is called in the event loop, once."""
-
-    tokens: list[int]
-    num_top: int
-    hear: Callable[[Scores], None]
-    decoder: Decoder  # of the target
-    scores: list[TokenLogprobs] = field(default_factory=list)  # so far
-    pieces: Iterator[list[TokenLogprobs]] | None = None  # that compute the others
+    sequence: Sequence | None = None  # set and read by the engine's thread alone, like the next two
+    tokens: list[ReplyToken] = field(default_factory=list)  # of a prompt, scored so far
+    pieces: Iterator[list[ReplyToken]] | None = None  # that compute the others
 
 
 class EngineThread:
@@ -87,7 +86,7 @@ class EngineThread:
         self.failure: str | None = None  # why it will never step again
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._watchers: dict[Sequence, Watcher] = {}
-        self._unscored: list[Unscored] = []
+        self._unscored: list[Watcher] = []  # of prompts, the next one first
         self._stops = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -100,38 +99,36 @@ class EngineThread:
         """Decode; the watcher gets updates until one has an ending or an error, or it is forgotten."""
 
         def submit_here() -> None:
+            watcher.sequence = sequence = watcher.served.engine.submit(request)
+            self._watchers[sequence] = watcher
+
+        self._begin(watcher, submit_here)
+
+    def score(self, prompt: list[int], watcher: Watcher) -> None:
+        """Score a prompt, after those that came before, unless the watcher is forgotten."""
+        watcher.pieces = _scored(prompt, watcher)
+        self._begin(watcher, lambda: self._unscored.append(watcher))
+
+    def _begin(self, watcher: Watcher, begin: Callable[[], None]) -> None:
+        def begin_here() -> None:
             if self.failure is not None:
-                self._tell(watcher.hear, Update(error=self.failed))
+                self._tell(watcher, Update(error=self.failed))
                 return
             try:
-                watcher.sequence = watcher.engine.submit(request)
+                begin()
             except MxconvError as error:
-                self._tell(watcher.hear, Update(error=ApiError(400, str(error))))
-            else:
-                self._watchers[watcher.sequence] = watcher
+                self._tell(watcher, Update(error=ApiError(400, str(error))))
 
-        self._inbox.put(submit_here)
+        self._inbox.put(begin_here)
 
-    def score(self, prompt: Unscored) -> None:
-        """Score a prompt, unless it is forgotten before."""
-
-        def score_here() -> None:
-            if self.failure is None:
-                self._unscored.append(prompt)
-            else:
-                self._tell(prompt.hear, self.failed)
-
-        self._inbox.put(score_here)
-
-    def forget(self, watched: Watcher | Unscored) -> None:
-        """Drop its sequence, or its scores, before the next step, if it still has some."""
+    def forget(self, watcher: Watcher) -> None:
+        """Drop its sequence, or its prompt, before the next step, if it still has one."""
 
         def forget_here() -> None:
-            if isinstance(watched, Unscored):
-                self._unscored = [prompt for prompt in self._unscored if prompt is not watched]
-            elif watched.sequence in self._watchers:
-                del self._watchers[watched.sequence]
-                watched.engine.cancel(watched.sequence)
+            self._unscored = [other for other in self._unscored if other is not watcher]
+            if watcher.sequence in self._watchers:
+                del self._watchers[watcher.sequence]
+                watcher.served.engine.cancel(watcher.sequence)
 
         self._inbox.put(forget_here)
 
@@ -174,10 +171,8 @@ class EngineThread:
             log.error("the engine failed:\n%s", traceback.format_exc())
             self.failure = f"{type(error).__name__}: {error}"
             failed = ApiError(500, f"The engine failed ({self.failure}). Start the server again.", SERVER)
-            for watcher in self._watchers.values():
-                self._tell(watcher.hear, Update(error=failed))
-            for prompt in self._unscored:
-                self._tell(prompt.hear, failed)
+            for watcher in (*self._watchers.values(), *self._unscored):
+                self._tell(watcher, Update(error=failed))
             self._watchers.clear()
             self._unscored.clear()
             while not self._stops:
@@ -185,41 +180,48 @@ class EngineThread:
 
     def _step(self, engine: Engine) -> None:
         self.engines = [*(other for other in self.engines if other is not engine), engine]
-        new: dict[Sequence, list[NewToken]] = {}
+        new: dict[Sequence, list[ReplyToken]] = {}
         for each in engine.step():
             if watcher := self._watchers.get(each.sequence):
                 count = watcher.num_logprobs
-                logprobs = None if count is None else token_logprobs(each.logits, each.token, count)
-                new.setdefault(each.sequence, []).append(NewToken(each.token, each.guessed_by, logprobs))
+                found = None if count is None else token_logprobs(each.logits, each.token, count)
+                new.setdefault(each.sequence, []).append(ReplyToken(each.token, each.guessed_by, found))
         for sequence, watcher in list(self._watchers.items()):
             if sequence.is_done:
                 del self._watchers[sequence]
             if sequence in new or sequence.is_done:
-                self._tell(watcher.hear, _update(sequence, new.get(sequence, []), watcher.wants_trace))
+                self._tell(watcher, _update(sequence, new.get(sequence, []), watcher.wants_trace))
 
-    def _score(self, prompt: Unscored) -> None:
-        """Evaluate a piece of a prompt; after the last one, tell its scores."""
-        told: Scores = prompt.scores
+    def _score(self, watcher: Watcher) -> None:
+        """Evaluate a piece of a prompt; after the last one, give the watcher its tokens."""
+        assert watcher.pieces is not None
         try:
-            if prompt.pieces is None:
-                prompt.pieces = prompt_logprobs(prompt.decoder, prompt.tokens, prompt.num_top)
-            if (piece := next(prompt.pieces, None)) is not None:
-                prompt.scores += piece
+            if (piece := next(watcher.pieces, None)) is not None:
+                watcher.tokens += piece
                 return
+            update = Update(watcher.tokens)
         except MxconvError as error:
-            told = ApiError(500, str(error), SERVER)
-        self._unscored.remove(prompt)
-        self._tell(prompt.hear, told)
+            update = Update(error=ApiError(500, str(error), SERVER))
+        self._unscored.remove(watcher)
+        self._tell(watcher, update)
 
-    def _tell(self, hear: Callable[[Any], None], news: Update | Scores) -> None:
-        """Call `hear` in the event loop."""
+    def _tell(self, watcher: Watcher, update: Update) -> None:
+        """Give a watcher an update, in the event loop."""
         try:
-            self._loop.call_soon_threadsafe(hear, news)
+            self._loop.call_soon_threadsafe(watcher.on_update, update)
         except RuntimeError:  # the loop is closed: nobody gets updates any more
             self._stops = True
 
 
-def _update(sequence: Sequence, tokens: list[NewToken], wants_trace: bool) -> Update:
+def _scored(prompt: list[int], watcher: Watcher) -> Iterator[list[ReplyToken]]:
+    """Yield the tokens of a prompt, some at a time, all but the first with logprobs."""
+    yield [ReplyToken(prompt[0])]
+    rest = iter(prompt[1:])
+    for piece in prompt_logprobs(watcher.served.decoder, prompt, watcher.num_logprobs or 0):
+        yield [ReplyToken(next(rest), None, found) for found in piece]
+
+
+def _update(sequence: Sequence, tokens: list[ReplyToken], wants_trace: bool) -> Update:
     """The update after a step that decided these tokens."""
     drafts = sequence.generation.trace.statistics[1:] if wants_trace else []
     levels = [{name: getattr(level, name) for name in LEVEL_COUNTS} for level in drafts]

@@ -43,7 +43,7 @@ class Body(BaseModel):
             return given
         if cls.kinds and (kind := given.get("type")) is not None and kind not in cls.kinds:
             return {"type": kind}
-        asked: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         for name, value in given.items():
             if value is None or name in cls.ignored:
                 continue
@@ -57,8 +57,8 @@ class Body(BaseModel):
                     {"members": (name,), "allowed": allowed},
                 )
             is_whole = isinstance(value, float) and value.is_integer()
-            asked.setdefault(cls.aliases.get(name, name), int(value) if is_whole else value)
-        return asked
+            kept.setdefault(cls.aliases.get(name, name), int(value) if is_whole else value)
+        return kept
 
 
 class Note(Body):

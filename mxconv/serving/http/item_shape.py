@@ -11,7 +11,8 @@ from pydantic import Field, ValidationError
 
 from mxconv.serving.http.api_error import ApiError, not_validated
 from mxconv.serving.http.bodies import ChatBody
-from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
+from mxconv.serving.http.call import Call, ReplyChoice
+from mxconv.serving.http.engine_thread import ReplyToken
 from mxconv.serving.http.history import Note
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.serving.http.shapes import AnswerPieces, Kind, Piece, new_id
@@ -21,7 +22,7 @@ Events = Iterator[dict[str, Any]]
 
 
 class TextFormat(Note):
-    """What a text looks like; a schema's name and what it is for change no token, nor does `strict`."""
+    """The format of a text; a schema's name and what it is for change no token, nor does `strict`."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None

@@ -4,7 +4,7 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from mxconv.serving.http.call import Call, Desk
+from mxconv.serving.http.call import Admission, Call
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -12,7 +12,7 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 class Metrics:
     """Counters of one server."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, admission: Admission) -> None:
         self._registry = registry = CollectorRegistry()
         ends = "Choices by how they ended; dropped: nobody wanted the rest."
         guessed = "Tokens by the level that guessed them; target: its own."
@@ -24,7 +24,7 @@ class Metrics:
         self._seconds = _histogram("mxconv_request_seconds", "From a request to the end of its answer.", registry)
         self._first = _histogram("mxconv_first_token_seconds", "From a request to its first token.", registry)
         sequences = Gauge("mxconv_sequences", "Sequences that are decoded or wait to be.", registry=registry)
-        sequences.set_function(lambda: desk.num_open)
+        sequences.set_function(lambda: admission.num_open)
 
     def respond(self, path: str, status: int) -> None:
         """Count a response; unknown paths have one name, or anyone could make up any number of them."""

@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from mxconv.serving.http.api_error import SERVER, ApiError
-from mxconv.serving.http.call import Call, Desk, ReplyChoice, ReplyToken
+from mxconv.serving.http.call import Admission, Call, ReplyChoice
+from mxconv.serving.http.engine_thread import ReplyToken
 from mxconv.serving.http.item_shape import ItemShape
 from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.served import Job, ServedModel
@@ -32,14 +33,14 @@ ShapeOf = Callable[[ServedModel, Call], AnswerShape]
 class Reply(Response):
     """Admits a job when it is sent, so that nothing is held for a client that left before."""
 
-    def __init__(self, desk: Desk, metrics: Metrics, seconds: float, shape_of: ShapeOf, job: Job) -> None:
+    def __init__(self, admission: Admission, metrics: Metrics, seconds: float, shape_of: ShapeOf, job: Job) -> None:
         super().__init__()
-        self._desk, self._metrics, self._seconds = desk, metrics, seconds
+        self._admission, self._metrics, self._seconds = admission, metrics, seconds
         self._shape_of, self._job = shape_of, job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer; raises ApiError where nothing has been sent yet."""
-        with self._desk.admit(self._job) as call:
+        with self._admission.admit(self._job) as call:
             work = asyncio.create_task(self._send(call, scope, receive, send))
             leave = asyncio.create_task(_left(receive))
             try:

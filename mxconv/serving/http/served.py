@@ -166,11 +166,11 @@ class ServedModel:
         prompt = self._chat_prompt(body, body.messages, body.offered)
         tokens, thought = prompt.token_ids, prompt.thought
         if thought is not None and thought.is_open:
-            asked = [kind for kind, _ in body.constraints.values()]
-            if body.demanded or any(kind.startswith("json") for kind in asked):  # which have no place for a thought
+            kinds = [kind for kind, _ in body.constraints.values()]
+            if body.demanded or any(kind.startswith("json") for kind in kinds):  # which have no place for a thought
                 tokens = [*tokens, *self.tokenizer.encode(thought.closed, False)]
                 thought = replace(thought, is_open=False)
-            thought = replace(thought, may_lack=bool(asked))
+            thought = replace(thought, may_lack=bool(kinds))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         job = self._job(body, [JobPrompt(tokens)], "messages", None if wanted == -1 else wanted, num_logprobs)
         return job if body.reasoning_format == "none" else replace(job, thought_form=thought)
@@ -202,14 +202,14 @@ class ServedModel:
         return {"prompt": text, "content": text}
 
     def _chat_prompt(
-        self, asked: TemplateFields, messages: list[Message], tools: Sequence[dict[str, Any]]
+        self, fields: TemplateFields, messages: list[Message], tools: Sequence[dict[str, Any]]
     ) -> ChatPrompt:
         """A conversation as the model reads it; a template that knows no functions has them in a system message."""
         if self._template is None:
             message = "this model has no chat template; one is required. Use /v1/completions, which needs none."
             raise invalid("messages", message, "no_chat_template")
         turns = [message.plain for message in messages]
-        continues = asked.continues(messages)
+        continues = fields.continues(messages)
         if continues and turns[-1]["role"] != "assistant":
             message = f"the last message is of the role {turns[-1]['role']!r}; an assistant's is required. Add it."
             raise invalid("continue_final_message", message)
@@ -222,8 +222,8 @@ class ServedModel:
                 turns,
                 tools=functions,
                 special_in_content=self._special_in_content,
-                add_generation_prompt=asked.add_generation_prompt is not False,
-                variables=self._variables | asked.variables,
+                add_generation_prompt=fields.add_generation_prompt is not False,
+                variables=self._variables | fields.variables,
                 continues=continues,
             )
         except MxconvError as error:
@@ -254,7 +254,7 @@ class ServedModel:
         if wanted is not None and wanted > most:
             notes.append(f"max_tokens: {wanted}; at most {most} are given after {longest} tokens of a prompt")
         wanted = most if wanted is None else min(wanted, most)
-        sampling = self.sampling(body.asked)
+        sampling = self.sampling(body.requested)
         seed = secrets.randbelow(SEED_LIMIT) if body.seed is None else body.seed % (MAX_SEED + 1)
         selection = sampling.selection(seed)
         try:
@@ -272,44 +272,44 @@ class ServedModel:
         return replace(job, selection=replace(selection, constraint=grammar), notes=tuple(notes))
 
     def _form(self, body: DecodingBody) -> ToolForm | None:
-        """How calls are read in the answers to a request; None where they are text alone."""
+        """The form in which calls are read in the answers to a request; None where they are text alone."""
         if self._template is None or not isinstance(body, ChatBody):
             return None
         form = form_of(self._template.source_for(bool(body.offered)))
         return form if body.offered or form.always_reads else None
 
     def _grammar(self, body: DecodingBody, notes: list[str]) -> Grammar | None:
-        """What answers must look like; raises ApiError where that cannot be followed, or is said twice.
+        """The grammar that answers follow; raises ApiError where that cannot be followed, or is said twice.
 
         A format beside functions that may be called asks for a text of that format, or calls; a demanded call wins.
         """
-        asked = dict(body.constraints)
+        wanted = dict(body.constraints)
         if isinstance(body, ChatBody) and self._template is not None:
             form, several = (
                 form_of(self._template.source_for(bool(body.offered))),
                 body.parallel_tool_calls is not False,
             )
-            if body.demanded and "response_format" in asked:
-                del asked["response_format"]
+            if body.demanded and "response_format" in wanted:
+                del wanted["response_format"]
                 notes.append("response_format: not held, since a call is demanded")
             try:
                 if body.demanded:
-                    asked["tool_choice"] = "grammar", form.grammar(body.demanded, several, self.tokenizer)
-                elif body.offered and "response_format" in asked:
-                    schema = json.loads(asked["response_format"][1] or '{"type": "object"}')
+                    wanted["tool_choice"] = "grammar", form.grammar(body.demanded, several, self.tokenizer)
+                elif body.offered and "response_format" in wanted:
+                    schema = json.loads(wanted["response_format"][1] or '{"type": "object"}')
                     tools = [tool for tool in body.offered if self._is_held(tool, notes)]
                     calls = form.grammar(tools, several, self.tokenizer) if tools else ""
                     notes += [f"response_format: {each}" for each in unheld_formats(schema)]
-                    asked["response_format"] = "grammar", calls_or_json(calls, schema)
+                    wanted["response_format"] = "grammar", calls_or_json(calls, schema)
             except ModelError as error:
                 raise invalid("tool_choice" if body.demanded else "response_format", str(error)) from error
-        for name, (kind, text) in asked.items():
+        for name, (kind, text) in wanted.items():
             if kind == "json_schema":
                 notes += [f"{name}: {each}" for each in unheld_formats(parsed(text))]
-        if not asked:
+        if not wanted:
             return None
-        name, (kind, text) = next(iter(asked.items()))
-        if others := list(asked)[1:]:
+        name, (kind, text) = next(iter(wanted.items()))
+        if others := list(wanted)[1:]:
             raise invalid(name, f"beside {', '.join(others)}; one constraint is required. Leave out the others.")
         try:
             return self._vocabulary.compile(Constraint(kind, text), is_from_stranger=True)
@@ -325,9 +325,9 @@ class ServedModel:
             return False
         return True
 
-    def sampling(self, asked: RequestedSampling) -> SamplingInUse:
-        """How tokens are chosen for a request: what it leaves out is as generation_config.json recommends."""
-        return SamplingInUse.of(asked, self._recommended, CHAT_DEFAULTS)
+    def sampling(self, requested: RequestedSampling) -> SamplingInUse:
+        """The sampling of a request: what it leaves out is as generation_config.json recommends."""
+        return SamplingInUse.of(requested, self._recommended, CHAT_DEFAULTS)
 
 
 def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:

@@ -1,4 +1,4 @@
-"""From packages to a server: text models -> engines in a thread -> desk -> application -> socket, and to its end.
+"""From packages to a server: text models -> engines in a thread -> admission -> application -> socket, and to its end.
 
 Nobody is left without an answer at the end: running requests have some seconds to finish, and the rest get an error.
 """
@@ -20,12 +20,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mxconv.decode import Options, TextModel
 from mxconv.errors import ModelError
-from mxconv.serving.http.app import application
-from mxconv.serving.http.call import Desk
+from mxconv.serving.http.app import ServedModels, application
+from mxconv.serving.http.call import Admission
 from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.guard import is_loopback
 from mxconv.serving.http.serve_options import ServeOptions
-from mxconv.serving.http.served_models import ServedModels
 
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2  # for answers that were broken off to leave
@@ -54,11 +53,11 @@ class Serving:
     ) -> None:
         served = ServedModels(models, decoding, options)
         thread = EngineThread(model.engine for model in served)
-        self.desk = desk = Desk(thread, options.max_sequences, options.max_queue)
+        self.admission = admission = Admission(thread, options.max_sequences, options.max_queue)
         self.listener: socket.socket = listen(options.host, options.port)
         self.url = url_of(self.listener)
-        app = application(served, desk, options, is_loopback(self.listener.getsockname()[0]))
-        self.server = HttpServer(app, desk, options, lambda: announce(self.url))
+        app = application(served, admission, options, is_loopback(self.listener.getsockname()[0]))
+        self.server = HttpServer(app, admission, options, lambda: announce(self.url))
 
     def run(self) -> bool:
         """Answer until a signal, or `server.stop()` from another thread.
@@ -67,7 +66,7 @@ class Serving:
             Whether the engine has ended. Where it has not, a long step is still reading its model: close none.
         """
         self.server.run(sockets=[self.listener])
-        return not self.desk.thread.is_alive
+        return not self.admission.thread.is_alive
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -95,9 +94,9 @@ def url_of(listener: socket.socket) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until a signal or `stop`; calls `announce` once it accepts requests, and closes the desk at the end."""
+    """Serves until a signal or `stop`; calls `announce` once it accepts requests; admits none at the end."""
 
-    def __init__(self, app: ASGIApp, desk: Desk, options: ServeOptions, announce: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, admission: Admission, options: ServeOptions, announce: Callable[[], None]) -> None:
         protocol = type("Protocol", (_PatientProtocol,), {"slow_seconds": options.slow_seconds})
         config = uvicorn.Config(
             app,
@@ -115,7 +114,7 @@ class HttpServer(uvicorn.Server):
         for name in ("uvicorn.error", "asyncio"):  # no news: malformed requests, clients that left
             logging.getLogger(name).setLevel(logging.ERROR)
         super().__init__(config)
-        self._desk = desk
+        self._admission = admission
         self._drain_seconds = options.drain_seconds
         self._announce = announce
 
@@ -124,8 +123,8 @@ class HttpServer(uvicorn.Server):
         self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._desk.close()
-        timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._desk.break_off)
+        self._admission.close()
+        timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._admission.break_off)
         await super().shutdown(sockets)
         timer.cancel()
 

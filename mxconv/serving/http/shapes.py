@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.bodies import ChatBody, StreamOptions
-from mxconv.serving.http.call import Call, ReplyChoice, ReplyToken
+from mxconv.serving.http.call import Call, ReplyChoice
+from mxconv.serving.http.engine_thread import ReplyToken
 from mxconv.serving.http.served import Job, ServedModel
 from mxconv.text.thought_reader import ThoughtReader
 from mxconv.text.tool_calls import ToolCall
@@ -184,7 +185,7 @@ class ChatShape(Shape):
         return {"delta": delta}, bool(delta)
 
     def _said(self, choice: ReplyChoice, added: list[ReplyToken]) -> dict[str, Any]:
-        """What tokens add: text, calls that are complete, and reasoning, as vLLM and llama-server name it."""
+        """The members that tokens add: text, complete calls, and reasoning, as vLLM and llama-server name it."""
         found: dict[str, Any] = {}
         pieces = self._pieces[choice.index]
         first = pieces.num_calls
@@ -205,8 +206,8 @@ class ChatShape(Shape):
 
     def _logprobs_of(self, tokens: list[ReplyToken]) -> dict[str, Any]:
         wanted = self._call.job.num_logprobs is not None
-        told = {"content": [token.logprobs for token in tokens], "refusal": None}
-        return {"logprobs": told if wanted else None}
+        found = {"content": [token.logprobs for token in tokens], "refusal": None}
+        return {"logprobs": found if wanted else None}
 
 
 @dataclass
@@ -231,7 +232,7 @@ class AnswerPieces:
         self.num_calls = 0
 
     def of(self, added: list[ReplyToken], is_last: bool) -> list[Piece]:
-        """What is certain since: text that is no call, thoughts, and whole calls; neighbours of a kind are one."""
+        """The pieces that became certain: text that is no call, thoughts, whole calls; neighbours of a kind are one."""
         pieces: list[Piece] = []
         for token in added:
             self._silent.append(token)

@@ -1,4 +1,4 @@
-"""What the README's table says of families, and how a tower's tensors are named."""
+"""What the table of docs/models.md says of families, and how a tower's tensors are named."""
 
 import re
 from pathlib import Path
@@ -11,17 +11,17 @@ from mxconv.gguf.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).parents[3]
 SIZES = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 4}
-TABLE = re.search(r"^\| family \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+TABLE = re.search(r"^\| family \|.*?\n\n", (ROOT / "docs" / "models.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_the_readme_names_every_family() -> None:
+def test_the_page_names_every_family() -> None:
     assert TABLE is not None
     rows = [line.split("|")[2] for line in TABLE[0].splitlines()[2:] if line]
     assert TABLE[0].count("|") == 4 * (len(rows) + 2)
     assert {kind for kinds in rows for kind in re.findall(r"`(\w+)`", kinds)} == {*FAMILIES, *TOWERS}
 
 
-def test_the_readme_says_what_each_family_is_tested_against() -> None:
+def test_the_page_says_what_each_family_is_tested_against() -> None:
     checkpoints = pytest.importorskip("family_checkpoints", reason="transformers makes these checkpoints")
     assert TABLE is not None
     said: dict[str, set[str]] = {"transformers": set(), "llama.cpp": set(), "compressed-tensors": set()}

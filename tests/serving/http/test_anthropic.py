@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import anthropic
 import httpx
 import jsonschema
 import pytest
-from http_servers import NAME, NUMBERS, Running, running, wait_for
+from http_servers import NAME, NUMBERS, Running, running
 
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 ASKED: list[Any] = [{"role": "user", "content": "Which module?"}]
@@ -161,16 +160,3 @@ def test_what_stands_before_the_application_tells_errors_in_the_same_form(guarde
     assert large.status_code == 413 and told(large)["type"] == "request_too_large"
     elsewhere = server.post(PATH, BODY, headers={"Host": "evil.example"})
     assert elsewhere.status_code == 421 and told(elsewhere)["type"] == "invalid_request_error"
-
-
-def test_a_full_queue_is_a_rate_limit(guarded: Running) -> None:
-    client = guarded.anthropic("correct-horse")
-    guarded.gate.clear()
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(client.messages.create, model=NAME, **BODY)
-        wait_for(lambda: guarded.serving.desk.num_open == 1)
-        with pytest.raises(anthropic.RateLimitError) as caught:
-            client.messages.create(model=NAME, **BODY)
-        guarded.gate.set()
-        assert waiting.result().content
-    assert int(caught.value.response.headers["retry-after"]) >= 1

@@ -1,4 +1,4 @@
-"""/v1/chat/completions through OpenAI's own client."""
+"""/v1/chat/completions through OpenAI's own client; and /tokenize and /detokenize: the tokens that it reads."""
 
 import openai
 import pytest
@@ -6,6 +6,7 @@ from http_servers import NAME, Running
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which module?"}]
 MOST = 24
+TEXT = "import os\n\ndef é"
 
 
 def test_a_chat_is_what_generate_writes_behind_the_template(server: Running) -> None:
@@ -47,28 +48,6 @@ def test_a_stream_says_the_same_in_pieces_logprobs_included(server: Running) -> 
         assert all(one.bytes == list(one.token.encode()) for one in content)
 
 
-def test_parts_of_text_and_the_role_developer_are_understood(server: Running) -> None:
-    written = [
-        {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
-        {"role": "user", "content": "Which module?"},
-    ]
-    answers = [
-        server.client().chat.completions.create(model=NAME, messages=messages, max_tokens=MOST, seed=1)  # type: ignore[call-overload]
-        for messages in (written, MESSAGES)
-    ]
-    assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
-
-
-def test_without_a_length_a_reply_ends_with_the_models_positions(server: Running) -> None:
-    num_positions = server.model.loaded.config.max_position_embeddings
-    long = [{"role": "user", "content": "x = 1\n" * 123}]
-    num_prompt = len(server.model.encode(long))
-    assert num_positions - 40 < num_prompt < num_positions
-    (choice,) = server.post("/v1/chat/completions", {"messages": long, "temperature": 0}).json()["choices"]
-    expected = server.model.generate(long, max_new_tokens=num_positions)
-    assert choice["message"]["content"] == expected.text and choice["finish_reason"] == expected.generation.ending
-
-
 def test_models_names_the_one_and_its_levels(server: Running) -> None:
     (model,) = server.client().models.list().data
     assert model.id == NAME
@@ -78,3 +57,25 @@ def test_models_names_the_one_and_its_levels(server: Running) -> None:
     about = server.get("/v1/models").json()["data"][0]["mxconv"]
     assert about["levels"] == [level.name for level in server.model.loaded.levels]
     assert about["can_chat"] is True
+
+
+def test_texts_and_messages_become_the_tokens_that_are_decoded(server: Running) -> None:
+    tokenizer = server.model.loaded.tokenizer
+    found = server.post("/tokenize", {"prompt": TEXT, "model": NAME, "return_token_strs": True}).json()
+    assert found["tokens"] == tokenizer.encode(TEXT) and found["count"] == len(found["tokens"])
+    assert found["token_strs"] == [tokenizer.name_of(token) for token in found["tokens"]]
+    assert found["max_model_len"] == server.model.loaded.config.max_position_embeddings
+    bare = server.post("/tokenize", {"content": TEXT, "with_pieces": True}).json()["tokens"]
+    assert [one["id"] for one in bare] == tokenizer.encode(TEXT, add_special_tokens=False)
+    chat = server.post("/tokenize", {"messages": MESSAGES}).json()
+    assert chat["tokens"] == server.model.encode(MESSAGES)
+    usage = server.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 1}).json()["usage"]
+    assert usage["prompt_tokens"] == chat["count"]
+    unfinished = server.post("/tokenize", {"messages": MESSAGES, "add_generation_prompt": False}).json()
+    assert unfinished["count"] <= chat["count"]
+
+
+def test_back_to_the_same_text(server: Running) -> None:
+    tokens = server.post("/tokenize", {"prompt": TEXT, "add_special_tokens": False}).json()["tokens"]
+    assert server.post("/detokenize", {"tokens": tokens}).json() == {"prompt": TEXT, "content": TEXT}
+    assert server.post("/detokenize", {"tokens": []}).json()["prompt"] == ""

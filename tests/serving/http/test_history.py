@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import anthropic
 import pytest
 from http_servers import NAME, Running, chat_package
 from http_servers import running as running_server
@@ -374,10 +373,3 @@ def test_formats_that_annotate_are_told(running: Running) -> None:
     found = running.post(CHAT, {"messages": HELLO, "response_format": asked, "max_tokens": 40}).json()
     place = "response_format: #/properties/a/format: 'binary' annotates values; no text is checked by it"
     assert found["mxconv"]["notes"] == [place]
-
-
-def test_the_official_clients_take_what_is_new(running: Running) -> None:
-    thinking: Any = {"type": "disabled"}
-    options: dict[str, Any] = {"model": NAME, "messages": HELLO, "max_tokens": 2}
-    assert running.client().chat.completions.create(reasoning_effort="low", verbosity="low", **options).choices
-    assert isinstance(running.anthropic().messages.create(thinking=thinking, **options), anthropic.types.Message)

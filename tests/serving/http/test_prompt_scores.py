@@ -112,8 +112,8 @@ def test_clients_that_leave_and_prompts_that_fail_change_no_other(
                 peer.sendall(post_head(PATH, len(raw)) + raw)
                 assert entered.wait(60)  # in the middle of the first
                 other = pool.submit(server.post, PATH, body)
-                wait_for(lambda: server.serving.desk.num_open == 2)
-            wait_for(lambda: server.serving.desk.num_open == 1)
+                wait_for(lambda: server.serving.admission.num_open == 2)
+            wait_for(lambda: server.serving.admission.num_open == 1)
             leave.set()
             assert other.result().json()["choices"] == expected
         server.wait_until_idle()

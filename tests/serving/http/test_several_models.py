@@ -82,7 +82,7 @@ def test_every_answer_is_that_of_the_model_alone_in_turns_and_within_the_budget(
     most = _least_bytes(package, plain_package) * 3  # of each model two or three sequences, of six that are wanted
     taken, steps = [], []
     with running(package, others={LARGER: plain_package}, kv_bytes=most) as server:
-        engines = list(server.serving.desk.thread.engines)
+        engines = list(server.serving.admission.thread.engines)
 
         def watch(engine: Engine) -> None:
             step = engine.step
@@ -100,7 +100,7 @@ def test_every_answer_is_that_of_the_model_alone_in_turns_and_within_the_budget(
         server.gate.clear()
         with ThreadPoolExecutor(12) as pool:
             waiting = [pool.submit(answer, server, body) for body in bodies()]
-            wait_for(lambda: server.serving.desk.num_open == 12)
+            wait_for(lambda: server.serving.admission.num_open == 12)
             server.gate.set()
             together = [one.result() for one in waiting]
     assert together == [one for pair in zip(alone[NAME], alone[LARGER], strict=True) for one in pair]
@@ -164,10 +164,10 @@ def test_one_models_load_takes_no_place_of_another(package: Path, plain_package:
         with ThreadPoolExecutor() as pool:
             body = {"prompt": "import ", "max_tokens": 2}
             waiting = [pool.submit(server.post, PATH, body) for _ in range(2)]
-            wait_for(lambda: server.serving.desk.num_open == 2)
+            wait_for(lambda: server.serving.admission.num_open == 2)
             refused = server.post(PATH, body)
             waiting.append(pool.submit(server.post, PATH, body | {"model": LARGER}))
-            wait_for(lambda: server.serving.desk.num_open == 3)
+            wait_for(lambda: server.serving.admission.num_open == 3)
             full = server.post(PATH, body | {"model": LARGER})  # the queue is one for all
             server.gate.set()
             assert [one.result().status_code for one in waiting] == [200] * 3
@@ -180,7 +180,7 @@ def test_an_engine_that_fails_ends_the_service_of_all(package: Path, plain_packa
         def fail() -> Any:
             raise ArithmeticError("the weights melted")
 
-        server.serving.desk.thread.engines[1].step = fail  # type: ignore[method-assign]
+        server.serving.admission.thread.engines[1].step = fail  # type: ignore[method-assign]
         for name, status in ((NAME, 200), (LARGER, 500), (NAME, 503)):
             assert server.post(PATH, {"model": name, "prompt": "x", "max_tokens": 1}).status_code == status
 

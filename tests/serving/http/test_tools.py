@@ -1,17 +1,19 @@
-"""Functions that a model may call, through OpenAI's own client: demanded calls always parse and fit their schemas."""
+"""Functions that a model may call, and structured text, through OpenAI's own client: answers fit what was asked for."""
 
 import json
+import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import openai
 import pytest
 from http_servers import EMPTY, NAME, NUMBERS, TEMPLATE, Running, running
 from packages import quantize
 from trained_levels import TRAINED
 
+from mxconv.text.constraint import Constraint
 from mxconv.text.harmony import HARMONY
 from mxconv.text.tool_calls import ToolForm
 from mxconv.text.tool_forms import FORMS, GEMMA
@@ -62,53 +64,6 @@ def test_where_it_need_not_call_it_is_told_of_functions_and_writes_text(server: 
     assert text == offered.choices[0].message.content
     assert unasked.choices[0].message == alone.choices[0].message
     assert unasked.usage == alone.usage and offered.usage.prompt_tokens > alone.usage.prompt_tokens
-
-
-def test_a_conversation_goes_on_with_what_a_function_gave(server: Running) -> None:
-    client = server.client()
-    options: dict[str, Any] = {"model": NAME, "tools": TOOLS, "max_tokens": 120, "temperature": 0}
-    first = client.chat.completions.create(messages=MESSAGES, tool_choice="required", **options).choices[0].message
-    assert first.tool_calls is not None
-    given = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "3"}
-    messages = [*MESSAGES, first.model_dump(exclude_none=True), given]
-    usage = client.chat.completions.create(messages=messages, **options).usage
-    before = client.chat.completions.create(messages=MESSAGES, **options).usage
-    assert usage is not None and before is not None and usage.prompt_tokens > before.prompt_tokens
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice: other is not among the 2"),
-        ({"tools": [], "tool_choice": "required"}, "tool_choice: a function is not among the 0 tools"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
-        ({"tools": [{"type": "function", "function": {"name": "x\n\u0007"}}]}, "tools"),
-        ({"tools": TOOLS * 100}, "tools"),
-        (
-            {
-                "tools": [{"type": "function", "function": {"name": "x", "parameters": {"type": "strin"}}}],
-                "tool_choice": "required",
-            },
-            "tool_choice: grammar: ",
-        ),
-        (
-            {
-                "tools": [{"type": "function", "function": {"name": "x", "parameters": {"maximum": 2**60}}}],
-                "tool_choice": "required",
-            },
-            "tool_choice: x: #/maximum: 1152921504606846976; a number below 2^53",
-        ),
-        ({"tools": [{"type": "function"}]}, "tools[0].function: 0 given; it is required. Add it."),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]}, "messages"),
-    ],
-)
-def test_what_cannot_be_called_is_said(server: Running, change: dict[str, Any], message: str) -> None:
-    body = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 8} | change
-    response = server.post("/v1/chat/completions", body)
-    assert response.status_code == 400
-    assert response.json()["error"]["message"].startswith(message)
-    with pytest.raises(openai.BadRequestError):
-        server.client().chat.completions.create(model=NAME, **body)
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
@@ -170,3 +125,68 @@ def test_markers_that_are_special_tokens_are_demanded_and_read(form: ToolForm, t
             assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "hm"
             back = {"role": "assistant", "content": "ok", "reasoning_content": "hm"}
             assert create(**{**options, "messages": [*MESSAGES, back, *MESSAGES]}).choices[0].finish_reason
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"id": {"type": "integer", "minimum": 0, "maximum": 9}, "tags": {"enum": ["old", "new"]}},
+    "required": ["id", "tags"],
+    "additionalProperties": False,
+}
+OF_OPENAI = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+CONSTRAINTS: dict[str, tuple[dict[str, Any], Constraint]] = {
+    "response_format": ({"response_format": OF_OPENAI}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "guided_json": ({"guided_json": SCHEMA}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "guided_json, a text": ({"guided_json": json.dumps(SCHEMA)}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "json_schema": ({"json_schema": SCHEMA}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "structured_outputs": ({"structured_outputs": {"json": SCHEMA}}, Constraint("json_schema", json.dumps(SCHEMA))),
+    "structured_outputs, regex": ({"structured_outputs": {"regex": "[ab]{2}"}}, Constraint("regex", "[ab]{2}")),
+    "guided_regex": ({"guided_regex": "[a-c]{3,5}!"}, Constraint("regex", "[a-c]{3,5}!")),
+    "guided_grammar": ({"guided_grammar": 'start: "ab" | "cd"'}, Constraint("grammar", 'start: "ab" | "cd"')),
+    "grammar": ({"grammar": 'root ::= "ab" | "cd"'}, Constraint("grammar", 'root ::= "ab" | "cd"')),
+    "guided_choice": ({"guided_choice": ['"yes"', "né\n"]}, Constraint("choice", json.dumps(['"yes"', "né\n"]))),
+}
+
+
+@pytest.mark.parametrize("how", CONSTRAINTS)
+def test_an_answer_is_what_generate_writes_under_the_constraint(server: Running, how: str) -> None:
+    fields, constraint = CONSTRAINTS[how]
+    for temperature in (0.0, 0.9):
+        expected = server.model.generate(
+            MESSAGES, max_new_tokens=60, constraint=constraint, temperature=temperature, seed=4, drafts=[]
+        )
+        body = {"messages": MESSAGES, "max_tokens": 60, "temperature": temperature, "seed": 4, **fields}
+        found = server.post("/v1/chat/completions", body).json()["choices"][0]
+        assert found["message"]["content"] == expected.text and found["finish_reason"] == "stop"
+    fits = {
+        "json_schema": lambda text: jsonschema.validate(json.loads(text), SCHEMA) is None,
+        "regex": lambda text: bool(re.fullmatch(constraint.text, text)),
+        "grammar": lambda text: text in ("ab", "cd"),
+        "choice": lambda text: text in json.loads(constraint.text),
+    }
+    assert fits[constraint.kind](expected.text)
+
+
+def test_many_at_a_time_with_those_that_leave(server: Running) -> None:
+    """Each with a constraint of its own, some cut off, some with none."""
+
+    def ask(number: int) -> tuple[str, str | None]:
+        wanted = "ab"[number % 2] * (number % 7 + 1)
+        body = {"prompt": "x", "max_tokens": 20, "seed": number, "guided_regex": f"<{wanted}>"}
+        if number % 5 == 4:
+            return "", None if server.post(
+                "/v1/completions", {"prompt": "x", "max_tokens": 3}
+            ).status_code == 200 else "x"
+        return f"<{wanted}>", server.post("/v1/completions", body).json()["choices"][0]["text"]
+
+    with ThreadPoolExecutor(12) as pool:
+        for expected, found in pool.map(ask, range(40)):
+            assert found == expected or (found is None and not expected)
+
+
+def test_an_answer_that_cannot_go_on_is_the_requests_fault(server: Running) -> None:
+    """A definition that is nothing but itself has no text, which shows when an answer comes to it."""
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"]}
+    schema["$defs"] = {"x": {"$ref": "#/$defs/x"}}
+    response = server.post("/v1/completions", {"prompt": "x", "max_tokens": 20, "guided_json": schema})
+    assert response.status_code == 400 and "json_schema: " in response.json()["error"]["message"]

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -21,10 +22,14 @@ def test_a_full_queue_says_when_to_come_back_and_the_rest_is_unharmed(package: P
         server.gate.clear()
         with ThreadPoolExecutor() as pool:
             waiting = [pool.submit(server.post, PATH, LONG) for _ in range(2)]
-            wait_for(lambda: server.serving.desk.num_open == 2)
+            wait_for(lambda: server.serving.admission.num_open == 2)
             refused = server.post(PATH, SHORT)
             with pytest.raises(openai.RateLimitError) as caught:
                 server.client().completions.create(model=NAME, **SHORT)
+            with pytest.raises(anthropic.RateLimitError):
+                server.anthropic().messages.create(
+                    model=NAME, messages=[{"role": "user", "content": "x"}], max_tokens=1
+                )
             server.gate.set()
             answers = [answer.result() for answer in waiting]
         assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
@@ -41,8 +46,8 @@ def test_a_client_that_leaves_frees_its_sequences_at_once(server: Running, strea
     body = httpx.Request("POST", server.url + PATH, json=LONG | {"n": 3, "stream": stream}).read()
     with server.connect() as peer:
         peer.sendall(post_head(PATH, len(body)) + body)
-        wait_for(lambda: server.serving.desk.num_open == 3)
-    wait_for(lambda: server.serving.desk.num_open == 0)  # although the engine stands still
+        wait_for(lambda: server.serving.admission.num_open == 3)
+    wait_for(lambda: server.serving.admission.num_open == 0)  # although the engine stands still
     server.gate.set()
     server.wait_until_idle()
     text = server.get("/metrics").text
@@ -72,7 +77,7 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_those_who_come(packa
         def fail() -> Any:
             raise ArithmeticError("the weights melted")
 
-        server.serving.desk.thread.engines[0].step = fail  # type: ignore[method-assign]
+        server.serving.admission.thread.engines[0].step = fail  # type: ignore[method-assign]
         for status in (500, 503):
             response = server.post(PATH, LONG | {"stream": stream})
             is_in_stream = stream and status == 500  # it began before
@@ -89,9 +94,9 @@ def test_at_the_end_running_requests_finish(package: Path) -> None:
         server.gate.clear()
         with ThreadPoolExecutor() as pool:
             answer = pool.submit(server.post, PATH, LONG)
-            wait_for(lambda: server.serving.desk.num_open == 1)
+            wait_for(lambda: server.serving.admission.num_open == 1)
             server.serving.server.stop()
-            wait_for(lambda: server.serving.desk.closes)
+            wait_for(lambda: server.serving.admission.closes)
             server.gate.set()
             assert answer.result().json()["choices"] == expected
         server.thread.join(10)
@@ -104,7 +109,7 @@ def test_at_the_end_requests_that_take_too_long_get_an_error(package: Path) -> N
         stream = httpx.stream("POST", server.url + PATH, json=LONG | {"stream": True}, timeout=60)
         with ThreadPoolExecutor() as pool, stream as response:
             whole = pool.submit(server.post, PATH, LONG)
-            wait_for(lambda: server.serving.desk.num_open == 2)
+            wait_for(lambda: server.serving.admission.num_open == 2)
             server.serving.server.stop()
             *_, last = events_of(response)
             assert last["error"]["code"] == "shutting_down"
@@ -113,20 +118,9 @@ def test_at_the_end_requests_that_take_too_long_get_an_error(package: Path) -> N
         assert not server.thread.is_alive()
 
 
-def test_answers_do_not_depend_on_the_load(server: Running) -> None:
-    bodies = [
-        LONG | {"prompt": prompt, "max_tokens": 16, "seed": seed, "temperature": seed % 3 / 2, "logprobs": 2}
-        for seed, prompt in enumerate(["import os\n", "def f(x):\n", "class A", "try:\n    import", "import os\n"] * 2)
-    ]
-    alone = [server.post(PATH, body).json()["choices"] for body in bodies]
-    with ThreadPoolExecutor(8) as pool:
-        together = [answer.json()["choices"] for answer in pool.map(lambda body: server.post(PATH, body), bodies)]
-    assert together == alone
-
-
 def _slow_down(server: Running) -> None:
     """A tenth of a second a step."""
-    (engine,), waits = server.serving.desk.thread.engines, threading.Event()
+    (engine,), waits = server.serving.admission.thread.engines, threading.Event()
     step = engine.step
 
     def slowly() -> Any:
@@ -141,5 +135,5 @@ def test_a_client_that_does_not_read_is_let_go(package: Path) -> None:
         body = httpx.Request("POST", server.url + PATH, json=LONG | {"n": 16, "logprobs": 20, "stream": True}).read()
         with server.connect() as peer:
             peer.sendall(post_head(PATH, len(body)) + body)
-            wait_for(lambda: server.serving.desk.num_open == 16)
+            wait_for(lambda: server.serving.admission.num_open == 16)
             server.wait_until_idle()
