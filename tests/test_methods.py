@@ -1,4 +1,4 @@
-"""docs/methods.md counts its rows, names what exists, and a row of what runs names a test."""
+"""docs/research/methods.md counts its rows, names what exists, and a row of what runs names a test."""
 
 import pkgutil
 import re
@@ -15,7 +15,7 @@ from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import MxconvError
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "methods.md").read_text()
+PAGE = (ROOT / "docs" / "research" / "methods.md").read_text()
 PAPERS = ("ML-SpecQD:", "SPEQ:", "SPIRe:", "MLP speculator:")  # techniques; all other rows are entries of the list
 SUMMARY = re.compile(r"(\d+) methods of five texts: mxconv has (\d+) in whole, (\d+) in part, (\d+) not at all\.")
 SPAN = re.compile(r"`([^`]*)`")

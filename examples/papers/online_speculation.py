@@ -28,7 +28,7 @@ from mxconv.train.speculator_training import SpeculatorModel, stage_losses
 
 HEAD = r"\bdef ([a-z]\w+)\("
 TEST = "import unittest\n\n\nclass {title}Test(unittest.TestCase):\n    def test_{name}(self):\n"
-LEARNING_RATE = 3e-4  # a higher one makes texts that it was trained on worse, see docs/log.md
+LEARNING_RATE = 3e-4  # a higher one makes texts that it was trained on worse, see docs/research/log.md
 BATCH, VISITS = 256, 16  # positions of a step, and steps that each is part of, in the mean
 MOST_NORM = 1.0
 

@@ -1,4 +1,4 @@
-"""Numbers of four papers and of model cards beside those that mxconv's cost models derive: docs/published.md's tables.
+"""Numbers of four papers and of model cards beside mxconv's cost models: the tables of docs/research/published.md.
 
 python examples/papers/published_numbers.py [--every-cell]
 """

@@ -1,7 +1,7 @@
 """Weights in large pages: copies of arrays that lie in mapped files.
 
 Files are mapped in pages of 4 KB. In pages of 2 MB a processor translates fewer addresses and its prefetchers are not
-stopped at the end of each, so that passes over one row take .92 to .95 of the time (docs/log.md, 2026-11-25).
+stopped at the end of each, so that passes over one row take .92 to .95 of the time (docs/research/log.md, 2026-11-25).
 """
 
 import mmap

@@ -29,7 +29,7 @@ from mxconv.cost.speedup import acceptance_of
 from mxconv.cost.throughput import SPIRE_TARGET
 from mxconv.errors import CodecError
 
-PAGE = Path(__file__).parents[2] / "docs" / "published.md"
+PAGE = Path(__file__).parents[2] / "docs" / "research" / "published.md"
 
 
 def test_the_pages_tables_are_what_the_command_prints() -> None:
@@ -64,7 +64,7 @@ def test_typical_acceptances_follow_from_the_published_numbers() -> None:
 
 
 def test_the_cost_page_names_every_typical_acceptance() -> None:
-    table = (PAGE.parent / "cost.md").read_text("utf-8").split("## Where acceptance comes from")[1]
+    table = (PAGE.parents[1] / "cost.md").read_text("utf-8").split("## Where acceptance comes from")[1]
     rows = re.findall(r"^\| `([a-z0-9-]+)`[^|]*\| ([0-9.]+) \|", table.split("\n## ")[0], re.MULTILINE)
     assert {name: float(value) for name, value in rows} == {
         key: value for key, (value, _) in TYPICAL_ACCEPTANCE.items()
@@ -85,7 +85,7 @@ def test_the_first_table_of_the_cost_page_is_the_speed_up_of_llama_3_1_8b_on_an_
         ]
         for name, row in sorted(outputs.items(), key=lambda item: -item[1]["tokens_per_second"])
     ]
-    table = (PAGE.parent / "cost.md").read_text("utf-8").split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
+    table = (PAGE.parents[1] / "cost.md").read_text("utf-8").split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
     assert [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()] == expected
 
 

@@ -12,7 +12,7 @@ COLUMNS = ("number", "published", "ours", "error")
 
 @dataclass(frozen=True)
 class Claim:
-    """One number; docs/published.md says what the kinds are.
+    """One number; docs/research/published.md says what the kinds are.
 
     Args:
         what: the number's name.

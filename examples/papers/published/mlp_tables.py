@@ -122,7 +122,7 @@ TABLES = (
 
 
 def sections() -> Iterator[Section]:
-    """Both tables; docs/published.md says what they leave out."""
+    """Both tables; docs/research/published.md says what they leave out."""
     yield Section("MLP speculators", [claim for table in TABLES for claim in _cells(table)])
 
 

@@ -68,7 +68,7 @@ ENTRIES = [
 
 
 def sections() -> Iterator[Section]:
-    """Every table of the paper; docs/published.md names what is assumed."""
+    """Every table of the paper; docs/research/published.md names what is assumed."""
     yield Section("SPEQ", [*_speedups(), *_machine(), *_energy()])
 
 

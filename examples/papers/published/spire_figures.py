@@ -37,7 +37,7 @@ CRITICAL = ((SMALL, SPIRE_TARGET, 512 / 2**4), (LARGE, LLAMA_3_70B, 65536 / 2**4
 
 
 def sections() -> Iterator[Section]:
-    """Figs. 3, 4 and 6 and the Cost Analysis: docs/published.md names the assumptions."""
+    """Figs. 3, 4 and 6 and the Cost Analysis: docs/research/published.md names the assumptions."""
     yield Section("SPIRe", list(_figures()))
 
 

@@ -1,7 +1,7 @@
 // Asking memory in time. Weights come from memory once a pass, and a core that only asks for what it needs next waits for
 // three things: the translation of each page's address, the way of a line into its level-2 cache, and the way from there
 // into level 1. A page is asked for once, when the stream enters the page four before it; a line 8 KB ahead, into level 2; and
-// again shortly before it is needed. docs/log.md says what each of these brings.
+// again shortly before it is needed. docs/research/log.md says what each of these brings.
 //
 // An address beyond the end of an array does no harm: what is not mapped is not fetched.
 
