@@ -9,7 +9,8 @@ from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.answers import Question
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.levels import Workload, package_levels, package_strategies, strategies_of, with_acceptance
+from mxconv.cost.levels import Workload, strategies_of, with_acceptance
+from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.trace import read_trace
 from mxconv.package.package import Package
 

@@ -320,23 +320,23 @@ AutoConfig.register("mimo", MimoConfig)
 AutoModelForCausalLM.register(MimoConfig, MimoForCausalLM)
 
 
-def make_model(family: str, **changes: Any) -> Any:
-    """A model in float32 with eager attention, every parameter random and exact in BF16.
-
-    Args:
-        family: of `FAMILIES`.
-        changes: of its text's keys.
-    """
-    torch.set_num_threads(1)
+def config_of(family: str, **changes: Any) -> Any:
+    """The configuration of a family of `FAMILIES`, with changes of its text's keys."""
     own = FAMILIES[family]
     text = own["text_config"] if "text_config" in own else SIZES | own
     config = AutoConfig.for_model(**(own | {"text_config": text | changes} if "text_config" in own else text | changes))
     if getattr(config, "vision_config", None) is not None:
         for key, value in VISION.items():
             setattr(config.vision_config, key, value)
-    auto = AutoModelForImageTextToText if "text_config" in own else AutoModelForCausalLM
+    return config
+
+
+def make_model(family: str, **changes: Any) -> Any:
+    """A model of `config_of` in float32 with eager attention, every parameter random and exact in BF16."""
+    torch.set_num_threads(1)
+    auto = AutoModelForImageTextToText if "text_config" in FAMILIES[family] else AutoModelForCausalLM
     torch.manual_seed(3)
-    model = auto.from_config(config, attn_implementation="eager").eval()
+    model = auto.from_config(config_of(family, **changes), attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(5)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if name.endswith(("inv_freq", "embed_scale", "position_ids")):

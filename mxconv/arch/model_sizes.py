@@ -28,7 +28,6 @@ class MixerCount:
     multiply_adds: int  # of one new token with one cached position
     window: int | None = None  # positions that it sees, None is all
     state_values: int = 0  # float32 numbers of the state of one sequence, which a pass reads and writes
-    row_values: int = 0  # float32 numbers that are kept of a row, to rebuild its state when later rows are rejected
     state_multiply_adds: int = 0  # of one new token with the state, at any context
 
     def positions(self, context: float) -> float:
@@ -197,7 +196,6 @@ def _mixer(mixer: Mixer, hidden_size: int) -> MixerCount:
         kv_values=0,
         multiply_adds=0,
         state_values=(sizes.kernel_size - 1) * sizes.num_channels + memory,
-        row_values=sizes.input_size,
         state_multiply_adds=convolution + products,
     )
 

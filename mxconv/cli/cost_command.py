@@ -137,7 +137,7 @@ def _levels(
         assert config is not None
         architecture = ModelSizes.from_file(config)
         return architecture, strategies_of(architecture), [FOUR_BIT, (SMALL,)]
-    from mxconv.cost.levels import package_levels, package_strategies
+    from mxconv.cost.package_levels import package_levels, package_strategies
     from mxconv.package.package import Package
 
     with Package(package) as opened:

@@ -118,11 +118,6 @@ def state_bytes(a: ModelSizes) -> int:
     return STATE_BYTES * sum(each.state_values for each in a.mixers)
 
 
-def state_row_bytes(a: ModelSizes) -> int:
-    """Bytes that are kept of a row of a text whose states may go back: of each of the last rows, of all in a tree."""
-    return STATE_BYTES * sum(each.row_values for each in a.mixers)
-
-
 def attention_multiply_adds(a: ModelSizes, context: float) -> float:
     """Multiply-adds of one new token: queries by keys and probabilities by values, or updates of a state."""
     return sum(each.multiply_adds * each.positions(context) + each.state_multiply_adds for each in a.mixers)

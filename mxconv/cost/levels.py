@@ -10,17 +10,13 @@ from mxconv.cost.counts import PassCount, count_pass, multiplied_weights
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
 from mxconv.cost.throughput import WINDOW
-from mxconv.drafts.kinds import kind_of
-from mxconv.drafts.pass_cost import PassCost
 from mxconv.errors import MxconvError
-from mxconv.package.package import Package, inside
 
 FOUR_BIT = ("mxfp4", "bsfp draft")  # names of the 4-bit levels of a model without a package
 SMALL = "small model"
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried where none is given
 ACCELERATED: dict[str, Mode] = {"bf16": "full", "fp16": "full", "bsfp": "full", "bsfp-draft": "draft"}  # SPEQ's machine
 SMALL_FRACTION = 1 / 8  # of the target's layers: the size of SPIRe's vanilla draft
-NOT_KNOWN = "nobody measured such a draft; give --acceptance or a trace"
 # the kernel that multiplies each codec's weights, and the form of its products, as `mxconv bench kernels` names them
 KERNELS = {
     "bf16": ("bf16", "bf16"),
@@ -95,38 +91,6 @@ def with_acceptance(
             level = replace(level, acceptance=by_name[level.name], acceptance_source=source, is_assumed=False)
         found.append(replace(level, rows_per_token=(rows or {}).get(level.name, level.rows_per_token)))
     return found
-
-
-def package_levels(package: Package) -> list[CostLevel]:
-    """Every level, the target first, with the acceptance that `mxconv evaluate --write` stored or a published one.
-
-    Raises:
-        CheckpointError, ModelError: a config.json is missing, or of a model that is not known.
-    """
-    levels: list[CostLevel] = []
-    target: PassCost | None = None
-    for record in package.manifest.levels:
-        place = None if record.path is None else inside(package.root, record.path)
-        cost = kind_of(record).cost(record, place, package, target)
-        unknown = 0.0, "" if target is None else NOT_KNOWN
-        target = target or cost
-        acceptance, source = TYPICAL_ACCEPTANCE.get(cost.typical or "", unknown)
-        level = CostLevel(record.name, cost.codec, cost.sizes, acceptance, source, _num_bytes(cost))
-        levels.append(replace(level, is_assumed=bool(levels)))
-    if (evaluation := package.manifest.evaluation) is None:
-        return levels
-    drafts = {each.name: each.agreement for each in evaluation.levels[1:] if each.agreement is not None}
-    source = f"evaluation of this package: agreement on {evaluation.num_tokens:,} tokens"
-    return with_acceptance(levels, drafts, source)
-
-
-def package_strategies(levels: Sequence[CostLevel]) -> dict[str, list[CostLevel]]:
-    """Greedy, the target with each draft alone, and all levels together: what `mxconv bench decode` measures."""
-    target, *drafts = levels
-    strategies = {"greedy": [target]} | {draft.name: [target, draft] for draft in drafts}
-    if len(drafts) > 1:
-        strategies["hierarchy"] = [target, *drafts]
-    return strategies
 
 
 def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> PassCount:
@@ -261,11 +225,3 @@ def _shallower(a: ModelSizes, fraction: float) -> ModelSizes:
         dense_sizes=a.dense_sizes[:count],
         has_experts=a.has_experts[:count],
     )
-
-
-def _num_bytes(cost: PassCost) -> int | None:
-    """Bytes of a pass; of a part of a model its share of what the files hold, all experts counted."""
-    if cost.sizes is None:
-        return None
-    share = 1.0 if cost.whole is None else multiplied_weights(cost.sizes, inf) / multiplied_weights(cost.whole, inf)
-    return round(cost.num_bytes * share) // cost.num_passes

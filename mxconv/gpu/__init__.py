@@ -4,11 +4,11 @@ device          is there a GPU, and has it room
 load_package    a package in place of a torch model's layers
 gpu_linear      linear layers, gpu_experts modules of experts
 gpu_package     a package's matrices on a device, their bytes hashed on the way
-weight          what multiplies: a kernel up to 16 tokens, torch beyond; stacked_weight is a stack of experts
+weight          what multiplies: a kernel up to 16 tokens, torch beyond; one matrix or a stack of experts
 four_bit_product  4-bit arrays and products
 bsfp_arrays     arrays of the exact weights, patches their escapes, bsfp_product their kernels
-launch          how a matrix is cut into programs; lanes from stored bytes to numbers in registers,
-                instructions those that Triton has no name for
+launch          how a matrix is cut into programs
+instructions    from stored bytes to numbers in registers, by instructions that Triton has no name for
 
 Needs `pip install '.[gpu]'` and a torch with CUDA; only `device` and `load_package` can be imported without Triton.
 With TRITON_INTERPRET=1 set before Triton is imported, the same kernels run on the CPU, slowly, which is how they are

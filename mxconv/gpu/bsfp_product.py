@@ -8,13 +8,14 @@ import triton
 import triton.language as tl
 
 from mxconv.gpu.bsfp_arrays import BsfpArrays
-from mxconv.gpu.instructions import count_ones, permute_bytes
-from mxconv.gpu.lanes import (
+from mxconv.gpu.instructions import (
     activations,
+    count_ones,
     in_order,
     lanes_above,
     lanes_of,
     patterns_of_nibbles,
+    permute_bytes,
     weights_of,
 )
 from mxconv.gpu.launch import (

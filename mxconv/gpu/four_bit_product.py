@@ -14,12 +14,12 @@ from mxconv.arrays import F32
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import VALUES
 from mxconv.gpu.device_arrays import row_tables, upload
-from mxconv.gpu.instructions import multiply_bf16_pairs
-from mxconv.gpu.lanes import (
+from mxconv.gpu.instructions import (
     activations,
     in_order,
     lanes_above,
     lanes_of,
+    multiply_bf16_pairs,
     patterns_of_nibbles,
     weights_of,
 )

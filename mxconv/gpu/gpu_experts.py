@@ -15,8 +15,7 @@ from torch import nn
 from mxconv.errors import ModelError
 from mxconv.gpu.gpu_linear import LeveledModule
 from mxconv.gpu.launch import RoutedPairs
-from mxconv.gpu.stacked_weight import StackedWeight
-from mxconv.gpu.weight import BsfpWeight
+from mxconv.gpu.weight import BsfpWeight, StackedWeight
 
 STACKS = ("gate_up_proj", "down_proj")
 # what follows the module's name in names of `ExpertGroup`s: the first stack, or gates and ups, and the second stack

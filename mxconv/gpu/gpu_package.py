@@ -16,8 +16,7 @@ from mxconv.gpu.device import checked_device, require_room
 from mxconv.gpu.device_arrays import as_words
 from mxconv.gpu.four_bit_product import FourBitArrays
 from mxconv.gpu.patches import most_bytes
-from mxconv.gpu.stacked_weight import StackedWeight
-from mxconv.gpu.weight import BsfpWeight, EightBitWeight, FourBitWeight, Weight, uploaded_weight
+from mxconv.gpu.weight import BsfpWeight, EightBitWeight, FourBitWeight, StackedWeight, Weight, uploaded_weight
 from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package, inside
 from mxconv.package.package_folder import find_package

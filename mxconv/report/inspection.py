@@ -141,11 +141,20 @@ class CountTensor:
         """
         self._weights = weights
         self._tensors = {tensor.name: tensor for tensor in (*weights.tensors, *tensors)}
+        self._opened: AbstractContextManager[OpenWeights] | None = None  # by the task itself
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the way to open the weights again; another process keeps them open as long as the task."""
         assert self._weights.reopen is not None
-        return _reopened, (self._weights.reopen,)
+        return CountTensor.reopened, (self._weights.reopen,)
+
+    @classmethod
+    def reopened(cls, reopen: Callable[[], AbstractContextManager[OpenWeights]]) -> "CountTensor":
+        """A task that opens its weights itself and keeps them open."""
+        opened = reopen()
+        task = cls(opened.__enter__())
+        task._opened = opened
+        return task
 
     def __call__(self, name: str, advance: Advance) -> Statistics:
         if name not in self._tensors:
@@ -153,15 +162,3 @@ class CountTensor:
             assert whole.matrices is not None
             self._tensors |= {tensor.name: tensor for tensor in whole.matrices()}
         return tensor_statistics(self._tensors[name], advance)
-
-
-class _Kept(CountTensor):
-    """A task that opened its weights itself and keeps them open."""
-
-    def __init__(self, opened: AbstractContextManager[OpenWeights]) -> None:
-        super().__init__(opened.__enter__())
-        self._opened = opened
-
-
-def _reopened(reopen: Callable[[], AbstractContextManager[OpenWeights]]) -> CountTensor:
-    return _Kept(reopen())

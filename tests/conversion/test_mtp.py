@@ -9,7 +9,7 @@ from mtp_packages import MODULE, write_mimo
 from packages import quantize
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.cost.levels import package_levels
+from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.interop.plain_safetensors import export_safetensors

@@ -20,14 +20,13 @@ from mxconv.cost.levels import (
     Workload,
     costs,
     level_count,
-    package_levels,
-    package_strategies,
     pass_points,
     pass_seconds,
     point,
     strategies_of,
     with_acceptance,
 )
+from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.trace import TraceLine, summarize
 from mxconv.drafts.kind import DraftSpec
 from mxconv.engine.stored_bytes import checkpoint_bytes, package_bytes

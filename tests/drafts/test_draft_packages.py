@@ -11,7 +11,7 @@ from loaded_packages import logits, pack, rewrite, source_logits
 from speculators import speculator_config, write_speculator
 from tiny_levels import decoder_of
 
-from mxconv.cost.levels import package_levels
+from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.stored_bytes import package_bytes

@@ -16,7 +16,7 @@ from trained_levels import TRAINED, write_noisy
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import FP16
-from mxconv.cost.levels import package_levels
+from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.spire import Spire, SpireCache, SpireConfig
 from mxconv.engine.cache import KVCache

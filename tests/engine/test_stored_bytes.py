@@ -8,7 +8,8 @@ from packages import quantize
 from stacked_models import write_random_model
 
 from mxconv.cost.counts import multiplied_weights
-from mxconv.cost.levels import Workload, level_count, package_levels
+from mxconv.cost.levels import Workload, level_count
+from mxconv.cost.package_levels import package_levels
 from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, package_bytes
 from mxconv.package.package import Package
 from mxconv.report.sources import open_weights

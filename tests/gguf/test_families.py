@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_what_llama_cpp_lacks_is_refused_by_name(what: str, tmp_path: Path) -> None:
     family, changes, message = REFUSED[what]
     changes = WIDE | {"vocab_size": 320} | CHANGES.get(family, {}) | changes
-    checkpoints.make_model(family, **changes).config.save_pretrained(tmp_path)
+    checkpoints.config_of(family, **changes).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=re.escape(message)) as caught:
         read_metadata(tmp_path, describe_file(tmp_path / "config.json"))
     assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: ")
@@ -282,7 +282,7 @@ def test_what_llama_cpp_lacks_is_refused_by_name(what: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("family", REFUSED_WHOLE)
 def test_families_that_are_not_exported_are_refused_by_name(family: str, tmp_path: Path) -> None:
-    checkpoints.make_model(family).config.save_pretrained(tmp_path)
+    checkpoints.config_of(family).save_pretrained(tmp_path)
     kind = describe_file(tmp_path / "config.json").model_type
     message = f"(model_type {kind}; the export to GGUF has arcee, |mixtures of experts, which llama.cpp's gemma4)"
     with pytest.raises(ModelError, match=message):

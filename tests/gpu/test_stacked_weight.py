@@ -13,8 +13,7 @@ from stored_matrices import gaussian, stored_bsfp
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.gpu.device_arrays import joined
 from mxconv.gpu.launch import RoutedPairs
-from mxconv.gpu.stacked_weight import StackedWeight
-from mxconv.gpu.weight import BsfpWeight, FourBitWeight, at_level
+from mxconv.gpu.weight import BsfpWeight, FourBitWeight, StackedWeight, at_level
 
 NUM_EXPERTS = 5
 KINDS = ["bsfp", "bsfp mixed", "bsfp fp16", "draft", "mxfp4"]

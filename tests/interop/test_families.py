@@ -9,7 +9,7 @@ from packages import quantize
 from mxconv.arch.description import Attention, LatentAttention
 from mxconv.arch.families.registry import describe_file
 from mxconv.arch.model_sizes import ModelSizes
-from mxconv.cost.counts import count_parameters, kv_bytes, multiplied_weights, state_bytes, state_row_bytes
+from mxconv.cost.counts import count_parameters, kv_bytes, multiplied_weights, state_bytes
 from mxconv.engine.cache import KVCache
 from mxconv.interop.hub.card import SourceCard, model_card
 from mxconv.report.inspection import inspect_weights
@@ -48,6 +48,5 @@ def test_counts_and_cards_speak_of_the_checkpoint(family: str, tmp_path: Path) -
     states = KVCache(config).states
     assert (states is not None) == has_state
     assert state_bytes(a) == (0 if states is None else states.windows[0].nbytes + states.memories[0].nbytes)
-    assert state_row_bytes(a) == (0 if states is None else states.inputs[:, 0].nbytes)
     one, ten = kv_bytes(a, 1), kv_bytes(a, 10)
     assert (ten > one) == any(isinstance(layer.mixer, Attention | LatentAttention) for layer in config.layers)

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoints import write_safetensors
+from hypothesis import given
+from hypothesis import strategies as st
 from oracles import e2m1_by_ml_dtypes, e2m1_values_by_ml_dtypes
 
 from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram
-from mxconv.codecs.float16 import BF16
+from mxconv.codecs.float16 import BF16, FP16, FloatFormat
+from mxconv.report.exponents import MARGIN, ExponentCounts
 from mxconv.report.inspection import Inspection
 from mxconv.report.weight_statistics import merge
 
@@ -177,3 +180,73 @@ def test_both_16_bit_formats_together_have_no_histogram(odd_checkpoint: Path, in
     assert total.exponents is None
     assert total.note == "BF16 and F16 tensors: their exponent fields differ; choose one kind with --tensor."
     assert total.to_json()["mxfp4_sqnr_db"] is not None
+
+
+def counts_of(float_format: FloatFormat, patterns: np.ndarray) -> ExponentCounts:
+    magnitudes = np.asarray(patterns, np.uint16) & 0x7FFF
+    return ExponentCounts.from_patterns(float_format, np.bincount(magnitudes, minlength=32768).astype(np.int64))
+
+
+@pytest.mark.parametrize("float_format", [BF16, FP16])
+def test_every_pattern_is_counted_in_its_field(float_format: FloatFormat) -> None:
+    found = counts_of(float_format, np.arange(65536))
+    per_field = 2 * float_format.patterns_per_octave
+    assert set(found.fields.tolist()) == {per_field}
+    assert len(found.fields) == 2**float_format.exponent_bits
+    assert found.num_weights == 65536
+    assert found.num_zero == 2
+    assert found.num_nonfinite == per_field
+    assert found.nonzero[0] == per_field - 2  # subnormals
+    assert found.max_abs == float(
+        np.finfo(float_format.numpy_dtype).max if float_format == FP16 else 2.0**127 * 1.9921875
+    )
+
+
+@given(st.sampled_from([BF16, FP16]), st.lists(st.integers(0, 65535), max_size=60))
+def test_the_window_is_the_highest_of_the_best_ones(float_format: FloatFormat, patterns: list[int]) -> None:
+    found = counts_of(float_format, np.array(patterns, np.uint16))
+    values = float_format.decode(np.array(patterns, np.uint16))
+    weights = [
+        (pattern & 0x7FFF) >> float_format.mantissa_bits
+        for pattern, value in zip(patterns, values, strict=True)
+        if np.isfinite(value) and value != 0
+    ]
+    last = 2**float_format.exponent_bits - 2
+    held = {low: sum(low <= field <= low + 15 for field in weights) for low in range(last - 14)}
+    if not weights:
+        assert found.window is None
+        assert found.num_outside_window == 0
+        return
+    best = max(low for low, count in held.items() if count == max(held.values()))
+    assert found.window == (best, best + 15)
+    assert found.num_outside_window == len(weights) - held[best]
+
+
+@given(st.lists(st.integers(0, 65535), max_size=40), st.lists(st.integers(0, 65535), max_size=40))
+def test_counts_add_up(first: list[int], second: list[int]) -> None:
+    added = counts_of(BF16, np.array(first, np.uint16)) + counts_of(BF16, np.array(second, np.uint16))
+    together = counts_of(BF16, np.array(first + second, np.uint16))
+    assert (added.fields == together.fields).all()
+    assert (added.num_zero, added.max_abs) == (together.num_zero, together.max_abs)
+
+
+@given(st.dictionaries(st.integers(0, 254), st.integers(1, 10**9), min_size=1, max_size=60))
+def test_bars_hold_every_weight_once_and_the_window_field_by_field(counts: dict[int, int]) -> None:
+    fields = np.zeros(256, np.int64)
+    for field, count in counts.items():
+        fields[field] = count
+    found = ExponentCounts(BF16, fields, 0, 1.0)
+    assert found.window is not None
+    low, high = found.window
+    ranges = found.ranges
+    assert sum(int(fields[first : last + 1].sum()) for first, last in ranges) == sum(counts.values())
+    assert [first for first, _ in ranges[1:]] == [last + 1 for _, last in ranges[:-1]]
+    assert [(field, field) for field in range(low, high + 1)] == [pair for pair in ranges if low <= pair[0] <= high]
+    assert len(ranges) <= 16 + 2 * (MARGIN + 1)
+
+
+def test_the_scale_is_linear_only_where_small_bars_stay_visible() -> None:
+    for largest, scale in ((40, "linear"), (41, "log")):
+        fields = np.zeros(256, np.int64)
+        fields[[100, 101]] = largest, 1
+        assert ExponentCounts(BF16, fields, 0, 1.0).scale == scale

@@ -83,8 +83,7 @@ def _replace(
 ) -> list[str]:
     from mxconv.gpu.gpu_experts import STACKS, GpuExperts, ModuleExperts, expert_modules, expert_weights
     from mxconv.gpu.gpu_linear import GpuLinear
-    from mxconv.gpu.stacked_weight import StackedWeight
-    from mxconv.gpu.weight import uploaded_weight
+    from mxconv.gpu.weight import StackedWeight, uploaded_weight
 
     experts = {
         name: module for name, module in expert_modules(model)
