@@ -143,14 +143,12 @@ def test_requests_choose_by_name_and_the_first_model_is_the_default(both: Runnin
         found = client.models.retrieve(name)
         about = entry.model_dump()
         assert found == entry and about["max_model_len"] == about["mxconv"]["num_positions"]
+        assert about["mxconv"]["levels"][0] == "target" and about["mxconv"]["can_chat"] is (name == NAME)
     answers = [both.post(PATH, {"prompt": "import ", "max_tokens": 2, "model": name}).json() for name in (None, LARGER)]
     assert [one["model"] for one in answers] == [NAME, LARGER]
     assert answers[0]["system_fingerprint"] != answers[1]["system_fingerprint"]
-    with pytest.raises(openai.NotFoundError, match=f"'gpt-9' is not here; '{NAME}', '{LARGER}' are") as caught:
-        client.completions.create(model="gpt-9", prompt="x")
-    assert caught.value.code == "model_not_found"
-    for path, body in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})):
-        assert both.post(path, body | {"model": "gpt-9"}).status_code == 404
+    with pytest.raises(openai.NotFoundError, match=f"'gpt/9' is not here; '{NAME}', '{LARGER}' are"):
+        client.models.retrieve("gpt/9")
     chat = {"messages": [{"role": "user", "content": "Which?"}]}
     for path, body in (("/tokenize", chat), ("/v1/chat/completions", chat | {"max_tokens": 1})):
         assert both.post(path, body).status_code == 200
@@ -183,20 +181,6 @@ def test_an_engine_that_fails_ends_the_service_of_all(package: Path, plain_packa
         server.serving.admission.thread.engines[1].step = fail  # type: ignore[method-assign]
         for name, status in ((NAME, 200), (LARGER, 500), (NAME, 503)):
             assert server.post(PATH, {"model": name, "prompt": "x", "max_tokens": 1}).status_code == status
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((), "--model-name: 'pylib' twice; names that differ are required"),
-        (("--model-name", "a"), "--model-name: 1 for 2 packages; one each is required"),
-        (("--model-name", "a", "--model-name", "a"), "--model-name: 'a' twice"),
-        (("--model-name", "a", "--model-name", ""), "--model-name: an empty name"),
-    ],
-)
-def test_names_are_checked_before_anything_is_loaded(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    done = run_forked(("serve", "nowhere/pylib", "elsewhere/pylib", *flags), os.environ, tmp_path)
-    assert done.returncode == 2 and said in " ".join(done.stderr.split()) and done.stdout == ""
 
 
 def test_a_second_package_that_is_broken_leaves_nothing_running(package: Path, tmp_path: Path) -> None:
