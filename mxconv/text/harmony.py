@@ -59,26 +59,24 @@ class HarmonyForm(ToolForm):
         return HarmonyReader([tool["name"] for tool in tools])
 
 
-class HarmonyReader:
-    """An `AnswerReader` of messages: those to nobody are text, or on the channel `analysis` what the model thought.
+class HarmonyReader(AnswerReader):
+    """Reads messages: those to nobody are text, or on the channel `analysis` what the model thought.
 
     An answer that begins without a marker is text: so answers to constraints are.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
         self._names = frozenset(names)
         self._header: str | None = None  # of the message that begins; None inside a message
         self._channel, self._recipient = "final", ""
-        self._held = self._body = ""
-        self.calls: list[ToolCall] = []
-        self.reasoning = ""
+        self._body = ""
 
     def feed(self, text: str) -> str:
         self._held += text
         said = ""
         while (found := MARKER.search(self._held)) is not None:
-            said += self._take(self._held[: found.start()])
-            self._held = self._held[found.end() :]
+            said += self._take(self._release(found.end())[: found.start()])
             if found[0] == MESSAGE:
                 self._open(self._header or "")
             elif found[0] in ENDS:
@@ -88,14 +86,10 @@ class HarmonyReader:
         certain = len(self._held)
         if (begin := self._held.rfind("<", max(certain - LONGEST_MARKER, 0))) >= 0:
             certain = begin
-        said += self._take(self._held[:certain])
-        self._held = self._held[certain:]
-        return said
+        return said + self._take(self._release(certain))
 
     def finish(self) -> str:
-        said = self._take(self._held)
-        self._held = ""
-        return said + self._close()
+        return self._take(self._release(len(self._held))) + self._close()
 
     def _open(self, header: str) -> None:
         channel, recipient = ON_CHANNEL.search(header), RECIPIENT.search(header)

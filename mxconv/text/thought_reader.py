@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mxconv.text.tool_calls import AnswerReader, ToolCall, overlap
+from mxconv.text.tool_calls import AnswerReader, overlap
 
 MARKERS = (  # before and after a thought; a template that writes or removes thoughts has the latter
     ("<think>", "</think>"),
@@ -51,26 +51,19 @@ def thought_form(template: str, prompt: str = "", continued: str = "") -> Though
     return ThoughtForm(begin, end, is_open)
 
 
-class ThoughtReader:
-    """An `AnswerReader` of an answer that may begin with a thought; what follows it is another reader's, if any.
+class ThoughtReader(AnswerReader):
+    """Reads an answer that may begin with a thought; what follows it is another reader's, if any.
 
     Spaces around the thought are neither its own nor the text's.
     """
 
     def __init__(self, form: ThoughtForm, inner: AnswerReader | None) -> None:
+        super().__init__()
         self._form = form
         self._inner = inner
-        self._held = ""
         self._state = "thought" if form.is_open else "beginning"  # then "behind" a thought, and "text"
-        self._thought = ""
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        return [] if self._inner is None else self._inner.calls
-
-    @property
-    def reasoning(self) -> str:
-        return self._thought + ("" if self._inner is None else self._inner.reasoning)
+        if inner is not None:
+            self.calls = inner.calls
 
     def feed(self, text: str) -> str:
         self._held += text
@@ -95,22 +88,28 @@ class ThoughtReader:
             if not self._held:
                 return ""
             self._state = "text"
-        piece, self._held = self._held, ""
-        return piece if self._inner is None else self._inner.feed(piece)
+        return self._said(self._release(len(self._held)))
 
     def finish(self) -> str:
         if self._state == "thought" and not (self._form.is_open and self._form.may_lack):
             self._think(len(self._held))
             self._held = ""
-        said = "" if self._state == "behind" else self._held
-        self._held = ""
-        return said if self._inner is None else self._inner.feed(said) + self._inner.finish()
+        return self._said(self._release(len(self._held)), is_last=True)
+
+    def _said(self, text: str, is_last: bool = False) -> str:
+        """Let the other reader take apart what is no thought."""
+        if self._inner is None:
+            return text
+        num_known = len(self._inner.reasoning)
+        text = self._inner.feed(text) + (self._inner.finish() if is_last else "")
+        self.reasoning += self._inner.reasoning[num_known:]
+        return text
 
     def _think(self, end: int) -> None:
         """Append what is held up to a place to the thought, but for spaces at its beginning and end."""
         piece, rest = self._held[:end], self._held[end:]
-        if not self._thought:
+        if not self.reasoning:
             piece = piece.lstrip()
         said = piece.rstrip()
-        self._thought += said
+        self.reasoning += said
         self._held = piece[len(said) :] + rest

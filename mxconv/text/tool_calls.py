@@ -8,7 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from mxconv.errors import ModelError
 from mxconv.text.constraint import JSON_STYLE
@@ -31,25 +31,25 @@ class ToolCall:
         return cls(name, json.dumps(arguments, ensure_ascii=False).encode(errors="replace").decode())
 
 
-class AnswerReader(Protocol):
-    """Takes an answer apart, piece by piece, into text, calls and what the model thought.
+class AnswerReader(ABC):
+    """Takes an answer apart, piece by piece, into text, calls and thoughts; what is not certain is held back."""
 
-    Attributes:
-        calls: so far.
-        reasoning: so far.
-    """
+    def __init__(self) -> None:
+        self._held = ""
+        self.calls: list[ToolCall] = []
+        self.reasoning = ""
 
-    @property
-    def calls(self) -> list[ToolCall]: ...
-
-    @property
-    def reasoning(self) -> str: ...
-
+    @abstractmethod
     def feed(self, text: str) -> str:
         """Go on with a piece; returns what is text for certain."""
 
+    @abstractmethod
     def finish(self) -> str:
         """Return the rest of the text, where the answer has ended."""
+
+    def _release(self, count: int) -> str:
+        said, self._held = self._held[:count], self._held[count:]
+        return said
 
 
 @dataclass(frozen=True)
@@ -218,26 +218,14 @@ def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-class CallReader(ABC):
-    """The common part of readers of calls: text that is held back until it is certain, and calls of known functions."""
+class CallReader(AnswerReader):
+    """The common part of readers of calls of known functions."""
 
     def __init__(self, form: ToolForm, tools: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__()
         self._form = form
         self._tools = tools
         self._begin, self._end = form.begin.strip(), form.end.strip()
-        self._held = ""
-        self.calls: list[ToolCall] = []
-        self.reasoning = ""
-
-    @abstractmethod
-    def feed(self, text: str) -> str: ...
-
-    @abstractmethod
-    def finish(self) -> str: ...
-
-    def _release(self, count: int) -> str:
-        said, self._held = self._held[:count], self._held[count:]
-        return said
 
     def _read(self, text: str) -> bool:
         """Whether a text consists of calls of known functions, which are kept then."""
@@ -249,7 +237,7 @@ class CallReader(ABC):
 
 
 class WholeCallReader(CallReader):
-    """An `AnswerReader` of an answer that consists of calls, or is text."""
+    """Reads an answer that consists of calls, or is text."""
 
     _is_text = False  # as what was released says
 
@@ -267,7 +255,7 @@ class WholeCallReader(CallReader):
 
 
 class MarkedCallReader(CallReader):
-    """An `AnswerReader` of calls between markers; what turns out to be no call of a known function is text."""
+    """Reads calls between markers; what turns out to be no call of a known function is text."""
 
     def feed(self, text: str) -> str:
         self._held += text

@@ -77,10 +77,6 @@ def test_a_package_and_its_trace_give_prediction_beside_measurement(
     greedy, hierarchy = outcome.json["predictions"]["strategies"]
     assert (greedy["strategy"], greedy["levels"]) == ("greedy", ["target"])
     assert hierarchy["levels"] == ["target", "mxfp4", "small"]
-    assert greedy["equation_error"] == pytest.approx(0, abs=1e-9)
-    for row in (greedy, hierarchy):
-        assert row["error"] == pytest.approx(row["predicted_tokens_per_second"] / row["measured_tokens_per_second"] - 1)
-        assert row["other_processor"] == cpu_name()
     assert outcome.json["predictions"]["mean_error"] is None
     assert f"all: this trace is from another processor, {cpu_name()}." in outcome.stderr
     choices = outcome.json["models"][0]["outputs"]

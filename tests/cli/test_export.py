@@ -58,16 +58,3 @@ def test_a_tied_embedding_that_is_rounded_with_the_head_is_told(run: Any, tmp_pa
         assert (note in outcome.stderr) == tied
         outcome = run(*arguments, folder / "target")
         assert (outcome.exit_code, outcome.stderr) == (0, "")
-
-
-def test_a_gguf_file_goes_through_quantize_verify_and_inspect(run: Any, exportable: Path, tmp_path: Path) -> None:
-    path = tmp_path / "draft.gguf"
-    assert run("export", exportable, "--to", "gguf", "-o", path).exit_code == 0
-    # its head is Q8_0: one of the types that are rounded, here without a loss
-    assert run("quantize", path, "-o", tmp_path / "package", "--dtype", "bf16").exit_code == 0
-    verified = run("verify", tmp_path / "package", "--source", path, "--json")
-    assert verified.exit_code == 0 and verified.json["lossless"] is True
-    inspected = run("inspect", path, "--json")
-    assert inspected.exit_code == 0 and len(inspected.json["tensors"]) == 21
-    generated = run("generate", tmp_path / "package", "--prompt", "x = ", "--max-new-tokens", 4, "--check", "--json")
-    assert generated.json["results"][0]["identical_to_target"] is True

@@ -144,17 +144,6 @@ def test_a_quantized_gguf_says_what_the_proof_is_about(run: Any, tmp_path: Path)
     assert referenced.exit_code == 1 and "a GGUF checkpoint; only 16-bit safetensors can be" in referenced.stderr
 
 
-def test_a_draft_is_calibrated_and_verify_says_what_it_cannot_know(run: Any, tmp_path: Path) -> None:
-    source, text = Path(__file__).parents[2] / "examples/models/pylib-0.2m", tmp_path / "text.txt"
-    text.write_text("import os\n" * 200)
-    options = ["--calibrate", text, "--calibration-tokens", "256"]
-    assert run("quantize", source, "-o", tmp_path / "package", *options).exit_code == 0
-    assert read_manifest(tmp_path / "package").options.scale_rule == "mse"
-    outcome = run("verify", tmp_path / "package", "--source", source, "--json")
-    assert (outcome.exit_code, outcome.json["num_draft_tensors_given"]) == (0, 21)
-    assert "21 draft tensors were given ('gptq'): no source encodes to them" in outcome.stderr.replace("\n", " ")
-
-
 @pytest.mark.parametrize(("codec", "template"), [("mxfp4", True), ("bsfp", False)])
 def test_without_a_file_a_draft_is_calibrated_by_prompts_that_come_with_mxconv(
     run: Any, tmp_path: Path, codec: str, template: bool

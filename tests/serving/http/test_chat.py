@@ -1,7 +1,5 @@
 """/v1/chat/completions through OpenAI's own client; and /tokenize and /detokenize: the tokens that it reads."""
 
-import openai
-import pytest
 from http_servers import NAME, Running
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which module?"}]
@@ -46,17 +44,6 @@ def test_a_stream_says_the_same_in_pieces_logprobs_included(server: Running) -> 
         assert content == choice.logprobs.content
         assert len(content) <= MOST and all(len(one.top_logprobs) == 2 for one in content)
         assert all(one.bytes == list(one.token.encode()) for one in content)
-
-
-def test_models_names_the_one_and_its_levels(server: Running) -> None:
-    (model,) = server.client().models.list().data
-    assert model.id == NAME
-    assert server.client().models.retrieve(NAME) == model
-    with pytest.raises(openai.NotFoundError, match="'a/b' is not here"):
-        server.client().models.retrieve("a/b")
-    about = server.get("/v1/models").json()["data"][0]["mxconv"]
-    assert about["levels"] == [level.name for level in server.model.loaded.levels]
-    assert about["can_chat"] is True
 
 
 def test_texts_and_messages_become_the_tokens_that_are_decoded(server: Running) -> None:

@@ -66,24 +66,6 @@ def test_a_large_body_is_refused(guarded: Running, chunked: bool) -> None:
         assert peer.recv(4096).startswith(b"HTTP/1.1 413")
 
 
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"", b""),
-        (b"POST /v1/comp", b""),
-        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ", b""),
-        (post_head(PATH, 50, KEY) + b"{", b"408"),
-    ],
-)
-def test_slow_requests_are_let_go(guarded: Running, sent: bytes, status: bytes) -> None:
-    with guarded.connect() as peer:
-        peer.sendall(sent)
-        answer = b""
-        while more := peer.recv(4096):
-            answer += more
-    assert answer[9:12] == status
-
-
 def test_a_host_that_is_not_this_machine_is_refused_where_there_is_no_key(server: Running, guarded: Running) -> None:
     for host, status in (("evil.example", 421), ("evil.example:80", 421), ("localhost:9", 200), ("[::1]:9", 200)):
         assert server.get("/health", headers={"Host": host}).status_code == status, host

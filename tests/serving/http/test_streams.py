@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from http_servers import NAME, Running, events_of, running
+from http_servers import Running, events_of, running
 
 import mxconv.serving.http.replying as replying
 
@@ -82,14 +82,6 @@ def test_the_usage_so_far_may_be_in_every_chunk(server: Running) -> None:
     *chunks, _ = events_of(server.post(CHAT, body))
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts) and counts[-1] == 8 and counts[0] < 8
-
-
-def test_a_client_that_leaves_a_silent_stream_frees_its_place(server: Running) -> None:
-    server.gate.clear()
-    with httpx.stream("POST", server.url + CHAT, json=PATHS[CHAT] | {"stream": True, "model": NAME}) as response:
-        next(response.iter_lines())
-    server.gate.set()
-    server.wait_until_idle()
 
 
 def said(response: httpx.Response) -> dict[str, str]:
