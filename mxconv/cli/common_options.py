@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -26,6 +27,7 @@ Number = TypeVar("Number", int, float)
 Json = Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 Package = Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL.")]
+Texts = Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Most tokens to generate for each prompt.")]
 Threads = Annotated[

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mxconv.cli.common_options import Force, Json
+from mxconv.cli.common_options import Force, Json, Texts
 from mxconv.cli.output import Output, check_outputs, progress_bars
-from mxconv.cli.training import Texts
 from mxconv.report.tables import format_bytes
 
 
