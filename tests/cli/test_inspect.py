@@ -22,21 +22,15 @@ def inspect(run: Any) -> Callable[..., Any]:
     return partial(run, "inspect")
 
 
-def test_tables_go_to_stdout(inspect: Any, model: Path) -> None:
+def test_tables_go_to_stdout_and_with_json_to_stderr(inspect: Any, model: Path) -> None:
     result = inspect(model)
-    assert result.exit_code == 0
-    assert "Exponents of all tensors" in result.stdout
-    assert "down_proj" in result.stdout
-    assert result.stderr == ""
-
-
-def test_json_is_the_only_line_of_stdout_and_tables_go_to_stderr(inspect: Any, model: Path) -> None:
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "Exponents of all tensors" in result.stdout and "down_proj" in result.stdout
     result = inspect(model, "--json", "--per", "layer")
     assert result.exit_code == 0
     (line,) = result.stdout.splitlines()
     found = json.loads(line)
-    assert len(found["tensors"]) == 12
-    assert found["per"] == "layer"
+    assert (len(found["tensors"]), found["per"]) == (12, "layer")
     assert found["total"]["num_weights"] == sum(tensor["num_weights"] for tensor in found["tensors"])
     assert "Exponents of all tensors" in result.stderr
 

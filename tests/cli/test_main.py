@@ -51,41 +51,6 @@ def test_no_summary_in_a_list_of_commands_is_cut_off(run: Any, arguments: list[s
     assert summaries and "..." not in summaries
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "Usage: mxconv"),
-        (["transmogrify"], "No such command 'transmogrify'"),
-        (["verify"], "Missing argument"),
-        (["verify", "p", "--nonsense"], "No such option: --nonsense"),
-        (["generate", "p", "--max-new-tokens", "many", "--prompt", "a"], "--max-new-tokens"),
-        (["generate", "p", "--max-new-tokens", "0", "--prompt", "a"], "--max-new-tokens"),
-        (["quantize"], "Missing argument 'SOURCE'"),
-    ],
-)
-def test_bad_usage_exits_with_2_and_says_what_is_wrong(run: Any, arguments: list[str], message: str) -> None:
-    outcome = run(*arguments)
-    assert outcome.exit_code == 2
-    assert message in outcome.stdout + outcome.stderr
-    assert "Traceback" not in outcome.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments", [["verify", "nowhere"], ["generate", "nowhere", "--prompt", "a"], ["quantize", "./nowhere", "-o", "p"]]
-)
-def test_an_error_is_one_line_and_exits_with_1(
-    run: Any, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = run(*arguments)
-    assert outcome.exit_code == 1
-    assert outcome.stdout == ""
-    assert outcome.stderr.startswith("mxconv: ")
-    assert "nowhere" in outcome.stderr
-    assert "Traceback" not in outcome.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_mxconv_debug_adds_the_traceback_to_the_message(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run("verify", "./nowhere")
     monkeypatch.setenv("MXCONV_DEBUG", "1")

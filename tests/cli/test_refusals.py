@@ -11,6 +11,19 @@ NUMBERS = "joined by commas, are required."
 BENCH = "bench kernels --out-features 48 --in-features 160 --samples 20"
 COST = "cost P --hardware h100-sxm"
 REFUSED = [  # the command, with P for a package and S for its source; the exit code; what is said
+    ("transmogrify", 2, "No such command 'transmogrify'"),
+    ("verify", 2, "Missing argument"),
+    ("verify p --nonsense", 2, "No such option: --nonsense"),
+    ("generate p --max-new-tokens many --prompt a", 2, "--max-new-tokens"),
+    ("generate p --max-new-tokens 0 --prompt a", 2, "--max-new-tokens"),
+    ("quantize", 2, "Missing argument 'SOURCE'"),
+    ("quantize ./nowhere -o p", 1, "nowhere"),
+    ("verify nowhere", 1, "nowhere"),
+    ("generate nowhere --prompt a", 1, "nowhere"),
+    ("serve nowhere/p elsewhere/p", 2, "--model-name: 'p' twice; names that differ are required"),
+    ("serve nowhere/p elsewhere/p --model-name a", 2, "--model-name: 1 for 2 packages; one each is required"),
+    ("serve nowhere/p elsewhere/p --model-name a --model-name a", 2, "--model-name: 'a' twice"),
+    ("serve nowhere/p elsewhere/p --model-name a --model-name ''", 2, "--model-name: an empty name"),
     ("generate P", 2, "give either --prompt or --prompts"),
     ("generate P --prompt a --prompts b", 2, "give either --prompt or --prompts"),
     ("generate P -p a --num-draft-tokens x", 2, f"--num-draft-tokens: 'x'; whole numbers from 1 to 64, {NUMBERS}"),
@@ -103,7 +116,8 @@ def test_a_refusal_says_why_and_writes_nothing(
     words = [{"P": package, "S": source}.get(word, word) for word in shlex.split(command)]
     outcome = run(*words)
     assert (outcome.exit_code, outcome.stdout) == (code, ""), outcome.stderr
-    assert message in " ".join(outcome.stderr.split())
+    assert message in " ".join(outcome.stderr.split()) and "Traceback" not in outcome.stderr
+    assert outcome.stderr.startswith("mxconv: ") or code == 2
     assert list(folder.iterdir()) == []
 
 

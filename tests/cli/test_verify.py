@@ -84,9 +84,12 @@ def test_the_line_names_the_commit_of_a_source_on_the_hub(run: Any, source: Path
     assert "give --source 'org/a model' --revision c0ffee\n" in run("verify", package).stdout
 
 
-def test_decoding_is_compared_with_and_without_drafts(run: Any, package: Path, prompts: Path) -> None:
-    for more, batch in (((), None), (("--batch", 2), 2)):
-        outcome = run("verify", package, "--decode", prompts, "--max-new-tokens", 8, "--json", *more)
+def test_decoding_is_compared_with_and_without_drafts_and_certified(run: Any, copy: Path, prompts: Path) -> None:
+    for more, batch, dtype, level in (
+        (("--batch", 2, "--kv-dtype", "bf16"), 2, "bf16", "target"),
+        (("--levels", "mxfp4,small"), None, "fp32", "mxfp4"),
+    ):
+        outcome = run("verify", copy, "--decode", prompts, "--max-new-tokens", 8, "--write", "--json", *more)
         assert outcome.exit_code == 0
         decode = outcome.json["decode"]
         assert set(decode) == DECODE_KEYS
@@ -94,7 +97,16 @@ def test_decoding_is_compared_with_and_without_drafts(run: Any, package: Path, p
         assert 0 < decode["num_tokens"] <= 24
         assert decode["num_token_mismatches"] == decode["num_logit_mismatches"] == 0
         side_by_side = ", 2 at a time with them" if batch else ""
-        assert f"without{side_by_side}: 0 token mismatches, 0 logit mismatches" in outcome.stderr
+        said = (
+            f"of 3 prompts decoded by {level}, with drafts and without{side_by_side}: 0 token mismatches, 0 logit mis"
+        )
+        assert said in outcome.stderr
+        certificate = read_manifest(copy).certificate
+        assert certificate is not None and certificate.decode is not None
+        assert certificate.decode.kv_dtype == decode["kv_dtype"] == dtype
+        assert certificate.decode.target == decode["target"] == level == read_manifest(copy).decoded_level
+        notes = run("inspect", copy, "--json").json["notes"]
+        assert f"of 3 prompts decoded by {level} with drafts and without, 0 tokens and 0 " in notes[1]
 
 
 def test_a_token_that_differs_is_counted_and_fails(

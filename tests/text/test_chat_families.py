@@ -157,13 +157,6 @@ GRANITE_4 = """\
 {%- endfor %}
 {{- '<|role|>assistant<|/role|>' if add_generation_prompt }}
 """
-MARKED = """\
-{%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\\n' + message['content'] | trim + '<|im_end|>' + '\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}"""
 BRACKETED = """\
 {{ bos_token }}
 {% set state = namespace(system='') %}
@@ -191,7 +184,6 @@ TEMPLATES = {
     "Qwen 3.5": QWEN_3,
     "gpt-oss": GPT_OSS,
     "Granite 4": GRANITE_4,
-    "marked": MARKED,
     "bracketed": BRACKETED,
     "written as JSON": WRITTEN,
     "empty": "",

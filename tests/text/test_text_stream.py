@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import KINDS, token_lists, tokenizer
 
-from mxconv.errors import ModelError
 from mxconv.text.text_stream import REPLACEMENT, TextStream, Transcript, token_label
 from mxconv.text.tokenizer import Tokenizer
 
@@ -104,13 +103,6 @@ def test_a_newline_made_of_bytes_stops_at_once() -> None:
         pieces.append(stream.feed(token))
     assert stream.stopped
     assert "".join(pieces) == "a"
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    one = tokenizer("characters")
-    assert one is not None
-    with pytest.raises(ModelError, match=r"stop strings: one is empty; some text is required in each. Leave it out."):
-        TextStream(one, ["a", ""])
 
 
 @settings(max_examples=25, deadline=None)

@@ -183,20 +183,6 @@ def test_an_engine_that_fails_ends_the_service_of_all(package: Path, plain_packa
             assert server.post(PATH, {"model": name, "prompt": "x", "max_tokens": 1}).status_code == status
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((), "--model-name: 'pylib' twice; names that differ are required"),
-        (("--model-name", "a"), "--model-name: 1 for 2 packages; one each is required"),
-        (("--model-name", "a", "--model-name", "a"), "--model-name: 'a' twice"),
-        (("--model-name", "a", "--model-name", ""), "--model-name: an empty name"),
-    ],
-)
-def test_names_are_checked_before_anything_is_loaded(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    done = run_forked(("serve", "nowhere/pylib", "elsewhere/pylib", *flags), os.environ, tmp_path)
-    assert done.returncode == 2 and said in " ".join(done.stderr.split()) and done.stdout == ""
-
-
 def test_a_second_package_that_is_broken_leaves_nothing_running(package: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(package, broken)
