@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,19 +27,13 @@ class ReplyChoice:
 
     Args:
         index: among the reply's.
+        job: what it belongs to.
         prompt: what it answers; its text comes first where a client wants it echoed.
-        tokenizer: the target's.
-        stop_strings: that end it; they are no part of the text.
-        shown: special tokens whose names are part of the text.
-        stop_tokens: that a client named, which are no part of the text.
     """
 
     index: int
+    job: Job
     prompt: JobPrompt
-    tokenizer: Tokenizer
-    stop_strings: list[str]
-    shown: Collection[int] = ()
-    stop_tokens: Collection[int] = ()
     num_rounds: int = 0  # updates with tokens
     finish_reason: str | None = None
     error: ApiError | None = None
@@ -49,11 +43,12 @@ class ReplyChoice:
     watcher: Watcher | None = None  # of its sequence
 
     def __post_init__(self) -> None:
-        self.text = self.prompt.text
+        self.text, job = self.prompt.text, self.job
+        self._tokenizer = job.served.tokenizer
         # new text is decoded after the last tokens, if they have any text; long prompts take long
         end = self.prompt.token_ids[-NUM_CONTEXT:]
-        context = end if self.tokenizer.decode(end) else self.prompt.token_ids
-        self._stream = TextStream(self.tokenizer, self.stop_strings, context, self.shown)
+        context = end if self._tokenizer.decode(end) else self.prompt.token_ids
+        self._stream = TextStream(self._tokenizer, job.stop_strings, context, job.shown)
 
     @property
     def stop_string(self) -> str | None:
@@ -66,8 +61,9 @@ class ReplyChoice:
         for token in update.tokens:
             before = self.tokens[-1].id if self.tokens else self.prompt.token_ids[-1]
             if token.found is not None:
-                token.logprobs = logprob_entry(token.id, before, token.found, self.tokenizer)
-            token.text = "" if token.id in self.stop_tokens else self._stream.feed(token.id)
+                token.logprobs = logprob_entry(token.id, before, token.found, self._tokenizer)
+            is_stop = token.id in (self.job.body.stop_token_ids or ())  # which a client named: no part of the text
+            token.text = "" if is_stop else self._stream.feed(token.id)
             token.offset = len(self.text)
             self.tokens.append(token)
             self.text += token.text
@@ -110,18 +106,15 @@ class Call:
         self.first_token: float | None = None  # seconds after it began
         self.choices: list[ReplyChoice] = []
         self._thread = thread
-        self._tokenizer = tokenizer = job.served.tokenizer
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()  # of choices, by their index
         self._watchers: list[Watcher] = []  # of prompts, and of choices
         self._scored: asyncio.Queue[Update] = asyncio.Queue()  # of prompts, in order, where these are scored
         for prompt in job.prompts if job.scores_prompts else ():
             self._watchers.append(Watcher(self._scored.put_nowait, job.served, job.num_logprobs))
             thread.score(prompt.token_ids, self._watchers[-1])
-        shown = [token for name in job.markers if (token := tokenizer.special_token_id(name)) is not None]
         for prompt in job.prompts:
             for number in range(job.body.num_choices):
-                stops = job.stop_strings, shown, job.body.stop_token_ids or ()
-                self.choices.append(ReplyChoice(len(self.choices), prompt, tokenizer, *stops))
+                self.choices.append(ReplyChoice(len(self.choices), job, prompt))
                 self._submit(self.choices[-1], job.selection_of(number))
 
     def _submit(self, choice: ReplyChoice, selection: Selection) -> None:
@@ -167,7 +160,7 @@ class Call:
             if update.error is not None:
                 raise update.error
             # a long prompt has many labels
-            tokens = await asyncio.to_thread(complete_prompt, prompt, update.tokens, self._tokenizer)
+            tokens = await asyncio.to_thread(complete_prompt, prompt, update.tokens, self.job.served.tokenizer)
             for choice in self.choices:
                 if choice.prompt is prompt:
                     choice.prompt_tokens = tokens

@@ -79,10 +79,12 @@ class Job:
     notes: tuple[str, ...] = ()
 
     @property
-    def markers(self) -> tuple[str, ...]:
-        """Names of the special tokens that readers need to see, where a tokenizer has such."""
+    def shown(self) -> list[int]:
+        """Special tokens whose names are part of the text, since readers of answers need to see them."""
         tools = () if self.tool_form is None else self.tool_form.markers
-        return tools if self.thought_form is None else (*tools, self.thought_form.begin, self.thought_form.end)
+        thought = () if self.thought_form is None else (self.thought_form.begin, self.thought_form.end)
+        ids = map(self.served.tokenizer.special_token_id, (*tools, *thought))
+        return [token for token in ids if token is not None]
 
     @property
     def stop_tokens(self) -> frozenset[int]:
@@ -284,11 +286,8 @@ class ServedModel:
         A format beside functions that may be called asks for a text of that format, or calls; a demanded call wins.
         """
         wanted = dict(body.constraints)
-        if isinstance(body, ChatBody) and self._template is not None:
-            form, several = (
-                form_of(self._template.source_for(bool(body.offered))),
-                body.parallel_tool_calls is not False,
-            )
+        if isinstance(body, ChatBody) and (form := self._form(body)) is not None:
+            several = body.parallel_tool_calls is not False
             if body.demanded and "response_format" in wanted:
                 del wanted["response_format"]
                 notes.append("response_format: not held, since a call is demanded")
