@@ -49,8 +49,7 @@ class Bf16Inputs(DraftOfNumpy):
         return Bf16Inputs(self.inner.turned())
 
 
-def dense(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
-    return matrices.dense(patterns, float_format)
+dense: Maker = Matrices.dense
 
 
 def escaping_bsfp(patterns: U16, float_format: FloatFormat) -> StoredBsfp:
@@ -58,20 +57,14 @@ def escaping_bsfp(patterns: U16, float_format: FloatFormat) -> StoredBsfp:
     return stored_bsfp(patterns, float_format, True, 8 if float_format == BF16 else 10)
 
 
-def bsfp(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
-    return matrices.bsfp(escaping_bsfp(patterns, float_format), "test")
-
-
-def bsfp_draft(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
-    return matrices.bsfp_draft(escaping_bsfp(patterns, float_format))
-
-
-def mxfp4_draft(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
-    return matrices.mxfp4_draft(stored_mxfp4(float_format.decode(patterns))[0])
-
-
-TARGETS: dict[str, Maker] = {"dense": dense, "bsfp": bsfp}
-DRAFTS: dict[str, Maker] = {"mxfp4": mxfp4_draft, "bsfp-draft": bsfp_draft}
+TARGETS: dict[str, Maker] = {
+    "dense": dense,
+    "bsfp": lambda make, patterns, float_format: make.bsfp(escaping_bsfp(patterns, float_format), "test"),
+}
+DRAFTS: dict[str, Maker] = {
+    "mxfp4": lambda make, patterns, float_format: make.mxfp4_draft(stored_mxfp4(float_format.decode(patterns))[0]),
+    "bsfp-draft": lambda make, patterns, float_format: make.bsfp_draft(escaping_bsfp(patterns, float_format)),
+}
 
 
 def with_format(weights: ModelWeights, float_format: FloatFormat) -> ModelWeights:

@@ -34,11 +34,6 @@ class MixerCount:
         """Cached positions that a new token attends to."""
         return context if self.window is None else min(context, self.window)
 
-    @classmethod
-    def of(cls, layer: LayerParts, hidden_size: int) -> "MixerCount":
-        """Count the mixer of a layer from its description."""
-        return _mixer(layer.mixer, hidden_size)
-
 
 @dataclass(frozen=True)
 class ModelSizes:
@@ -130,7 +125,7 @@ class ModelSizes:
             vocab_size=config.vocab_size,
             max_position_embeddings=config.max_position_embeddings,
             tie_word_embeddings=config.tie_word_embeddings,
-            mixers=tuple(MixerCount.of(layer, config.hidden_size) for layer in config.layers),
+            mixers=tuple(_mixer(layer.mixer, config.hidden_size) for layer in config.layers),
             norms=tuple(_norm_numbers(config, layer) for layer in config.layers),
             dense_sizes=tuple(layer.mlp.size if isinstance(layer.mlp, Mlp) else 0 for layer in config.layers),
             has_experts=tuple(isinstance(layer.mlp, Mixture) for layer in config.layers),

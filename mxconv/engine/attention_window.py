@@ -22,7 +22,7 @@ class SinkWindow:
     keep a small cache of the draft's own: that saves memory too. StreamingLLM numbers the positions in it anew, so
     that a text may be longer than the model's positions; here a position is what it is to the target.
 
-    A layer with a sliding window of its own sees no more than that: sinks that have left it are out of sight.
+    A layer with a sliding window of its own sees no more than that: sinks that have left it are not seen.
 
     Raises:
         ModelError: a smaller number than these.

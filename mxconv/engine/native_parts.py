@@ -65,15 +65,15 @@ class NativeParts:
         is_chunked = isinstance(mixer, WeightedAttention) and mixer.parts.is_chunked
         sink, window = (pattern.sink, pattern.window) if pattern else (0, 0)
         pages = pattern.pages if isinstance(pattern, RetrievedPages) else 0
-        sight = _native.Sight(mixer.parts.window or 0, sink, window, is_chunked, pages)
+        seen = _native.AttentionPattern(mixer.parts.window or 0, sink, window, is_chunked, pages)
         if isinstance(mixer, WeightedAttention):
-            return self._attention(mixer, sight, slot)
+            return self._attention(mixer, seen, slot)
         names = "query_down", "query_norm", "query", "down", "latent_norm", "key_up", "value_up", "output"
         return _native.latent_attention(
-            layer=slot, **natives(mixer, *names), scale=mixer.parts.scale, sight=sight, rotation=self._rotation(mixer)
+            layer=slot, **natives(mixer, *names), scale=mixer.parts.scale, pattern=seen, rotation=self._rotation(mixer)
         )
 
-    def _attention(self, attention: WeightedAttention, sight: _native.Sight, slot: int) -> _native.Part:
+    def _attention(self, attention: WeightedAttention, seen: _native.AttentionPattern, slot: int) -> _native.Part:
         parts, has_query_or_key_norm = attention.parts, attention.query_norm or attention.key_norm
         assert not (parts.is_gated and (parts.fused or parts.norm_span == "row")), "no family has both"
         return _native.attention(
@@ -87,7 +87,7 @@ class NativeParts:
             value=None if parts.fused else native_of(attention.value),
             fused=parts.fused,
             scale=parts.scale,
-            sight=sight,
+            pattern=seen,
             norms=_native.HeadNorms(
                 native_of(attention.query_norm),
                 native_of(attention.key_norm),
@@ -228,7 +228,7 @@ def _recurrent(mixer: RecurrentMixer, slot: int) -> _native.Part:
     """A mixer with a state."""
     assert isinstance(mixer, WeightedShortConvolution | WeightedDeltaNet | WeightedMamba2), "there are no others"
     own = mixer.convolution
-    convolution = _native.Convolution(native_of(own.taps), native_of(own.bias), slot, False)
+    convolution = _native.Convolution(native_of(own.taps), native_of(own.bias), slot)
     if isinstance(mixer, WeightedShortConvolution):
         return _native.short_convolution(convolution=convolution, **natives(mixer, "inputs", "output"))
     if isinstance(mixer, WeightedMamba2):

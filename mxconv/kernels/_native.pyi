@@ -94,7 +94,7 @@ class Layer:
 
     def __init__(self, branches: Sequence[Branch], scalar: float) -> None: ...
 
-class Sight:
+class AttentionPattern:
     """
     How many positions a token sees: the last `window` (0: all), and of these the first `sink` and the last `recent` (0: all), and so many `pages` between them (0: none). Chunks begin at the multiples of `window`.
     """
@@ -111,12 +111,12 @@ class HeadNorms:
 
     def __init__(self, query: Norm | None, key: Norm | None, value: Norm | None, span_rows: bool, are_behind: bool, clip: float) -> None: ...
 
-def attention(*, layer: int, source: int, num_heads: int, num_key_value_heads: int, head_dim: int, query: Projection, key: Projection | None, value: Projection | None, output: Projection, fused: str | None, scale: float, sight: Sight, norms: HeadNorms, rotation: HeadRotation, temperature: int, logit_cap: float, is_gated: bool, sinks: NDArray[numpy.float32] | None) -> Part:
+def attention(*, layer: int, source: int, num_heads: int, num_key_value_heads: int, head_dim: int, query: Projection, key: Projection | None, value: Projection | None, output: Projection, fused: str | None, scale: float, pattern: AttentionPattern, norms: HeadNorms, rotation: HeadRotation, temperature: int, logit_cap: float, is_gated: bool, sinks: NDArray[numpy.float32] | None) -> Part:
     """
     Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate after each. Sinks (num_heads,) are scores that take a share of attention and give nothing.
     """
 
-def latent_attention(*, layer: int, query_down: Projection | None, query_norm: Norm | None, query: Projection, down: Projection, latent_norm: Norm, key_up: NDArray[numpy.float32], value_up: NDArray[numpy.float32], output: Projection, scale: float, sight: Sight, rotation: HeadRotation) -> Part:
+def latent_attention(*, layer: int, query_down: Projection | None, query_norm: Norm | None, query: Projection, down: Projection, latent_norm: Norm, key_up: NDArray[numpy.float32], value_up: NDArray[numpy.float32], output: Projection, scale: float, pattern: AttentionPattern, rotation: HeadRotation) -> Part:
     """
     Attention over latent vectors, which the cache holds with a rotated key each in the place of keys. key_up is (heads, plain_size, latent_size), value_up (heads, value_size, latent_size).
     """
@@ -137,11 +137,9 @@ def mixture(*, activation: str, clamped: tuple[float, float] | None, is_interlea
     """
 
 class Convolution:
-    """
-    A convolution of the layer with a state of that number; a draft may only follow the text.
-    """
+    """A convolution of the layer with a state of that number."""
 
-    def __init__(self, taps: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, layer: int, only_follows: bool) -> None: ...
+    def __init__(self, taps: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, layer: int) -> None: ...
 
 def short_convolution(*, convolution: Convolution, inputs: Projection, output: Projection) -> Part:
     """A convolution between two gates, which `inputs` gives with its input."""
@@ -257,11 +255,8 @@ class Decoder:
         Evaluate a chain of tokens, whose rows of an embedding are multiplied, and below them a tree of the likeliest tokens, a pass a depth. Tables are of the chain's positions and most_depth - 1 further ones. With features rows begin as those, and embeddings are the inputs of the first layer.
         """
 
-def rms_norm(engine: Engine, x: NDArray[numpy.float32], weight: NDArray[numpy.float32], eps: float, out: NDArray[numpy.float32]) -> None:
-    """RMS norm of each row of x (rows, n)."""
-
-def layer_norm(engine: Engine, x: NDArray[numpy.float32], weight: NDArray[numpy.float32], bias: NDArray[numpy.float32], eps: float, out: NDArray[numpy.float32]) -> None:
-    """Layer norm of each row of x (rows, n)."""
+def norm(engine: Engine, x: NDArray[numpy.float32], norm: Norm, out: NDArray[numpy.float32]) -> None:
+    """A norm of each row of x (rows, n)."""
 
 def activate(engine: Engine, activation: str, x: NDArray[numpy.float32], y: NDArray[numpy.float32] | None, out: NDArray[numpy.float32]) -> None:
     """out = activated(x), times y where there is one, each (n,)."""

@@ -10,6 +10,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention
 from mxconv.arch.families.keys import FULL, SLIDING
 from mxconv.arch.families.registry import describe_file, describe_values
+from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from mxconv.errors import CheckpointError, ModelError
 
@@ -27,32 +28,22 @@ QWEN2 = LLAMA | {"model_type": "qwen2"}
 QWEN3 = LLAMA | {"model_type": "qwen3"}
 
 
-def test_absent_keys_mean_what_they_mean_in_transformers() -> None:
-    config = describe_values(LLAMA)
-    assert (config.head_dim, config.max_position_embeddings, config.rms_norm_eps) == (8, 2048, 1e-6)
-    assert (config.rope.theta, config.rope.rope_type) == (10000.0, "default")
-    assert not config.tie_word_embeddings
-    assert not (config.qkv_bias or config.output_bias or config.mlp_bias or config.qk_norm)
-    assert config.windows == (None,) * 5
-
-
-def test_without_key_value_heads_there_is_one_for_each_head() -> None:
-    for heads in ({"num_key_value_heads": None}, {}):
-        values = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"} | heads
-        assert describe_values(values).num_key_value_heads == 8
-
-
-def test_only_qwen2_has_biases_by_its_kind() -> None:
-    assert describe_values(QWEN2).qkv_bias
-    assert not describe_values(QWEN2).output_bias
-    assert not describe_values(MISTRAL | {"attention_bias": True, "mlp_bias": True}).qkv_bias
-    assert describe_values(QWEN3 | {"attention_bias": True}).output_bias
-
-
-def test_a_qwen3_head_has_128_values_where_the_file_does_not_say() -> None:
-    assert describe_values(QWEN3).head_dim == 128
-    assert describe_values(QWEN3 | {"head_dim": 24}).head_dim == 24
-    assert describe_values(QWEN3).qk_norm
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (LLAMA, {"head_dim": 8, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}),
+        (LLAMA, {"qkv_bias": False, "output_bias": False, "mlp_bias": False, "qk_norm": False, "windows": (None,) * 5}),
+        (LLAMA, {"rope": RopeParameters(10000.0, "default")}),
+        (LLAMA | {"num_key_value_heads": None}, {"num_key_value_heads": 8}),
+        (QWEN2, {"qkv_bias": True, "output_bias": False}),
+        (MISTRAL | {"attention_bias": True, "mlp_bias": True}, {"qkv_bias": False, "mlp_bias": False}),
+        (QWEN3, {"head_dim": 128, "qk_norm": True}),
+        (QWEN3 | {"head_dim": 24, "attention_bias": True}, {"head_dim": 24, "output_bias": True}),
+    ],
+)
+def test_absent_keys_mean_what_they_mean_in_transformers(values: dict[str, Any], expected: dict[str, Any]) -> None:
+    config = describe_values(values)
+    assert {name: getattr(config, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +69,7 @@ def test_windows_follow_the_rules_of_each_kind(values: dict[str, Any], windows: 
 
 SUPPORTED = r"mxconv supports default, linear, llama3,"
 SIZE = r"an integer from 1 to 2147483647 is required\. Take the file that belongs"
-ERRORS: list[tuple[dict[str, Any], str]] = [
+ERRORS: list[tuple[dict[str, Any], str]] = [  # changes of a Llama's
     (
         {"model_type": "bloom"},
         r'model_type is "bloom"; mxconv runs .*, llama, .*\. Such a model can be quantized, inspected and verified; '
@@ -166,12 +157,6 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
         r"layer_types is .*\.\.\.; mxconv supports full_attention, sliding_attention\.",
     ),
 ]
-
-
-@pytest.mark.parametrize(("changes", "message"), ERRORS)
-def test_a_config_that_cannot_be_served_is_refused_by_key_and_value(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=rf"^config\.json: {message}"):
-        describe_values(LLAMA | changes)
 
 
 @pytest.mark.parametrize("key", ["model_type", "hidden_size"])
@@ -277,6 +262,16 @@ def test_names_of_both_styles_are_one_decoders() -> None:
     assert neox.own_name("lm_head.weight") == neox.own_name("embed_out.weight") == "embed_out.weight"
 
 
+def test_a_tower_keeps_its_own_tensors_and_leaves_the_others_alone() -> None:
+    config = describe_values({"model_type": "gemma3", "text_config": {**SIZES, "model_type": "gemma3_text"}})
+    assert config.own_name("model.language_model.layers.0.mlp.up_proj.weight") == "model.layers.0.mlp.up_proj.weight"
+    assert config.own_name("language_model.model.norm.weight") == "model.norm.weight"
+    assert config.own_name("lm_head.weight") == "lm_head.weight"
+    assert config.own_name("model.vision_tower.encoder.layers.0.mlp.fc1.weight") is None
+    text = describe_values({**SIZES, "model_type": "gemma3_text"})
+    assert text.own_name("model.norm.weight") == "model.norm.weight"
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         SIZES | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
@@ -347,8 +342,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "message"), REFUSED)
-def test_what_a_family_does_not_have_is_refused_by_key_and_value(values: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("values", "message"), [*((LLAMA | changes, words) for changes, words in ERRORS), *REFUSED])
+def test_a_config_that_cannot_be_served_is_refused_by_key_and_value(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=rf"^config\.json: {message}"):
         describe_values(values)
 

@@ -1,9 +1,14 @@
+"""Attention over keys and values, and the rotations of queries and keys, against their definitions and transformers."""
+
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mxconv.arch.fields import Fields
+from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.engine.attention import attend, attend_together
+from mxconv.engine.rope import RotaryEmbedding, rotate
 
 rng = np.random.default_rng(3)
 
@@ -38,9 +43,51 @@ def test_large_scores_do_not_overflow() -> None:
     "options", [{}, {"scale": 0.3, "logit_cap": 2.0}, {"sinks": np.array([1, -2, 0, 3], np.float32)}]
 )
 def test_rows_together_are_what_each_is_alone(options: dict[str, Any]) -> None:
-    rng = np.random.default_rng(4)
     queries = rng.standard_normal((70, 4, 8)).astype(np.float32)
     keys, values = (rng.standard_normal((2, 70, size)).astype(np.float32) for size in (8, 6))
     seen = np.tril(np.ones((70, 70), np.bool_)) & ~np.tril(np.ones((70, 70), np.bool_), -9)
     alone = [attend(query, keys[:, row], values[:, row], **options) for query, row in zip(queries, seen, strict=True)]
     assert np.allclose(attend_together(queries, keys, values, seen, **options), alone, atol=1e-6)
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+STYLES: dict[str, dict[str, Any]] = {
+    "plain": {"rope_theta": 10000.0},
+    "plain, new style": {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
+    "linear": {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "linear, new style": {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.5}},
+    "llama3": {"rope_theta": 5e5, "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 8192}},
+    "llama3 without the original context": {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+    "null scaling": {"rope_theta": 1e4, "rope_scaling": None},
+    "scaling wins over parameters": {
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        "rope_parameters": {"rope_type": "linear", "factor": 8.0},
+    },
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_rotations_agree_with_transformers(style: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    sizes = {"hidden_size": 256, "num_attention_heads": 2, "max_position_embeddings": 16384}
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**sizes, **STYLES[style]))
+    ours = RotaryEmbedding(RopeParameters.from_fields(Fields(STYLES[style], "config.json"), 16384), 128)
+    np.testing.assert_allclose(ours.frequencies, theirs.inv_freq.numpy(), rtol=1e-6)
+
+    positions = torch.arange(100, 140)[None]
+    x = torch.randn(1, 2, 40, 128, generator=torch.Generator().manual_seed(0))
+    expected, _ = apply_rotary_pos_emb(x, x, *theirs(x, positions))
+    rotated = rotate(x[0].transpose(0, 1).numpy(), *ours.rotations(range(100, 140)))
+    np.testing.assert_allclose(rotated, expected[0].transpose(0, 1).numpy(), atol=2e-4)
+
+
+def test_a_rotation_depends_on_its_position_alone() -> None:
+    rotary = RotaryEmbedding(RopeParameters(10000.0), 64)
+    together = rotary.rotations(range(5, 65))
+    for position in range(5, 65):
+        alone = rotary.rotations([position])
+        assert all((one[0] == every[position - 5]).all() for one, every in zip(alone, together, strict=True))

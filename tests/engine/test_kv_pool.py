@@ -1,6 +1,7 @@
-"""Pages, their owners and their budget: a pool and its caches beside a plain model of what each text holds."""
+"""Pages, their owners and their budget beside a plain model of what each text holds, and decoders over pages."""
 
 import contextlib
+from collections.abc import Callable
 from functools import cache as cached
 from typing import Any
 
@@ -9,12 +10,17 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from row_invariance import assert_same_bits
 
 from mxconv.arch.families.registry import describe_values
+from mxconv.codecs.float16 import BF16, FP16
 from mxconv.engine import kv_pool
 from mxconv.engine.cache import KVCache
-from mxconv.engine.kv_pool import FORMATS, PAGE, KVPool
+from mxconv.engine.kv_pool import FORMATS, KV_DTYPES, PAGE, KvDtype, KVPool
+from mxconv.engine.sequence_rows import SequenceRows
+from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, PoolFull
+from mxconv.kernels.engine import native_names
 from mxconv.speculation.session import borrowed
 
 LLAMA = {
@@ -183,21 +189,6 @@ def test_a_full_pool_says_what_there_is_and_stays_as_it_was() -> None:
     check(other, (2,) * 60)
 
 
-def test_a_budget_below_a_page_is_an_error() -> None:
-    message = rf"^KV cache: {PAGE_BYTES - 1} bytes; a page of {PAGE} positions takes {PAGE_BYTES} of llama in fp32\."
-    with pytest.raises(ModelError, match=message):
-        KVPool(CONFIG, PAGE_BYTES - 1)
-    assert KVPool(CONFIG, PAGE_BYTES - 1, "fp16").most_pages == 1
-
-
-def test_a_pool_of_other_sizes_is_refused() -> None:
-    other = KVPool(describe_values(LLAMA | {"head_dim": 6}))
-    with pytest.raises(
-        ModelError, match=r"^KV cache: a pool of pages \(2, 2, 1, 64, 6\); 2 layers, 1 heads and head size 4"
-    ):
-        KVCache(CONFIG, pool=other)
-
-
 def test_what_was_published_outlives_its_sequence_and_the_least_recently_used_goes_first() -> None:
     pool = KVPool(CONFIG, PAGE_BYTES * 4)
     texts = [(token,) * (2 * PAGE + 1) for token in range(2)]
@@ -272,20 +263,38 @@ def test_models_with_states_share_nothing() -> None:
     assert (len(pool.prefixes), KVCache(config, pool=pool).adopt([1] * 2 * PAGE)) == (0, 0)
 
 
-@pytest.mark.parametrize("length", [-1, 6])
-def test_truncation_to_a_length_that_was_never_reached_is_an_error(length: int) -> None:
+def cut_to(length: int) -> Callable[[], object]:
     cache = KVCache(CONFIG)
     feed(cache, (1,) * 5)
-    message = (
-        rf"^KV cache: truncation to {length} positions; 0 to 5 are there\. Truncate to a length that was reached\.$"
-    )
+    return lambda: cache.truncate(length)
+
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (
+        lambda: KVPool(CONFIG, PAGE_BYTES - 1),
+        rf"^KV cache: {PAGE_BYTES - 1} bytes; a page of {PAGE} positions takes {PAGE_BYTES} of llama in fp32\.",
+    ),
+    (
+        lambda: KVCache(CONFIG, pool=KVPool(describe_values(LLAMA | {"head_dim": 6}))),
+        r"^KV cache: a pool of pages \(2, 2, 1, 64, 6\); 2 layers, 1 heads and head size 4",
+    ),
+    (lambda: KVCache(CONFIG, capacity=10**17), r"^KV cache: no memory for 1\d* positions, shape .* Shorten the prompt"),
+    (cut_to(-1), r"^KV cache: truncation to -1 positions; 0 to 5 are there\. Truncate to a length that was reached\.$"),
+    (cut_to(6), "^KV cache: truncation to 6 positions; 0 to 5 are there"),
+]
+
+
+@pytest.mark.parametrize(("refused", "message"), REFUSED)
+def test_what_pools_and_caches_cannot_do_is_refused(refused: Callable[[], object], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        cache.truncate(length)
+        refused()
 
 
-def test_a_cache_that_does_not_fit_into_memory_is_an_error_and_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match=r"^KV cache: no memory for 1\d* positions, shape .* Shorten the prompt"):
-        KVCache(CONFIG, capacity=10**17)
+def test_a_dtype_of_half_the_bytes_needs_half_the_budget() -> None:
+    assert KVPool(CONFIG, PAGE_BYTES - 1, "fp16").most_pages == 1
+
+
+def test_a_cache_that_does_not_fit_into_memory_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = KVCache(CONFIG)
     feed(cache, (1,) * 64)
 
@@ -299,3 +308,74 @@ def test_a_cache_that_does_not_fit_into_memory_is_an_error_and_stays_as_it_is(mo
         cache.reserve(1)
     assert cache.capacity == 64
     check(cache, (1,) * 64)
+
+
+# ---- decoders over pages ----
+
+
+@pytest.mark.parametrize("float_format", [BF16, FP16], ids=["bf16", "fp16"])
+def test_native_rounding_is_that_of_the_codecs(float_format: Any) -> None:
+    _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+    patterns = np.arange(1 << 16, dtype=np.uint32) << 16
+    values = np.concatenate([patterns | low for low in (0, 1, 0x0FFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001)])
+    every = np.concatenate([values.view(np.float32), float_format.decode(np.arange(1 << 16, dtype=np.uint16))])
+    every = every[~np.isnan(every)]
+    found = np.empty(len(every), np.uint16)
+    _native.round_for_cache(every, "bf16" if float_format is BF16 else "fp16", found)
+    assert (found == float_format.encode(every)).all()
+    nan = np.empty(1, np.uint16)
+    _native.round_for_cache(np.array([np.nan], np.float32), "bf16" if float_format is BF16 else "fp16", nan)
+    assert np.isnan(float_format.decode(nan)).all()
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("kind", ["numpy", *native_names()])
+def test_rows_are_their_paths_alone_wherever_pages_lie(
+    tiny_model: Callable[[str], Any], native: Callable[..., Any], kind: str, dtype: KvDtype
+) -> None:
+    """Two texts in turns get pages of several arrays in no order; trees and windows cross them."""
+    name = "mistral, long window"
+    decoder = tiny_model(name).decoder if kind == "numpy" else native(name, "BF16", "dense", kind, 2)
+    text = tiny_model(name).text(160)
+    pool = KVPool(decoder.config, dtype=dtype)
+    alone = [decoder.forward(ids, KVCache(decoder.config, 200, dtype=dtype)) for ids in (text, text[::-1])]
+    caches = [KVCache(decoder.config, pool=pool) for _ in range(2)]
+    for start, stop in ((0, 50), (50, 120), (120, 150)):
+        batch = [SequenceRows(ids[start:stop], cache) for ids, cache in zip((text, text[::-1]), caches, strict=True)]
+        for found, expected in zip(decoder.forward_batch(batch), alone, strict=True):
+            assert_same_bits(found, expected[start:stop], f"{kind}, {dtype}, from {start}")
+    assert caches[0].numbers.tolist() != sorted(caches[0].numbers.tolist()) or len(pool.pages.arrays) > 1
+    tree = Tree([-1, 0, 0, 2, 3])
+    found = decoder.forward([text[150], 5, *text[151:154]], caches[0], tree=tree)
+    assert_same_bits(found[[0, 2, 3, 4]], alone[0][150:154], f"{kind}, {dtype}, a branch")
+    caches[0].keep(150, [0, 2, 3, 4])
+    assert_same_bits(decoder.forward(text[154:], caches[0]), alone[0][154:], f"{kind}, {dtype}, after it")
+
+
+@pytest.mark.parametrize("kind", ["numpy", *native_names()[:1]])
+def test_after_a_kept_prefix_logits_are_those_of_the_whole_text(
+    tiny_model: Callable[[str], Any], native: Callable[..., Any], kind: str
+) -> None:
+    decoder = tiny_model("llama").decoder if kind == "numpy" else native("llama", "BF16", "dense", kind, 2)
+    text = tiny_model("llama").text(150)
+    pool = KVPool(decoder.config, dtype="bf16")
+    first = KVCache(decoder.config, pool=pool)
+    expected = decoder.forward(text, first)
+    first.publish(text)
+    first.release()
+    again = KVCache(decoder.config, pool=pool)
+    assert again.adopt(text) == 2 * PAGE
+    assert_same_bits(decoder.forward(text[2 * PAGE :], again), expected[2 * PAGE :], kind)
+    other = KVCache(decoder.config, pool=pool)
+    assert other.adopt([*text[:PAGE], (text[PAGE] + 1) % 96, *text[PAGE + 1 :]]) == PAGE
+    whole = KVCache(decoder.config, pool=pool)
+    assert whole.adopt(text[: 2 * PAGE]) == PAGE  # of a text of whole pages the last token is evaluated
+    assert_same_bits(decoder.forward(text[PAGE : 2 * PAGE], whole), expected[PAGE : 2 * PAGE], kind)
+
+
+def test_rounded_caches_differ_from_whole_ones_by_no_more_than_rounding(tiny_model: Callable[[str], Any]) -> None:
+    decoder, text = tiny_model("llama").decoder, tiny_model("llama").text(70)
+    whole = decoder.forward(text, KVCache(decoder.config))
+    for dtype, most in (("bf16", 2**-5), ("fp16", 2**-8)):
+        rounded = decoder.forward(text, KVCache(decoder.config, dtype=dtype))
+        assert 0 < np.abs(rounded - whole).max() < most * np.abs(whole).max()

@@ -1,7 +1,4 @@
-"""The trained model on the native decoder beside NumPy's, numbers that are not finite, and every refusal.
-
-Logits, states and caches of every family beside NumPy's: families/test_native_families.py, test_states.py.
-"""
+"""The trained model on the native decoder beside NumPy's, and every refusal; families: test_families.py."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,21 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_models import (
-    DRAFTS,
-    TARGETS,
-    assert_rounded_alike,
-    convert,
-    dense,
-    native_copy,
-    rounding_as_native,
-    with_format,
-)
+from native_models import assert_rounded_alike, native_copy, rounding_as_native
 from row_invariance import assert_same_bits
 
 from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
-from mxconv.codecs.float16 import BF16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -77,39 +64,13 @@ def test_the_trained_model_says_what_it_says_on_numpy(checkpoint: Checkpoint, ma
     assert (found.argmax(-1) == unrounded.argmax(-1))[is_clear].all()
 
 
-NOT_FINITE = [("dense", np.nan), ("bsfp", np.inf), ("mxfp4", -np.inf), ("bsfp-draft", np.nan), ("mxfp4", 3e38)]
-
-
-@pytest.mark.parametrize(("number", "form", "value"), [(number, *case) for number, case in enumerate(NOT_FINITE)])
-def test_weights_that_are_not_finite_flow_through_and_spare_the_positions_before(
-    tiny_oracle: Callable[[str], Any], number: int, form: str, value: float
-) -> None:
-    """In the embedding of one token: its own position and those that see it lose their numbers, no others."""
-    oracle = tiny_oracle("mistral, window")
-    matrices = Matrices(choose_engine(IMPLEMENTATIONS[number % len(IMPLEMENTATIONS)], 2))
-    config = oracle.decoder.config
-    weights = convert(with_format(oracle.weights, BF16), matrices, (TARGETS | DRAFTS)[form])
-    name = "model.embed_tokens.weight"
-    patterns = oracle.weights.matrices[name].patterns.copy()
-    patterns[7, 11] = BF16.encode(np.array([value], np.float32))[0]
-    special = ModelWeights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
-    plain, broken = (matrices.decoder(config, w, "test") for w in (weights, special))
-    ids = [token for token in oracle.text(40) if token != 7]
-    ids[20] = 7
-    found, expected = logits(broken, ids), logits(plain, ids)
-    assert_same_bits(found[:20], expected[:20], "before")
-    assert not np.isfinite(found[20]).any() or value == 3e38
-    if not np.isfinite(value):
-        assert np.isnan(found[20:25]).all()  # the window is five positions
-
-
-def test_vectors_of_any_layout_are_taken(tiny_oracle: Callable[[str], Any]) -> None:
-    oracle, matrices = tiny_oracle("qwen3, biases and window"), Matrices(choose_engine(num_threads=2))
-    config = oracle.decoder.config
-    strided = {name: np.repeat(vector, 2)[::2] for name, vector in oracle.weights.vectors.items()}
-    ids = oracle.text(9)
-    expected = logits(native_copy(config, oracle.weights, matrices), ids)
-    found = logits(native_copy(config, ModelWeights(oracle.weights.matrices, strided), matrices), ids)
+def test_vectors_of_any_layout_are_taken(tiny_model: Callable[[str], Any]) -> None:
+    tiny, matrices = tiny_model("qwen3, biases and window"), Matrices(choose_engine(num_threads=2))
+    config = tiny.config
+    strided = {name: np.repeat(vector, 2)[::2] for name, vector in tiny.weights.vectors.items()}
+    ids = tiny.text(9)
+    expected = logits(native_copy(config, tiny.weights, matrices), ids)
+    found = logits(native_copy(config, ModelWeights(tiny.weights.matrices, strided), matrices), ids)
     assert_same_bits(found, expected, "strided vectors")
 
 

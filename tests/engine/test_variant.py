@@ -1,43 +1,54 @@
 """Variants of a decoder, NumPy and native: against transformers, against each other, and beside their original.
 
-Rows of variants against their paths alone, by every kernel: test_sequence_rows.py.
+Rows of variants against their paths alone, by every kernel: test_row_invariance.py.
 """
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from native_models import (
-    DRAFTS,
-    assert_rounded_alike,
-    convert,
-    native_copy,
-    rounding_as_native,
-    rounding_nothing,
-    with_format,
-)
-from row_invariance import assert_same_bits
+from native_models import native_copy, with_format
+from row_invariance import assert_same_bits, logits_after_rollback, logits_in_steps
 
-from mxconv.codecs.float16 import BF16, FP16
-from mxconv.engine.attention_window import SinkWindow
+from mxconv.codecs.float16 import FP16
+from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.kv_pool import KV_DTYPES, PAGE, KvDtype
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.weights import ModelWeights
+from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.kernels.matrix import DenseMatrix
 
 NUM_TOKENS = 100
 ARCHITECTURES = ("llama, biases", "mistral, window", "mistral, long window", "qwen3, biases and window")
 LEFT_OUT = ({1}, {0, 2})  # of three layers
 SINK_WINDOWS = (SinkWindow(4, 16), SinkWindow(0, 3), SinkWindow(1, 1), SinkWindow(70, 20))
+LENGTH = 700  # eleven pages
+RETRIEVED = (RetrievedPages(4, 64, 2), RetrievedPages(0, 100, 1), RetrievedPages(70, 130, 3))
+# patterns that leave nothing out of NUM_TOKENS, and of the 300 that pages need
+WHOLE = (SinkWindow(0, 100), SinkWindow(99, 1), SinkWindow(60, 40), SinkWindow(1 << 62, 1))
+WHOLE_PAGES = (
+    RetrievedPages(0, 64, 4),
+    RetrievedPages(300, 64, 1),
+    RetrievedPages(1 << 62, 64, 1),
+    RetrievedPages(0, 250, 1),
+)
 IMPLEMENTATIONS = native_names()
 KINDS = ["numpy", *IMPLEMENTATIONS[:1]]
 
 needs_native = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+
+
+def decoder_of(tiny: Any, kind: str, num_threads: int = 2) -> Decoder:
+    """By NumPy, or by native kernels, in F16; with room for more positions than the tiny models have."""
+    config, weights = replace(tiny.config, max_position_embeddings=1024), with_format(tiny.weights, FP16)
+    if kind == "numpy":
+        return Decoder(config, weights, kind)
+    return native_copy(config, weights, Matrices(choose_engine(kind, num_threads)))
 
 
 def without(decoder: Decoder, left_out: set[int], sink_window: SinkWindow | None = None) -> Decoder:
@@ -49,23 +60,11 @@ def logits(decoder: Decoder, ids: list[int]) -> np.ndarray:
     return decoder.forward(ids, KVCache(decoder.config))
 
 
-def matrices_of(turn: int) -> Matrices:
-    """Native implementations take turns; on two threads."""
-    return Matrices(choose_engine(IMPLEMENTATIONS[turn % len(IMPLEMENTATIONS)], 2))
-
-
-def decoder_of(oracle: Any, kind: str) -> Decoder:
-    """By NumPy, or by native kernels."""
-    if kind == "numpy":
-        return oracle.decoder
-    return native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
-
-
 def variants(decoder: Decoder) -> dict[str, Decoder]:
     """Some of each kind, and one of both."""
     both = without(decoder, {1}, SinkWindow(3, 9))
     fewer = {f"without {left_out}": without(decoder, left_out) for left_out in LEFT_OUT}
-    return fewer | {str(w): decoder.variant(pattern=w) for w in SINK_WINDOWS} | {"both": both}
+    return fewer | {str(w): decoder.variant(w) for w in SINK_WINDOWS} | {"both": both}
 
 
 def torch_without(torch_model: Any, left_out: set[int]) -> Any:
@@ -108,105 +107,61 @@ def assert_as_in_torch(decoder: Decoder, torch_model: Any, ids: list[int]) -> No
 
 @pytest.mark.parametrize("number", range(len(LEFT_OUT)))
 def test_a_decoder_of_fewer_layers_is_the_model_whose_other_layers_give_nothing(
-    tiny_oracle: Callable[[str], Any], number: int
+    tiny_model: Callable[[str], Any], number: int
 ) -> None:
-    oracle, left_out = tiny_oracle(ARCHITECTURES[number]), LEFT_OUT[number]
-    torch_model = torch_without(oracle.torch_model, left_out)
-    assert_as_in_torch(without(oracle.decoder, left_out), torch_model, oracle.text(NUM_TOKENS))
+    tiny, left_out = tiny_model(ARCHITECTURES[number]), LEFT_OUT[number]
+    torch_model = torch_without(tiny.torch_model, left_out)
+    assert_as_in_torch(without(tiny.decoder, left_out), torch_model, tiny.text(NUM_TOKENS))
 
 
 @pytest.mark.parametrize("turn", [0, 1])
 @pytest.mark.parametrize("number", range(len(SINK_WINDOWS)), ids=map(str, SINK_WINDOWS))
 def test_sparse_attention_is_that_of_the_model_with_such_a_mask(
-    tiny_oracle: Callable[[str], Any], number: int, turn: int
+    tiny_model: Callable[[str], Any], number: int, turn: int
 ) -> None:
-    oracle, pattern = tiny_oracle(ARCHITECTURES[(number + turn) % len(ARCHITECTURES)]), SINK_WINDOWS[number]
-    torch_model = masked(oracle.torch_model, pattern, oracle.decoder.config.windows)
-    assert_as_in_torch(oracle.decoder.variant(pattern=pattern), torch_model, oracle.text(NUM_TOKENS))
+    tiny, pattern = tiny_model(ARCHITECTURES[(number + turn) % len(ARCHITECTURES)]), SINK_WINDOWS[number]
+    torch_model = masked(tiny.torch_model, pattern, tiny.config.windows)
+    assert_as_in_torch(tiny.decoder.variant(pattern), torch_model, tiny.text(NUM_TOKENS))
 
 
 @needs_native
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_native_variants_in_f16_are_those_of_numpy_up_to_float32_sums(
-    tiny_oracle: Callable[[str], Any], architecture: str
-) -> None:
-    oracle = tiny_oracle(architecture)
-    weights = with_format(oracle.weights, FP16)
-    config, ids = oracle.decoder.config, oracle.text(NUM_TOKENS)
-    expected = variants(Decoder(config, weights, "numpy"))
-    for name, found in variants(native_copy(config, weights, matrices_of(ARCHITECTURES.index(architecture)))).items():
+@pytest.mark.parametrize("number", range(len(ARCHITECTURES)), ids=ARCHITECTURES)
+def test_native_variants_are_those_of_numpy_up_to_float32_sums(tiny_model: Callable[[str], Any], number: int) -> None:
+    """Native implementations take turns."""
+    tiny = tiny_model(ARCHITECTURES[number])
+    ids, expected = tiny.text(NUM_TOKENS), variants(decoder_of(tiny, "numpy"))
+    for name, found in variants(decoder_of(tiny, IMPLEMENTATIONS[number % len(IMPLEMENTATIONS)])).items():
         wanted = logits(expected[name], ids)
         np.testing.assert_allclose(logits(found, ids), wanted, atol=2e-4 * float(np.abs(wanted).max()), err_msg=name)
 
 
-@needs_native
-@pytest.mark.parametrize("form", DRAFTS)
-def test_native_variants_of_drafts_are_near_those_of_numpy(tiny_oracle: Callable[[str], Any], form: str) -> None:
-    """As of whole drafts: a last bit in a float32 sum may tip a rounding to int8."""
-    oracle, matrices = tiny_oracle("qwen3, biases and window"), matrices_of(list(DRAFTS).index(form) + 2)
-    weights = with_format(oracle.weights, BF16)
-    config, ids = oracle.decoder.config, oracle.text(60)
-    draft = convert(weights, Matrices(), DRAFTS[form])
-    expected, unrounded = (
-        variants(Decoder(config, each, "numpy")) for each in (rounding_as_native(draft), rounding_nothing(draft))
-    )
-    for name, found in variants(native_copy(config, weights, matrices, DRAFTS[form])).items():
-        assert_rounded_alike(*(logits(each, ids) for each in (found, expected[name], unrounded[name])), name)
-
-
-@needs_native
-@pytest.mark.parametrize("number", range(max(len(IMPLEMENTATIONS), len(DRAFTS))))
-def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_and_layers(
-    tiny_oracle: Callable[[str], Any], number: int
-) -> None:
-    """The embedding of token 7 makes the MLP of layer 0 overflow; no other position attends to it."""
-    oracle, matrices, form = tiny_oracle("llama"), matrices_of(number), list(DRAFTS)[number % len(DRAFTS)]
-    weights = with_format(oracle.weights, BF16)
-    patterns = weights.matrices["model.embed_tokens.weight"].patterns.copy()
-    patterns[7, 11] = BF16.encode(np.array([np.inf], np.float32))[0]
-    special = {**weights.matrices, "model.embed_tokens.weight": DenseMatrix(patterns, BF16)}
-    ids = [token for token in oracle.text(NUM_TOKENS) if token != 7]
-    sound, broken = (
-        native_copy(oracle.decoder.config, ModelWeights(tensors, weights.vectors), matrices, DRAFTS[form])
-        for tensors in (weights.matrices, special)
-    )
-    for left_out in (set[int](), {1, 2}):
-        draft, whole = (without(each, left_out, SinkWindow(0, 1)) for each in (broken, sound))
-        expected = logits(whole, ids)
-        assert np.isfinite(expected).all()
-        assert np.isnan(logits(draft, [*ids[:3], 7])[3]).all()
-        assert_same_bits(logits(draft, ids), expected, str(left_out))  # in the same buffers
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_leaving_out_nothing_changes_no_bit(tiny_oracle: Callable[[str], Any], kind: str) -> None:
-    oracle = tiny_oracle("mistral, long window")
-    decoder, ids = decoder_of(oracle, kind), oracle.text(NUM_TOKENS)
-    expected = logits(decoder, ids)
-    for variant in (
-        decoder.variant(),
-        decoder.variant(pattern=SinkWindow(0, NUM_TOKENS)),
-        decoder.variant(pattern=SinkWindow(NUM_TOKENS - 1, 1)),
-        decoder.variant(pattern=SinkWindow(60, 40)),
-        decoder.variant(pattern=SinkWindow(1 << 62, 1)),
-        decoder.variant(SinkWindow(0, 1)).variant(),
+def test_leaving_out_nothing_changes_no_bit(tiny_model: Callable[[str], Any], kind: str) -> None:
+    for name, count, patterns in (
+        ("mistral, long window", NUM_TOKENS, (None, *WHOLE)),
+        ("qwen3, biases and window", 300, WHOLE_PAGES),
     ):
-        assert_same_bits(logits(variant, ids), expected, "everything")
+        tiny = tiny_model(name)
+        decoder, ids = decoder_of(tiny, kind), tiny.text(count)
+        expected = logits(decoder, ids)
+        for pattern in patterns:
+            assert_same_bits(logits(decoder.variant(pattern), ids), expected, str(pattern))
+        assert_same_bits(logits(decoder.variant(SinkWindow(0, 1)).variant(), ids), expected, "a variant of one")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_always_did(
-    tiny_oracle: Callable[[str], Any], kind: str
+    tiny_model: Callable[[str], Any], kind: str
 ) -> None:
-    oracle = tiny_oracle("llama, biases")
-    target, ids = decoder_of(oracle, kind), oracle.text(60)
+    tiny = tiny_model("llama, biases")
+    target, ids = decoder_of(tiny, kind), tiny.text(60)
     expected = logits(target, ids)
     for name, draft in variants(target).items():
         cache = KVCache(target.config, 8)
         rows = []
         while cache.length < len(ids):
             length = cache.length
-            for token in oracle.text(12)[length % 7 : length % 7 + 4]:
+            for token in tiny.text(12)[length % 7 : length % 7 + 4]:
                 draft.forward([token], cache)
             cache.truncate(length)
             rows.append(target.forward(ids[length : length + 17], cache))
@@ -214,11 +169,11 @@ def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_al
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_that_is_left_out_writes_nothing_to_the_cache(tiny_oracle: Callable[[str], Any], kind: str) -> None:
-    oracle = tiny_oracle("llama")
-    decoder = decoder_of(oracle, kind)
+def test_a_layer_that_is_left_out_writes_nothing_to_the_cache(tiny_model: Callable[[str], Any], kind: str) -> None:
+    tiny = tiny_model("llama")
+    decoder = decoder_of(tiny, kind)
     cache = KVCache(decoder.config, 16)
-    without(decoder, {1}).forward(oracle.text(10), cache)
+    without(decoder, {1}).forward(tiny.text(10), cache)
     assert cache.length == 10
     for array in cache.arrays:
         assert not array[1].any()
@@ -226,8 +181,8 @@ def test_a_layer_that_is_left_out_writes_nothing_to_the_cache(tiny_oracle: Calla
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str], Any], kind: str) -> None:
-    decoder = decoder_of(tiny_oracle("qwen3, biases and window"), kind)
+def test_a_variant_holds_the_tensors_of_its_original(tiny_model: Callable[[str], Any], kind: str) -> None:
+    decoder = decoder_of(tiny_model("qwen3, biases and window"), kind)
     made = decoder.variant(SinkWindow(1, 2), name="draft")
     assert type(made) is type(decoder)
     assert (made.name, decoder.name != "draft") == ("draft", True)
@@ -239,12 +194,80 @@ def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str]
     assert [layer.pattern for layer in decoder.layers] == [None] * 3
 
 
-def test_a_pattern_of_numbers_that_make_no_sense_is_refused(tiny_oracle: Callable[[str], Any]) -> None:
-    for sink, window, message in ((-1, 4, "sink: -1 positions; at least 0"), (4, 0, "window: 0 positions; at least 1")):
-        with pytest.raises(ModelError, match=rf"^attention {message} is required\.$"):
-            SinkWindow(sink, window)
-    for name in ("sink", "window") if IMPLEMENTATIONS else ():  # and by kernels
-        wrong = SinkWindow(1, 1)
-        object.__setattr__(wrong, name, -1)
-        with pytest.raises(ValueError, match="sink and recent must be 0 or more"):
-            decoder_of(tiny_oracle("llama"), IMPLEMENTATIONS[0]).variant(pattern=wrong)
+@pytest.mark.parametrize("pattern", RETRIEVED, ids=str)
+def test_the_chosen_pages_are_those_whose_keys_may_score_highest(pattern: RetrievedPages) -> None:
+    generator = np.random.default_rng(3)
+    queries, keys = generator.standard_normal((3, 8), np.float32), generator.standard_normal((LENGTH, 8), np.float32)
+    keys[::97] *= 4
+    found = pattern.retrieved(queries, keys)
+    first, last = -(-pattern.sink // PAGE), (LENGTH - pattern.window) // PAGE
+    bounds = {
+        page: sum(np.maximum(query * block.max(axis=0), query * block.min(axis=0)).sum() for query in queries)
+        for page in range(first, last)
+        if len(block := keys[page * PAGE : (page + 1) * PAGE])
+    }
+    for page, bound in bounds.items():  # of the sum of a key's scores
+        assert (keys[page * PAGE : (page + 1) * PAGE] @ queries.sum(axis=0)).max() <= bound + 1e-3
+    kept = set(sorted(bounds, key=lambda page: -bounds[page])[: pattern.pages])
+    expected = [i for i in range(LENGTH) if i // PAGE in kept or not first <= i // PAGE < last]
+    assert found.tolist() == expected
+    assert len(kept) == pattern.pages and len(expected) < LENGTH
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("name", ["llama, biases", "llama, one KV head", "qwen3, biases and window"])
+def test_native_kernels_retrieve_what_numpy_does(tiny_model: Callable[[str], Any], name: str, dtype: KvDtype) -> None:
+    tiny, ids = tiny_model(name), tiny_model(name).text(LENGTH)
+    decoders = [decoder_of(tiny, kind) for kind in ("numpy", IMPLEMENTATIONS[0])]
+    whole = decoders[1].forward(ids, KVCache(tiny.config, dtype=dtype))
+    for pattern in RETRIEVED:
+        expected, found = (one.variant(pattern).forward(ids, KVCache(tiny.config, dtype=dtype)) for one in decoders)
+        differs = np.abs(found - expected).max(axis=1) > 2e-3 * np.abs(expected).max()  # bounds of pages may be near
+        assert differs.mean() < 0.01, f"{pattern}: {differs.sum()} rows"
+        assert (np.abs(found - whole).max(axis=1)[-300:] > 0.01 * np.abs(whole).max()).any(), "nothing was left out"
+
+
+@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
+def test_a_rows_pages_depend_on_its_path_alone(tiny_model: Callable[[str], Any], kind: str) -> None:
+    tiny, is_numpy = tiny_model("llama, biases"), kind == "numpy"
+    ids = tiny.text(300 if is_numpy else LENGTH)
+    for pattern in RETRIEVED[: 1 if is_numpy else 3]:
+        decoder, alone = (decoder_of(tiny, kind, threads).variant(pattern) for threads in (3, 1))
+        expected = logits(alone, ids)
+        for widths in ([300, 64, 1, 130, 3, 90], [33]):
+            assert_same_bits(logits_in_steps(decoder, ids, widths), expected, f"{pattern}, in steps of {widths}")
+        parts = logits_after_rollback(decoder, ids, 251, ids[40:129])
+        assert_same_bits(np.concatenate(parts), expected, f"{pattern}, after others")
+
+
+@needs_native
+def test_a_tree_in_one_call_retrieves_as_passes_do(tiny_model: Callable[[str], Any]) -> None:
+    tiny = tiny_model("llama, biases")
+    draft, ids = decoder_of(tiny, IMPLEMENTATIONS[0]).variant(RETRIEVED[0]), tiny.text(315)
+    cache = KVCache(draft.config)
+    draft.forward(ids[:-1], cache)
+    grown = draft.grow(ids[-1:], cache, draft.config.vocab_size, TreeLimits(12, [0.0] * 12, 0.0, 0.0, 1.0, 1))
+    assert grown is not None and len(grown.tokens) == 12
+    assert logits(draft, [*ids, *grown.tokens[:-1]])[314:].argmax(axis=1).tolist() == grown.tokens
+
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: SinkWindow(-1, 4), "attention sink: -1 positions; at least 0 is required."),
+    (lambda: SinkWindow(4, 0), "attention window: 0 positions; at least 1 is required."),
+    (lambda: RetrievedPages(0, 63, 1), "attention window: 63 positions; at least 64 is required."),
+    (lambda: RetrievedPages(0, 64, 0), "attention pages: 0 pages; at least 1 is required."),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_a_pattern_of_numbers_that_make_no_sense_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def test_a_model_that_attends_to_windows_alone_has_no_pages_to_retrieve(tiny_model: Callable[[str], Any]) -> None:
+    message = "draft: pages are to be retrieved, and no layer of mistral attends to keys of every position"
+    with pytest.raises(ModelError, match=message):
+        tiny_model("mistral, window").decoder.variant(RETRIEVED[0], name="draft")

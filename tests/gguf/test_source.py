@@ -215,7 +215,7 @@ def test_the_factors_of_llama_3_become_its_parameters(tmp_path: Path) -> None:
 
 
 def test_factors_divide_frequencies_as_our_own_rope_does() -> None:
-    """The model's RoPE agrees with transformers; see tests/engine/test_rope.py."""
+    """The model's RoPE agrees with transformers; see tests/engine/test_attention.py."""
     rope = RopeParameters(5e5, "llama3", 8.0, 1.0, 4.0, 8192)
     divided = frequencies(RopeParameters(5e5), 128) / llama3_factors(128, rope)
     np.testing.assert_allclose(divided, frequencies(rope, 128), rtol=1e-6)

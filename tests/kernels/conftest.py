@@ -17,3 +17,9 @@ def engine(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(11)
+
+
+@pytest.fixture(params=["numpy", *native_names()])
+def either(request: pytest.FixtureRequest) -> Any:
+    """NumPy, which is None, and every implementation that this processor runs."""
+    return choose_engine(request.param, 2)

@@ -1,4 +1,6 @@
-"""Parts of the native decoder that contradict each other are refused when they are made."""
+"""Parts of the native decoder that contradict each other are refused when they are made; and before a pass begins, ways
+through states that would leave their arrays, or leave rows out.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxconv.engine.kv_pool import PAGE
 from mxconv.kernels.engine import choose_engine
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
@@ -35,7 +38,7 @@ def attention(**changes: Any) -> Any:
         "output": projection(HIDDEN, HEADS * HEAD_DIM),
         "fused": None,
         "scale": 1.0,
-        "sight": _native.Sight(0, 0, 0, False, 0),
+        "pattern": _native.AttentionPattern(0, 0, 0, False, 0),
         "norms": _native.HeadNorms(None, None, None, False, False, 0.0),
         "rotation": _native.HeadRotation(0, HEAD_DIM // 2, False),
         "temperature": -1,
@@ -71,7 +74,7 @@ def latent(**changes: Any) -> Any:
         "value_up": np.ones((HEADS, 8, 16), np.float32),
         "output": projection(HIDDEN, HEADS * 8),
         "scale": 1.0,
-        "sight": _native.Sight(0, 0, 0, False, 0),
+        "pattern": _native.AttentionPattern(0, 0, 0, False, 0),
         "rotation": _native.HeadRotation(0, 2, False),
     }
     return _native.latent_attention(**parts | changes)
@@ -113,7 +116,7 @@ def mixture(experts: Any = None, router: Any = None, **changes: Any) -> Any:
 
 
 def short_convolution(taps: Any = None, inputs: Any = None) -> Any:
-    convolution = _native.Convolution(np.ones((3, INNER), np.float32) if taps is None else taps, None, 0, False)
+    convolution = _native.Convolution(np.ones((3, INNER), np.float32) if taps is None else taps, None, 0)
     return _native.short_convolution(
         convolution=convolution, inputs=inputs or projection(3 * INNER, HIDDEN), output=projection(HIDDEN, INNER)
     )
@@ -174,7 +177,10 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "fused otherwise": ("blocks, heads or None", lambda: attention(fused="rows")),
     "fused by heads that share keys": ("a key and a value each", lambda: attention(fused="heads")),
     "more pairs than values": ("more pairs rotate", lambda: attention(rotation=_native.HeadRotation(0, 5, False))),
-    "a window that is none": ("window must be", lambda: attention(sight=_native.Sight(-1, 0, 0, False, 0))),
+    "a window that is none": (
+        "window must be",
+        lambda: attention(pattern=_native.AttentionPattern(-1, 0, 0, False, 0)),
+    ),
     "gated queries that are fused": (
         "neither fused",
         lambda: attention(is_gated=True, fused="blocks", key=None, value=None),
@@ -191,7 +197,10 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "a gate of nothing": ("the layer's own inputs", lambda: mlp(up=None)),
     "a fused MLP without its gate": ("both gate and up", lambda: mlp(gate=None, is_fused=True)),
     "a gate of two rows": ("row_gate: shape", lambda: mlp(row_gate=projection(2, HIDDEN))),
-    "chunks of no size": ("chunks need a window", lambda: attention(sight=_native.Sight(0, 0, 0, True, 0))),
+    "chunks of no size": (
+        "chunks need a window",
+        lambda: attention(pattern=_native.AttentionPattern(0, 0, 0, True, 0)),
+    ),
     "a clip below zero": (
         "clip must be",
         lambda: attention(norms=_native.HeadNorms(None, None, None, False, False, -1.0)),
@@ -263,3 +272,65 @@ def test_parts_that_do_not_fit_are_refused(case: str) -> None:
     message, make = REFUSED[case]
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+# ---- ways through states ----
+
+SLOTS, ROOM, LENGTH, NEW = 4, 16, 5, 3
+
+
+def forward_walk(has_walk: bool = True, **changes: Any) -> None:
+    """A pass of three rows after five: the state has seen four, the fifth is walked again."""
+    inputs = np.zeros((1, ROOM, INNER), np.float32)
+    way: dict[str, Any] = {
+        "windows": np.zeros((SLOTS, 1, 2, INNER), np.float32),
+        "memories": np.zeros((SLOTS, 1, 0, 0, 0), np.float32),
+        "inputs": (0, inputs),
+        "kept": (0, inputs),
+        "source": 1,
+        "first": LENGTH - 1,
+        "stop": LENGTH + 1,
+        "length": LENGTH,
+        "saves": [(LENGTH, 2)],
+        "branches": [(LENGTH + 1, LENGTH), (LENGTH + 2, LENGTH)],
+    }
+    walk = _native.Walk(**way | changes) if has_walk else None
+    pages = _native.Pages("fp32", [np.zeros((0, 2, 0, 1, PAGE, 0), np.float32)], np.zeros(1, np.int32))
+    rows = _native.SequenceTokens(pages, LENGTH, NEW, NEW, walk=walk)
+    x, logits = np.zeros((NEW, HIDDEN), np.float32), np.empty((NEW, 90), np.float32)
+    decoder(branch(short_convolution()), cache=(0, 0, 0)).forward(x, [], [], None, logits, [rows])
+
+
+def test_a_way_that_fits_is_gone() -> None:
+    forward_walk()
+    forward_walk(stop=LENGTH + NEW, branches=[])
+
+
+SMALL = np.zeros((1, 6, INNER), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("a walk through the states is missing", {"has_walk": False}),
+        ("a walk through the states is missing", {"length": LENGTH - 1}),
+        ("windows: shape", {"windows": np.zeros((SLOTS, 2, 2, INNER), np.float32)}),
+        ("memories: shape", {"memories": np.zeros((3, 1, 0, 0, 0), np.float32)}),
+        ("inputs: shape", {"inputs": (0, np.zeros((1, ROOM, INNER - 1), np.float32))}),
+        ("from a slot that there is not", {"source": SLOTS}),
+        ("begins after its end", {"first": LENGTH + 1}),
+        ("begins after its end", {"stop": LENGTH + NEW + 1, "branches": []}),
+        ("inputs that are gone", {"inputs": (LENGTH, np.zeros((1, ROOM, INNER), np.float32))}),
+        ("no room for inputs", {"kept": (0, SMALL)}),
+        ("a save in a slot", {"saves": [(LENGTH, 0)]}),
+        ("a save in a slot", {"saves": [(LENGTH, SLOTS)]}),
+        ("a save of what", {"saves": [(LENGTH + 2, 2)]}),
+        ("do not ascend", {"branches": [(LENGTH + 2, LENGTH), (LENGTH + 1, LENGTH)]}),
+        ("do not ascend", {"branches": [(LENGTH + 1, LENGTH), (LENGTH + NEW, LENGTH)]}),
+        ("below a row that is not walked", {"branches": [(LENGTH + 1, LENGTH - 1), (LENGTH + 2, LENGTH)]}),
+        ("new rows that are not walked", {"branches": [(LENGTH + 1, LENGTH)]}),
+    ],
+)
+def test_a_way_that_does_not_is_refused(message: str, changes: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        forward_walk(**changes)

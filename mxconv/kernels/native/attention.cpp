@@ -37,7 +37,7 @@ struct Attention final : Part {
     Projection output;
     Fused fused;
     float scale;  // of a query times a key
-    Sight sight;
+    AttentionPattern pattern;
     HeadNorms norms;
     HeadRotation rotation;
     int64_t temperature;  // which of the pass's, that multiply queries; -1: none
@@ -54,7 +54,7 @@ struct Attention final : Part {
         demands.rotation = rotation.table;
         demands.num_pairs = rotation.num_pairs;
         demands.temperature = temperature;
-        demands.retrieves = sight.pages > 0;
+        demands.retrieves = pattern.pages > 0;
         return demands;
     }
 
@@ -66,7 +66,7 @@ struct Attention final : Part {
         m.mixed.finite = step.finite;
         project(step, taken, m);
         if (norms.span_rows) place_rows(step, m);
-        if (sight.pages > 0) put_key_ranges(step, source, num_key_value_heads);
+        if (pattern.pages > 0) put_key_ranges(step, source, num_key_value_heads);
         attend(step, m);
         step.add_product(output, m.mixed, sum, m.products);
     }
@@ -94,8 +94,8 @@ struct Attention final : Part {
         m.products = room.shared.take<float>(tokens * output.rows());
         m.rows = room.own.take<float>(tokens_together() * columns);
         m.shares = room.own.take<float>(kAttentionRows * (slice.most_visible + kAttentionChunk));
-        m.others = room.own.take<int32_t>(tokens_together() * sight.most_others(slice.most_visible));
-        if (sight.pages > 0) m.retrieval = Retrieval::take(room.own, head_dim, slice.most_visible);
+        m.others = room.own.take<int32_t>(tokens_together() * pattern.most_others(slice.most_visible));
+        if (pattern.pages > 0) m.retrieval = Retrieval::take(room.own, head_dim, slice.most_visible);
         return m;
     }
 
@@ -125,7 +125,7 @@ struct Attention final : Part {
         const int64_t group = num_heads / num_key_value_heads;
         const int64_t fewest = kBlock / std::gcd(head_dim, kBlock), grouped = std::lcm(fewest, group);
         const auto together = [&](int64_t) { return tokens_together(); };
-        step.attend(sight, {num_heads, fewest, grouped}, m.others, together,
+        step.attend(pattern, {num_heads, fewest, grouped}, m.others, together,
                     [&](const HeadsAndTokens& at, const Visible* seen) {
                         const CachePages& cache = step.slice.tokens[at.token].sequence->cache;
                         const auto attend = step.kernels.rowwise.attend[static_cast<int>(cache.dtype)];
@@ -141,7 +141,7 @@ struct Attention final : Part {
                                                      sinks != nullptr ? sinks + head : nullptr};
                             KeysAndValues kept = cache.of(source, head / group);
                             float* out = m.rows + (head - at.first) * head_dim;
-                            if (sight.pages == 0) {
+                            if (pattern.pages == 0) {
                                 attend(queries, kept, head_dim, logit_cap, seen, m.shares, out);
                                 continue;
                             }
@@ -149,7 +149,7 @@ struct Attention final : Part {
                             kept.key_pages = kept.value_pages = m.retrieval.pages;
                             for (int64_t t = at.token; t < at.end; ++t, queries.values += m.width, out += columns) {
                                 const Visible found =
-                                    m.retrieval.choose(step, t, sight, source, head / group,
+                                    m.retrieval.choose(step, t, pattern, source, head / group,
                                                        of_group(t, head / group, m), seen[t - at.token]);
                                 attend(queries, kept, head_dim, logit_cap, &found, m.shares, out);
                             }
@@ -283,13 +283,14 @@ void check_heads(const Attention& a) {
                  "source must be the layer's own number or one before it");
     require_that(a.rotation.table < 0 || (a.rotation.num_pairs >= 1 && 2 * a.rotation.num_pairs <= a.head_dim),
                  "more pairs rotate than a head has");
-    require_that(a.sight.window >= 0, "window must be 0 (all) or more");
-    require_that(a.sight.sink >= 0 && a.sight.recent >= 0, "sink and recent must be 0 or more");
-    require_that(a.sight.pages == 0 || (a.sight.pages > 0 && a.sight.window == 0 && a.sight.recent >= kTreeTokens),
-                 "pages are retrieved before the last 64 positions, without another window");
+    require_that(a.pattern.window >= 0, "window must be 0 (all) or more");
+    require_that(a.pattern.sink >= 0 && a.pattern.recent >= 0, "sink and recent must be 0 or more");
+    require_that(
+        a.pattern.pages == 0 || (a.pattern.pages > 0 && a.pattern.window == 0 && a.pattern.recent >= kTreeTokens),
+        "pages are retrieved before the last 64 positions, without another window");
     require_that(a.fused != Fused::kHeads || a.num_heads == a.num_key_value_heads,
                  "heads that are fused one by one have a key and a value each");
-    require_that(!a.sight.is_chunked || a.sight.window > 0, "chunks need a window");
+    require_that(!a.pattern.is_chunked || a.pattern.window > 0, "chunks need a window");
     require_that(a.norms.clip >= 0.0f, "clip must be 0 (none) or more");
     require_that(!a.is_gated || (a.fused == Fused::kNone && !a.norms.span_rows),
                  "gates lie between queries that are neither fused nor normed together");
@@ -298,7 +299,7 @@ void check_heads(const Attention& a) {
 PartPointer make_attention(int64_t layer, int64_t source, int64_t num_heads, int64_t num_key_value_heads,
                            int64_t head_dim, const Projection& query, const MaybeProjection& key,
                            const MaybeProjection& value, const Projection& output,
-                           const std::optional<std::string>& fused, double scale, const Sight& sight,
+                           const std::optional<std::string>& fused, double scale, const AttentionPattern& pattern,
                            const BoundHeadNorms& norms, const HeadRotation& rotation, int64_t temperature,
                            double logit_cap, bool is_gated, const MaybeVector& sinks) {
     auto a = std::make_shared<Attention>();
@@ -309,7 +310,7 @@ PartPointer make_attention(int64_t layer, int64_t source, int64_t num_heads, int
     a->head_dim = head_dim;
     a->fused = fused_of(fused);
     a->scale = static_cast<float>(scale);
-    a->sight = sight;
+    a->pattern = pattern;
     a->rotation = rotation;
     a->temperature = temperature;
     a->logit_cap = static_cast<float>(logit_cap);
@@ -335,12 +336,12 @@ PartPointer make_attention(int64_t layer, int64_t source, int64_t num_heads, int
 }  // namespace
 
 void bind_attention(nb::module_& module) {
-    nb::class_<Sight> sight(
-        module, "Sight",
+    nb::class_<AttentionPattern> pattern(
+        module, "AttentionPattern",
         "How many positions a token sees: the last `window` (0: all), and of these the first `sink` "
         "and the last `recent` (0: all), and so many `pages` between them (0: none). Chunks begin at the multiples of "
         "`window`.");
-    define_members<int64_t, int64_t, int64_t, bool, int64_t>(sight,
+    define_members<int64_t, int64_t, int64_t, bool, int64_t>(pattern,
                                                              {"window", "sink", "recent", "is_chunked", "pages"});
     nb::class_<HeadRotation> rotation(module, "HeadRotation", "Which of the pass's rotations turns heads; -1: none.");
     define_members<int64_t, int64_t, bool>(rotation, {"table", "num_pairs", "is_interleaved"});
@@ -351,7 +352,7 @@ void bind_attention(nb::module_& module) {
     define<0>(
         module, "attention", &make_attention,
         {"layer", "source", "num_heads", "num_key_value_heads", "head_dim", "query", "key", "value", "output", "fused",
-         "scale", "sight", "norms", "rotation", "temperature", "logit_cap", "is_gated", "sinks"},
+         "scale", "pattern", "norms", "rotation", "temperature", "logit_cap", "is_gated", "sinks"},
         nb::kw_only(),
         "Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` "
         "values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate after each. Sinks "

@@ -267,13 +267,6 @@ class BoundDecoder {
     std::unique_ptr<Decoder> decoder_;
 };
 
-TreeLimits make_limits(int64_t most_depth, std::vector<double> floors, double least_own, double least_sum,
-                       double sharpness, int64_t most_siblings, int64_t most_in_frontier, int64_t most_rows,
-                       std::optional<Draws> draws, std::optional<Penalties> penalties) {
-    return {most_depth,    std::move(floors), least_own, least_sum, sharpness,
-            most_siblings, most_in_frontier,  most_rows, draws,     std::move(penalties)};
-}
-
 Penalties make_penalties(double repetition, double presence, double frequency,
                          std::vector<std::pair<int64_t, float>> bias, const Array<int64_t>& tokens,
                          const Array<int32_t>& in_text, const Array<int32_t>& in_answer) {
@@ -291,11 +284,6 @@ Penalties make_penalties(double repetition, double presence, double frequency,
             {tokens.data(), tokens.data() + count},
             {in_text.data(), in_text.data() + count},
             {in_answer.data(), in_answer.data() + count}};
-}
-
-Draws make_draws(double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t position) {
-    require_that(temperature > 0.0, "a temperature above 0 is required");
-    return {temperature, top_k, top_p, min_p, seed, position};
 }
 
 // A member of each node.
@@ -317,14 +305,16 @@ void bind_decoder(nb::module_& module) {
     nb::class_<HeadScreen> screen(module, "HeadScreen", "Which rows of an output head are read.");
     define_init(screen, &make_screen, {"projection", "scores", "num_candidates"});
     nb::class_<Draws> draws(module, "Draws", "Draws at random that are coupled by their noise.");
-    define_init(draws, &make_draws, {"temperature", "top_k", "top_p", "min_p", "seed", "position"});
+    define_members<double, int64_t, double, double, uint64_t, uint64_t>(
+        draws, {"temperature", "top_k", "top_p", "min_p", "seed", "position"});
     nb::class_<Penalties> penalties(module, "Penalties",
                                     "What is held against tokens; counts are of a text and an answer.");
     define_init(penalties, &make_penalties,
                 {"repetition", "presence", "frequency", "logit_bias", "tokens", "in_text", "in_answer"});
     nb::class_<TreeLimits> limits(module, "TreeLimits", "What a draft may propose; see draft_tree.hpp.");
-    define_init(limits, &make_limits,
-                {"most_depth", "floors", "least_own", "least_sum", "sharpness", "most_siblings", "most_in_frontier",
+    define_members<int64_t, std::vector<double>, double, double, double, int64_t, int64_t, int64_t,
+                   std::optional<Draws>, std::optional<Penalties>>(
+        limits, {"most_depth", "floors", "least_own", "least_sum", "sharpness", "most_siblings", "most_in_frontier",
                  "most_rows", "draws", "penalties"});
     nb::class_<DraftTree>(module, "DraftTree", "A tree of guesses, and its nodes that were evaluated, a row each.")
         .def_prop_ro("tokens", [](const DraftTree& self) { return each_node(self, &TreeNode::token); })

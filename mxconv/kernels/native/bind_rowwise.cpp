@@ -18,28 +18,13 @@ Activation activation_of(const std::string& name) {
 
 namespace {
 
-void norm_rows(const Engine& engine, const Array<float>& x, const Array<float>& weight, const Array<float>* bias,
-               double eps, const MutableArray<float>& out) {
-    require(x, "x", {-1, -1});
-    const auto rows = static_cast<int64_t>(x.shape(0)), length = static_cast<int64_t>(x.shape(1));
-    require(weight, "weight", {length});
-    if (bias != nullptr) require(*bias, "bias", {length});
-    require(out, "out", {rows, length});
-    const Norm norm{length, weight.data(), bias == nullptr ? nullptr : bias->data(), static_cast<float>(eps),
-                    bias != nullptr};
+void norm(const Engine& engine, const Array<float>& x, const Norm& norm, const MutableArray<float>& out) {
+    require(x, "x", {-1, norm.length});
+    const auto rows = static_cast<int64_t>(x.shape(0));
+    require(out, "out", {rows, norm.length});
     for (int64_t row = 0; row < rows; ++row) {
-        norm.apply(engine.kernels->rowwise, x.data() + row * length, out.data() + row * length);
+        norm.apply(engine.kernels->rowwise, x.data() + row * norm.length, out.data() + row * norm.length);
     }
-}
-
-void rms_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, double eps,
-              const MutableArray<float>& out) {
-    norm_rows(engine, x, weight, nullptr, eps, out);
-}
-
-void layer_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, const Array<float>& bias,
-                double eps, const MutableArray<float>& out) {
-    norm_rows(engine, x, weight, &bias, eps, out);
 }
 
 void activate(const Engine& engine, const std::string& activation, const Array<float>& x, const MaybeVector& y,
@@ -137,10 +122,7 @@ void bind_attend(nb::module_& module) {
 }  // namespace
 
 void bind_rowwise(nb::module_& module) {
-    define(module, "rms_norm", &rms_norm, {"engine", "x", "weight", "eps", "out"},
-           "RMS norm of each row of x (rows, n).");
-    define(module, "layer_norm", &layer_norm, {"engine", "x", "weight", "bias", "eps", "out"},
-           "Layer norm of each row of x (rows, n).");
+    define(module, "norm", &norm, {"engine", "x", "norm", "out"}, "A norm of each row of x (rows, n).");
     define(module, "activate", &activate, {"engine", "activation", "x", "y", "out"},
            "out = activated(x), times y where there is one, each (n,).");
     define(module, "clamped_gates", &clamped_gates, {"engine", "x", "y", "slope", "limit", "out"},

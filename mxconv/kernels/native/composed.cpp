@@ -44,15 +44,10 @@ struct Joined final : Part {
   private:
     // The rows of the sum, (tokens, hidden_size), after the memory that its parts use one after another.
     float* memory(Room& room, const Slice& slice) const {
-        int64_t shared = 0, own = 0;
-        for (const Addend& addend : addends) {
-            Room theirs;
-            addend.part->lay_out(theirs, slice);
-            shared = std::max(shared, theirs.shared.num_bytes());
-            own = std::max(own, theirs.own.num_bytes());
-        }
-        room.shared.take<std::byte>(shared);
-        room.own.take<std::byte>(own);
+        Room most;
+        for (const Addend& addend : addends) most.fit([&](Room& theirs) { addend.part->lay_out(theirs, slice); });
+        room.shared.take<std::byte>(most.shared.num_bytes());
+        room.own.take<std::byte>(most.own.num_bytes());
         return room.shared.take<float>(slice.num_tokens * hidden_size);
     }
 };

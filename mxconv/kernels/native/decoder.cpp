@@ -69,24 +69,17 @@ void Decoder::walk(Slice& slice) const {
 }
 
 void Decoder::run(const Slice& slice) {
-    int64_t shared = 0, own_bytes = 0;
+    Room most;
     for (const Layer& layer : parts_.layers) {
-        for (const Branch& branch : layer.branches) {
-            Room room;
-            branch.part->lay_out(room, slice);
-            shared = std::max(shared, room.shared.num_bytes());
-            own_bytes = std::max(own_bytes, room.own.num_bytes());
-        }
+        for (const Branch& branch : layer.branches) most.fit([&](Room& room) { branch.part->lay_out(room, slice); });
     }
     if (screen_.exists()) {
-        Room room;
-        screen_.lay_out(room, *parts_.head, static_cast<int64_t>(slice.predicted.size()));
-        shared = std::max(shared, room.shared.num_bytes());
-        own_bytes = std::max(own_bytes, room.own.num_bytes());
+        const auto num_tokens = static_cast<int64_t>(slice.predicted.size());
+        most.fit([&](Room& room) { screen_.lay_out(room, *parts_.head, num_tokens); });
     }
-    memory_.reserve(shared);
+    memory_.reserve(most.shared.num_bytes());
     for (auto& own : workspaces_) {
-        own->memory.reserve(own_bytes);
+        own->memory.reserve(most.own.num_bytes());
         own->taken = own->taken_buffer.reserve(slice.num_tokens, parts_.hidden_size, forms_);
         if (is_parallel_) own->beside = own->beside_buffer.reserve(slice.num_tokens, parts_.hidden_size, forms_);
         own->row.resize(static_cast<size_t>(std::max(parts_.hidden_size, parts_.head_dim)));

@@ -46,16 +46,13 @@ struct DeltaNet final : Recurrent {
         query_scale_.assign(static_cast<size_t>(key_dim()), static_cast<float>(1 / length));
     }
 
-    int forms() const override {
-        return only_follows ? 0 : queries_keys_values.form() | gate.form() | beta.form() | decay.form();
-    }
-
+    int forms() const override { return queries_keys_values.form() | gate.form() | beta.form() | decay.form(); }
     void lay_out(Room& room, const Slice& slice) const override { memory(room, slice); }
     void add_to_rows(Step& step, const Activations& taken, const Sum& sum) const override {
         Room room = step.room();
         Memory m = memory(room, step.slice);
         m.way.mixed.finite = step.finite;
-        if (!only_follows) project(step, taken, m);
+        project(step, taken, m);
         const int64_t at_once = key_heads_at_once(), units = ceil_divide(num_key_heads, at_once);
         step.share(static_cast<int64_t>(step.slice.walks.size()) * units, [&](int64_t i) {
             const int64_t first = i % units * at_once;
@@ -63,7 +60,6 @@ struct DeltaNet final : Recurrent {
                  std::min(first + at_once, num_key_heads), m);
         });
         keep(step, m.rows, width(), m.way);
-        if (only_follows) return step.barrier();
         step.add_product(output, m.way.mixed, sum, m.way.products);
     }
 
@@ -80,11 +76,9 @@ struct DeltaNet final : Recurrent {
 
     Memory memory(Room& room, const Slice& slice) const {
         Memory m{};
-        if (!only_follows) {
-            if (is_fused()) m.fused = room.shared.take<float>(slice.num_tokens * width());
-            m.rows = room.shared.take<float>(slice.num_tokens * width());
-            m.made = room.shared.take<float>(slice.num_tokens * num_values());
-        }
+        if (is_fused()) m.fused = room.shared.take<float>(slice.num_tokens * width());
+        m.rows = room.shared.take<float>(slice.num_tokens * width());
+        m.made = room.shared.take<float>(slice.num_tokens * num_values());
         m.keyed = room.own.take<float>(kStepsAtOnce * 2 * key_dim());
         m.value = room.own.take<float>(2 * value_dim());
         m.row = room.own.take<float>(key_heads_at_once() * num_values() / num_key_heads);
@@ -136,7 +130,7 @@ struct DeltaNet final : Recurrent {
     // Key heads [first, last) with their value heads, along all steps.
     void walk(Step& step, const SliceWalk& walk, int64_t first, int64_t last, const Memory& m) const {
         const LayerWalk states = walk_of(walk, m.rows, width());
-        const int64_t group = num_value_heads() / num_key_heads, count = num_steps(walk);
+        const int64_t group = num_value_heads() / num_key_heads, count = walk.num_steps();
         for (int64_t head = first * group; head < last * group; ++head) states.begin(head);
         for (int64_t head = first; head < last; ++head) {
             for (int64_t begin = 0, end; begin < count; begin = end) {
@@ -145,7 +139,7 @@ struct DeltaNet final : Recurrent {
                 for (int64_t each = 0; each < group; ++each) move(step, states, head * group + each, begin, end, m);
             }
         }
-        if (!only_follows) gate_values(step, walk, first, last, m);
+        gate_values(step, walk, first, last, m);
     }
 
     // Queries and keys of a key head in steps [first, last).

@@ -26,7 +26,7 @@ struct LatentAttention final : Part {
     const float* value_up;  // (num_heads, value_size, latent_size)
     Projection output;
     float scale;  // of a query times a key
-    Sight sight;
+    AttentionPattern pattern;
     HeadRotation rotation;
 
     Demands demands() const override {
@@ -80,7 +80,7 @@ struct LatentAttention final : Part {
         m.means = room.own.take<float>(kAttentionRows * width());
         m.values = room.own.take<float>(kAttentionRows * value_size);
         m.shares = room.own.take<float>(kAttentionRows * (slice.most_visible + kAttentionChunk));
-        m.others = room.own.take<int32_t>(kAttentionRows * sight.most_others(slice.most_visible));
+        m.others = room.own.take<int32_t>(kAttentionRows * pattern.most_others(slice.most_visible));
         return m;
     }
 
@@ -118,7 +118,7 @@ struct LatentAttention final : Part {
         const Rowwise& rowwise = step.kernels.rowwise;
         const auto together = [](int64_t unit) { return kAttentionRows / unit; };
         step.attend(
-            sight, {num_heads, fewest, most}, m.others, together, [&](const HeadsAndTokens& at, const Visible* seen) {
+            pattern, {num_heads, fewest, most}, m.others, together, [&](const HeadsAndTokens& at, const Visible* seen) {
                 const int64_t count = at.last - at.first, stride = count * width();
                 const CachePages& cache = step.slice.tokens[at.token].sequence->cache;
                 for (int64_t head = 0; head < count; ++head) {  // whose matrix serves all tokens
@@ -164,7 +164,7 @@ struct LatentAttention final : Part {
 PartPointer make_latent(int64_t layer, const MaybeProjection& query_down, const MaybeNorm& query_norm,
                         const Projection& query, const Projection& down, const Norm& latent_norm,
                         const Array<float>& key_up, const Array<float>& value_up, const Projection& output,
-                        double scale, const Sight& sight, const HeadRotation& rotation) {
+                        double scale, const AttentionPattern& pattern, const HeadRotation& rotation) {
     auto a = std::make_shared<LatentAttention>();
     require(key_up, "key_up", {-1, -1, -1});
     const auto size = [](const Array<float>& array, size_t axis) { return static_cast<int64_t>(array.shape(axis)); };
@@ -176,10 +176,10 @@ PartPointer make_latent(int64_t layer, const MaybeProjection& query_down, const 
     a->value_size = size(value_up, 1);
     a->rotated_size = down.rows() - a->latent_size;
     a->scale = static_cast<float>(scale);
-    a->sight = sight;
+    a->pattern = pattern;
     a->rotation = rotation;
     require_that(layer >= 0 && layer <= 1 << 20, "a layer of an impossible number");
-    require_that(sight.pages == 0, "latent vectors are not retrieved");
+    require_that(pattern.pages == 0, "latent vectors are not retrieved");
     require_that(a->num_heads >= 1 && a->plain_size >= 1 && a->latent_size >= 1 && a->value_size >= 1,
                  "heads of impossible sizes");
     require_that(rotation.table >= 0 && rotation.num_pairs >= 1 && 2 * rotation.num_pairs <= a->rotated_size,
@@ -202,7 +202,7 @@ void bind_latent(nb::module_& module) {
     define<0>(
         module, "latent_attention", &make_latent,
         {"layer", "query_down", "query_norm", "query", "down", "latent_norm", "key_up", "value_up", "output", "scale",
-         "sight", "rotation"},
+         "pattern", "rotation"},
         nb::kw_only(),
         "Attention over latent vectors, which the cache holds with a rotated key each in the place of keys. key_up is "
         "(heads, plain_size, latent_size), value_up (heads, value_size, latent_size).");

@@ -32,13 +32,13 @@ struct Mamba2 final : Recurrent {
     int64_t state_size() const { return sizes.columns; }
     int64_t size() const { return num_heads() * head_dim(); }
 
-    int forms() const override { return only_follows ? 0 : inputs.form(); }
+    int forms() const override { return inputs.form(); }
     void lay_out(Room& room, const Slice& slice) const override { memory(room, slice); }
     void add_to_rows(Step& step, const Activations& taken, const Sum& sum) const override {
         Room room = step.room();
         Memory m = memory(room, step.slice);
         m.way.mixed.finite = step.finite;
-        if (!only_follows) step.multiply({{&inputs, &taken, m.rows, width()}});
+        step.multiply({{&inputs, &taken, m.rows, width()}});
         // Units are heads of one group, for which its b and c are convolved once.
         const int64_t grouped = num_heads() / num_groups;
         const int64_t at_once = std::clamp<int64_t>(num_heads() / (kUnitsPerThread * step.num_threads()), 1, grouped);
@@ -48,8 +48,7 @@ struct Mamba2 final : Recurrent {
             const int64_t end = std::min(begin + at_once, (group + 1) * grouped);
             walk(step, step.slice.walks[static_cast<size_t>(i / units)], begin, end, m);
         });
-        keep(step, inputs_of(m), width(), m.way);
-        if (only_follows) return step.barrier();
+        keep(step, m.rows + size(), width(), m.way);
         finish(step, m);
         step.add_product(output, m.way.mixed, sum, m.way.products);
     }
@@ -65,10 +64,8 @@ struct Mamba2 final : Recurrent {
 
     Memory memory(Room& room, const Slice& slice) const {
         Memory m{};
-        if (!only_follows) {
-            m.rows = room.shared.take<float>(slice.num_tokens * width());
-            m.made = room.shared.take<float>(slice.num_tokens * size());
-        }
+        m.rows = room.shared.take<float>(slice.num_tokens * width());
+        m.made = room.shared.take<float>(slice.num_tokens * size());
         m.shared = room.own.take<float>(kStepsAtOnce * 2 * state_size());
         m.x = room.own.take<float>(2 * head_dim());
         m.way = way(room, slice);
@@ -76,18 +73,17 @@ struct Mamba2 final : Recurrent {
     }
 
     int64_t width() const { return size() + sizes.input(); }
-    const float* inputs_of(const Memory& m) const { return m.rows == nullptr ? nullptr : m.rows + size(); }
+
     // Heads [first, last) of a group along all steps, and their gates.
     void walk(Step& step, const SliceWalk& walk, int64_t first, int64_t last, const Memory& m) const {
-        const LayerWalk states = walk_of(walk, inputs_of(m), width());
-        const int64_t group = first * num_groups / num_heads(), count = num_steps(walk);
+        const LayerWalk states = walk_of(walk, m.rows + size(), width());
+        const int64_t group = first * num_groups / num_heads(), count = walk.num_steps();
         for (int64_t head = first; head < last; ++head) states.begin(head);
         for (int64_t begin = 0, end; begin < count; begin = end) {
             end = states.run_end(begin, count);
             read_group(step, states, group, begin, end, m);
             for (int64_t head = first; head < last; ++head) move(step, states, head, begin, end, m);
         }
-        if (only_follows) return;
         const auto activate = step.kernels.rowwise.activate[static_cast<int>(Activation::kSilu)];
         for (int64_t token = walk.token; token < walk.token + walk.num_tokens; ++token) {
             float* made = m.made + token * size() + first * head_dim();

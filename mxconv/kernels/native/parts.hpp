@@ -65,6 +65,15 @@ struct Sum {
 // Memory that parts use one after another: `shared` by all threads, and `own` of one.
 struct Room {
     Scratch shared, own;
+
+    // Grow to what lay_out(room) takes of an empty one.
+    template <class LayOut>
+    void fit(const LayOut& lay_out) {
+        Room room;
+        lay_out(room);
+        shared.fit(room.shared);
+        own.fit(room.own);
+    }
 };
 
 // What a part takes for granted of its decoder and of each pass.

@@ -7,9 +7,9 @@
 namespace mxconv {
 
 // The branches of a tree, and after them sinks.
-int64_t Sight::most_others(int64_t most_visible) const { return kTreeTokens + std::min(sink, most_visible); }
+int64_t AttentionPattern::most_others(int64_t most_visible) const { return kTreeTokens + std::min(sink, most_visible); }
 
-Visible Sight::of(const Token& token, int32_t* others) const {
+Visible AttentionPattern::of(const Token& token, int32_t* others) const {
     const SequenceTokens& sequence = *token.sequence;
     Visible seen{0, token.place + 1, others, 0};
     if (sequence.masks != nullptr) {

@@ -94,7 +94,7 @@ struct Token {
 };
 
 // Which positions a token sees.
-struct Sight {
+struct AttentionPattern {
     int64_t window;        // how many positions, itself included; 0 is all
     int64_t sink, recent;  // a draft's: the first and the last so many; recent 0 is all
     bool is_chunked;       // windows lie side by side: what is seen begins at the last multiple of `window`

@@ -145,28 +145,22 @@ void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a
     }
 }
 
-int64_t multiply_adds(Form form, int64_t iterations) {
+template <class Number, class Total>
+int64_t multiply_add_chains(int64_t iterations) {
     constexpr int kLanes = 64;
-    if (form == kInt8) {
-        int32_t sums[kLanes] = {};
-        int16_t weights[kLanes], x[kLanes];
-        for (int k = 0; k < kLanes; ++k) weights[k] = x[k] = 1;
-        for (int64_t i = 0; i < iterations; ++i) {
-            asm volatile("" : : "r"(weights), "r"(x) : "memory");
-            for (int k = 0; k < kLanes; ++k) sums[k] += weights[k] * x[k];
-        }
-        asm volatile("" : : "r"(sums) : "memory");
-    } else {
-        float sums[kLanes] = {};
-        float weights[kLanes], x[kLanes];
-        for (int k = 0; k < kLanes; ++k) weights[k] = x[k] = 1;
-        for (int64_t i = 0; i < iterations; ++i) {
-            asm volatile("" : : "r"(weights), "r"(x) : "memory");
-            for (int k = 0; k < kLanes; ++k) sums[k] += weights[k] * x[k];
-        }
-        asm volatile("" : : "r"(sums) : "memory");
+    Total sums[kLanes] = {};
+    Number weights[kLanes], x[kLanes];
+    for (int k = 0; k < kLanes; ++k) weights[k] = x[k] = 1;
+    for (int64_t i = 0; i < iterations; ++i) {
+        asm volatile("" : : "r"(weights), "r"(x) : "memory");
+        for (int k = 0; k < kLanes; ++k) sums[k] += weights[k] * x[k];
     }
+    asm volatile("" : : "r"(sums) : "memory");
     return iterations * kLanes;
+}
+
+int64_t multiply_adds(Form form, int64_t iterations) {
+    return (form == kInt8 ? multiply_add_chains<int16_t, int32_t> : multiply_add_chains<float, float>)(iterations);
 }
 
 #include "draft_linear.inl"

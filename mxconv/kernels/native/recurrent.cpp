@@ -23,7 +23,6 @@ void Recurrent::begin(const BoundConvolution& bound, const StateSizes& given) {
     constexpr int64_t kMost = 1 << 16;
     require_that(bound.layer >= 0 && bound.layer < kMost, "a layer of an impossible number");
     layer = bound.layer;
-    only_follows = bound.only_follows;
     sizes = given;
     require(bound.taps, "taps", {-1, sizes.num_channels});
     sizes.kernel_size = static_cast<int64_t>(bound.taps.shape(0));
@@ -45,18 +44,12 @@ Recurrent::Way Recurrent::way(Room& room, const Slice& slice) const {
         num_windows = std::max(num_windows, LayerWalk::num_windows(walk));
     }
     Way way{};
-    if (!only_follows) {
-        way.mixed = room.shared.activations(slice.num_tokens, output.matrix->columns, output.form());
-        way.products = room.shared.take<float>(slice.num_tokens * output.rows());
-    }
+    way.mixed = room.shared.activations(slice.num_tokens, output.matrix->columns, output.form());
+    way.products = room.shared.take<float>(slice.num_tokens * output.rows());
     way.seen = room.own.take<const float*>(sizes.kernel_size);
     way.copies = room.own.take<float>(num_copies * sizes.head());
     way.windows = room.own.take<float>(num_windows * sizes.window());
     return way;
-}
-
-int64_t Recurrent::num_steps(const SliceWalk& walk) const {
-    return only_follows ? walk.num_settled : static_cast<int64_t>(walk.steps.size());
 }
 
 LayerWalk Recurrent::walk_of(const SliceWalk& walk, const float* inputs, int64_t stride) const {
@@ -74,15 +67,14 @@ void Recurrent::keep(Step& step, const float* inputs, int64_t stride, const Way&
     const std::vector<SliceWalk>& walks = step.slice.walks;
     for (auto i = static_cast<size_t>(step.own.thread); i < walks.size();
          i += static_cast<size_t>(step.num_threads())) {
-        walk_of(walks[i], inputs, stride).keep(only_follows ? walks[i].num_settled : walks[i].num_running, way.windows);
+        walk_of(walks[i], inputs, stride).keep(way.windows);
     }
 }
 
 void bind_recurrent(nb::module_& module) {
-    nb::class_<BoundConvolution> convolution(
-        module, "Convolution",
-        "A convolution of the layer with a state of that number; a draft may only follow the text.");
-    define_members<Array<float>, MaybeVector, int64_t, bool>(convolution, {"taps", "bias", "layer", "only_follows"});
+    nb::class_<BoundConvolution> convolution(module, "Convolution",
+                                             "A convolution of the layer with a state of that number.");
+    define_members<Array<float>, MaybeVector, int64_t>(convolution, {"taps", "bias", "layer"});
 }
 
 }  // namespace mxconv

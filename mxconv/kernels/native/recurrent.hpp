@@ -18,7 +18,6 @@ struct BoundConvolution {
     Array<float> taps;
     MaybeVector bias;
     int64_t layer;
-    bool only_follows;
 };
 
 // Of a memory (heads, rows, columns), and some gates a head.
@@ -29,7 +28,6 @@ struct Recurrent : Part {
     StateSizes sizes;
     Convolution convolution;
     Projection output;
-    bool only_follows;  // of a draft that leaves the layer out: it adds nothing to rows
 
     // Take what all are described by. Raises where the convolution has other sizes.
     void begin(const BoundConvolution& bound, const StateSizes& given);
@@ -47,7 +45,6 @@ struct Recurrent : Part {
     };
 
     Way way(Room& room, const Slice& slice) const;
-    int64_t num_steps(const SliceWalk& walk) const;
     LayerWalk walk_of(const SliceWalk& walk, const float* inputs, int64_t stride) const;
 
     // The channels [first, first + count) of a step, convolved.

@@ -81,7 +81,7 @@ Retrieval Retrieval::take(Scratch& own, int64_t head_dim, int64_t most_visible) 
     return r;
 }
 
-Visible Retrieval::choose(const Step& step, int64_t token, const Sight& sight, int64_t layer, int64_t head,
+Visible Retrieval::choose(const Step& step, int64_t token, const AttentionPattern& pattern, int64_t layer, int64_t head,
                           const HeadQueries& queries, const Visible& seen) const {
     const SequenceTokens& sequence = *step.slice.tokens[token].sequence;
     std::fill_n(raised, queries.head_dim, 0.0f);
@@ -94,10 +94,10 @@ Visible Retrieval::choose(const Step& step, int64_t token, const Sight& sight, i
         }
     }
     const std::vector<CachePage>& all = sequence.cache.pages;
-    const int64_t total = seen.num_run + seen.num_others, first = page_after(std::min(sight.sink, total));
-    const int64_t last = std::max(std::max<int64_t>(0, total - sight.recent) / kPagePositions, first);
+    const int64_t total = seen.num_run + seen.num_others, first = page_after(std::min(pattern.sink, total));
+    const int64_t last = std::max(std::max<int64_t>(0, total - pattern.recent) / kPagePositions, first);
     const int64_t end = page_after(seen.num_others > 0 ? seen.others[seen.num_others - 1] + 1 : seen.num_run);
-    const int64_t hidden = last - first - sight.pages, count = last - first;
+    const int64_t hidden = last - first - pattern.pages, count = last - first;
     if (hidden <= 0) {
         std::copy(all.begin(), all.begin() + end, pages);
         return seen;
@@ -114,11 +114,11 @@ Visible Retrieval::choose(const Step& step, int64_t token, const Sight& sight, i
         if (!(scores[page] == scores[page])) scores[page] = -std::numeric_limits<float>::infinity();
     }
     std::iota(numbers, numbers + count, 0);
-    std::nth_element(numbers, numbers + sight.pages, numbers + count,
+    std::nth_element(numbers, numbers + pattern.pages, numbers + count,
                      [&](int32_t a, int32_t b) { return scores[a] > scores[b] || (scores[a] == scores[b] && a < b); });
-    std::sort(numbers, numbers + sight.pages);
+    std::sort(numbers, numbers + pattern.pages);
     CachePage* to = std::copy(all.begin(), all.begin() + first, pages);
-    for (int64_t i = 0; i < sight.pages; ++i) *to++ = all[static_cast<size_t>(first + numbers[i])];
+    for (int64_t i = 0; i < pattern.pages; ++i) *to++ = all[static_cast<size_t>(first + numbers[i])];
     std::copy(all.begin() + last, all.begin() + end, to);
     const auto moved = static_cast<int32_t>(hidden * kPagePositions);
     for (int64_t i = 0; i < seen.num_others; ++i) others[i] = seen.others[i] - moved;

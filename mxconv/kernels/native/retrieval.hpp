@@ -33,7 +33,7 @@ struct Retrieval {
 
     // Fill `pages`; returns what the token sees in them of what it sees of all. All queries of a head of keys choose together,
     // so that no token's pages depend on how heads are shared among threads.
-    Visible choose(const Step& step, int64_t token, const Sight& sight, int64_t layer, int64_t head,
+    Visible choose(const Step& step, int64_t token, const AttentionPattern& pattern, int64_t layer, int64_t head,
                    const HeadQueries& queries, const Visible& seen) const;
 };
 

@@ -68,6 +68,7 @@ class Scratch {
     }
 
     int64_t num_bytes() const { return num_bytes_; }
+    void fit(const Scratch& other) { num_bytes_ = num_bytes_ < other.num_bytes_ ? other.num_bytes_ : num_bytes_; }
 
   private:
     std::byte* memory_;

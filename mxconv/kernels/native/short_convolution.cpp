@@ -20,17 +20,13 @@ void multiply_by(const float* x, int64_t count, float* out) {
 struct ShortConvolution final : Recurrent {
     Projection inputs;  // (3 * channels, hidden_size): B, C and x
 
-    int forms() const override { return only_follows ? 0 : inputs.form(); }
+    int forms() const override { return inputs.form(); }
     void lay_out(Room& room, const Slice& slice) const override { memory(room, slice); }
     void add_to_rows(Step& step, const Activations& taken, const Sum& sum) const override {
         Room room = step.room();
         Memory m = memory(room, step.slice);
         m.way.mixed.finite = step.finite;
         const int64_t size = sizes.num_channels;
-        if (only_follows) {
-            keep(step, nullptr, 0, m.way);
-            return step.barrier();
-        }
         step.multiply({{&inputs, &taken, m.projected, 3 * size}});
         const int64_t pieces = ceil_divide(size, kChannelsAtOnce);
         step.share(static_cast<int64_t>(step.slice.walks.size()) * pieces, [&](int64_t i) {
@@ -51,9 +47,7 @@ struct ShortConvolution final : Recurrent {
 
     Memory memory(Room& room, const Slice& slice) const {
         Memory m{};
-        if (!only_follows) {
-            m.projected = room.shared.take<float>(slice.num_tokens * 3 * sizes.num_channels);
-        }
+        m.projected = room.shared.take<float>(slice.num_tokens * 3 * sizes.num_channels);
         m.row = room.own.take<float>(kChannelsAtOnce);
         m.way = way(room, slice);
         return m;
@@ -67,7 +61,7 @@ struct ShortConvolution final : Recurrent {
             multiply_by(row + 2 * size, count, row);
         }
         const LayerWalk states = walk_of(walk, m.projected, 3 * size);
-        for (int64_t number = 0; number < num_steps(walk); ++number) {
+        for (int64_t number = 0; number < walk.num_steps(); ++number) {
             const int64_t token = states.step(number).token;
             if (token < 0) continue;
             convolve(step, states, number, first, count, m.way, m.row);

@@ -103,20 +103,21 @@ struct Step {
     // Attention as one operator: work(heads and tokens of one sequence whose positions begin together, what each token sees). Keys and
     // values are read once for them; together(heads) is how many tokens that may be. `others` is room for what they see.
     template <class Together, class Work>
-    void attend(const Sight& sight, const HeadUnits& heads, int32_t* others, Together together, Work work) {
+    void attend(const AttentionPattern& pattern, const HeadUnits& heads, int32_t* others, Together together,
+                Work work) {
         const int64_t num_tokens = slice.num_tokens;
         const bool has_enough = ceil_divide(heads.num_heads, heads.most) * num_tokens >= num_threads();
         const int64_t unit = has_enough ? heads.most : heads.fewest, units = ceil_divide(heads.num_heads, unit);
         const int64_t a_piece = num_tokens * units / (4 * num_threads());
         const int64_t at_once = std::max<int64_t>(1, std::min(together(unit), a_piece));
-        const int64_t tiles = ceil_divide(num_tokens, at_once), most_others = sight.most_others(slice.most_visible);
+        const int64_t tiles = ceil_divide(num_tokens, at_once), most_others = pattern.most_others(slice.most_visible);
         share(units * tiles, [&](int64_t i) {
             const int64_t first = i / tiles * unit, last = std::min(first + unit, heads.num_heads);
             const int64_t end = std::min((i % tiles + 1) * at_once, num_tokens);
             for (int64_t token = i % tiles * at_once, next; token < end; token = next) {
                 Visible seen[kAttentionRows];
                 for (next = token; next < end && slice.tokens[next].sequence == slice.tokens[token].sequence; ++next) {
-                    seen[next - token] = sight.of(slice.tokens[next], others + (next - token) * most_others);
+                    seen[next - token] = pattern.of(slice.tokens[next], others + (next - token) * most_others);
                     if (seen[next - token].start != seen[0].start) break;
                 }
                 work(HeadsAndTokens{first, last, token, next}, seen);

@@ -13,7 +13,6 @@ SliceWalk::SliceWalk(const Walk& w, int64_t place, int64_t count, int64_t token)
         steps.push_back({at, at < w.length ? -1 : token + at - place, step - 1, 0, 0});
     }
     num_running = static_cast<int64_t>(steps.size());
-    num_settled = std::min(std::max<int64_t>(w.length - start, 0), num_running);
     branch();
 }
 
@@ -83,14 +82,14 @@ void LayerWalk::save(int64_t head, int64_t place) const {
 }
 
 // All windows are made before one is written: a save may take the slot of the source.
-void LayerWalk::keep(int64_t num_running, float* windows) const {
+void LayerWalk::keep(float* windows) const {
     const Walk& w = *walk_.walk;
     const int64_t num_seen = sizes_.kernel_size - 1, channels = sizes_.num_channels;
     const auto each = [&](const auto& work) {  // (which, slot, steps that its state has seen)
-        work(0, kTip, num_running);
+        work(0, kTip, walk_.num_running);
         for (size_t i = 0; i < w.saves.size(); ++i) {
             const int64_t seen = w.saves[i].first - walk_.start;
-            if (seen >= (walk_.begins ? 0 : 1) && seen <= num_running) {
+            if (seen >= (walk_.begins ? 0 : 1) && seen <= walk_.num_running) {
                 work(static_cast<int64_t>(i) + 1, w.saves[i].second, seen);
             }
         }
@@ -107,7 +106,7 @@ void LayerWalk::keep(int64_t num_running, float* windows) const {
         copy(windows + which * sizes_.window(), sizes_.window(), window(slot));
     });
     for (const WalkStep& at : walk_.steps) {
-        if (inputs_ == nullptr || at.token < 0 || at.place < w.kept.origin) continue;
+        if (at.token < 0 || at.place < w.kept.origin) continue;
         float* to = w.kept.values + (layer_ * w.kept.room + at.place - w.kept.origin) * sizes_.input();
         copy(inputs_ + at.token * stride_, sizes_.input(), to);
     }

@@ -69,9 +69,10 @@ struct SliceWalk {
     int64_t start;                // how many places the running state has seen then
     std::vector<WalkStep> steps;  // of the running state, then of branches
     int64_t num_running;          // steps
-    int64_t num_settled;          // of these: of rows that are there
     int64_t num_copies = 0;
     int64_t token, num_tokens;  // of the slice
+
+    int64_t num_steps() const { return static_cast<int64_t>(steps.size()); }
 
   private:
     void branch();
@@ -112,9 +113,9 @@ class LayerWalk {
         }
     }
 
-    // After all steps, of which the first `num_running` were the running state's: windows of the states that were made, and
-    // the inputs of new rows. `windows` is room for those of `num_windows` states.
-    void keep(int64_t num_running, float* windows) const;
+    // After all steps: windows of the states that were made, and the inputs of new rows. `windows` is room for those of
+    // `num_windows` states.
+    void keep(float* windows) const;
     static int64_t num_windows(const SliceWalk& walk) { return 1 + static_cast<int64_t>(walk.walk->saves.size()); }
 
   private:

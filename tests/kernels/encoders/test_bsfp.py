@@ -1,8 +1,11 @@
-"""BSFP by the encoders of every implementation against the NumPy codec: the same bytes, for any weights and table."""
+"""BSFP by the encoders of every implementation against the NumPy codec: the same bytes for any weights and table, and
+the same row shifts, histograms and fitted tables.
+"""
 
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,9 @@ from encoder_weights import SHAPES, VECTORS, both, matrices, same_bits, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mxconv.codecs.bsfp import fit, packing
 from mxconv.codecs.bsfp import histogram as reference_histogram
-from mxconv.codecs.bsfp import packing
+from mxconv.codecs.bsfp.fit import FittedTable
 from mxconv.codecs.bsfp.histogram import PatternHistogram
 from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.speq import paper_table
@@ -161,3 +165,63 @@ def test_arrays_of_another_kind_are_a_type_error(kernel: str) -> None:
         _native.encode_mxfp4(engine, good, "BF16", "nearest", codes, scales)
     with pytest.raises(ValueError, match="slots must be rows of counts"):
         _native.count_patterns(engine, good, np.full(16, 2), np.zeros((2, 1 << 15), np.int64))
+
+
+# ---- row shifts, histograms and tables ----
+
+
+@both
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_row_shifts_and_histograms_are_those_of_numpy(kernel: str, shape: tuple[int, int], kind: FloatFormat) -> None:
+    patterns = weights(kind, shape).copy()
+    patterns[0, -1] = kind.infinity  # counts, but not as energy
+    sums = np.empty(len(patterns))
+    _native.sum_of_squares(_native.Engine(kernel, 1), patterns, kind.name, sums)
+    assert same_bits(sums, reference_histogram.sums_of_squares(patterns, kind))
+    found, expected = PatternHistogram(kind), PatternHistogram(kind)
+    for start in range(0, len(patterns), 16):
+        encoders.add_to_histogram(found, patterns[start : start + 16])
+    expected.add(patterns)
+    for name in ("counts", "shifted_counts", "shifted_energy"):
+        assert same_bits(getattr(found, name), getattr(expected, name)), name
+    assert (found.num_rows, found.num_columns, found.num_nonfinite) == (*shape, 1)
+
+
+@cache
+def numpy_fits(shape: tuple[int, int], kind: FloatFormat) -> list[tuple[PatternHistogram, int | None, FittedTable]]:
+    """Fitted by NumPy once for all implementations: a histogram, the residual width, the table."""
+    found = []
+    for patterns in (weights(kind, shape), np.zeros(shape, np.uint16), np.full(shape, 0x3DCC, np.uint16)):
+        histogram = PatternHistogram(kind)
+        histogram.add(patterns)
+        found += [(histogram, bits, fit.fit_table(histogram, bits)) for bits in (None, RESIDUAL_BITS[kind.name][-1])]
+    return found
+
+
+@both
+@pytest.mark.parametrize("shape", [(1, 1), (16, 32), (48, 160), (20, 1100)], ids=str)
+def test_fitted_tables_are_those_of_numpy(shape: tuple[int, int], kind: FloatFormat) -> None:
+    for histogram, bits, expected in numpy_fits(shape, kind):
+        assert fit_table(histogram, bits) == expected
+
+
+@cache
+def any_finite_patterns(kind: FloatFormat) -> tuple[PatternHistogram, FittedTable]:
+    histogram = PatternHistogram(kind)
+    histogram.add(np.random.default_rng(5).integers(0, kind.infinity, (256, 512)).astype(np.uint16))
+    return histogram, fit.fit_table(histogram)
+
+
+@both
+def test_tables_of_weights_at_every_exponent_are_those_of_numpy(kind: FloatFormat) -> None:
+    histogram, expected = any_finite_patterns(kind)
+    assert fit_table(histogram) == expected
+
+
+@both
+@given(patterns=matrices)
+def test_row_shifts_of_any_patterns_are_those_of_numpy(kernel: str, kind: FloatFormat, patterns: np.ndarray) -> None:
+    sums = np.empty(len(patterns))
+    _native.sum_of_squares(_native.Engine(kernel, 1), patterns, kind.name, sums)
+    assert same_bits(sums, reference_histogram.sums_of_squares(patterns, kind))
+    assert same_bits(encoders.row_shifts_of(patterns, kind), reference_histogram.row_shifts_of(patterns, kind))

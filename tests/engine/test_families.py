@@ -1,8 +1,12 @@
-"""Every family on the native decoder: its logits against NumPy's, the bits of its rows, and its cache."""
+"""Every family: its logits against transformers, the native decoder's against NumPy's, the bits of its rows, its
+tensors, and what docs/models.md says of it.
+"""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,25 +21,72 @@ from native_models import (
     rounding_nothing,
     with_format,
 )
+from packed_families import PACKED
 from row_invariance import assert_batch_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.elements import Norm
+from mxconv.arch.families.registry import FAMILIES, TOWERS, describe_file
 from mxconv.arch.mixture import Mixture
+from mxconv.arch.required_tensors import required_tensors
+from mxconv.arch.whole_model import HeldTensor, check_whole, faults, fitted, held_tensors
+from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import ModelWeights
+from mxconv.errors import ModelError
+from mxconv.gguf.architectures import ARCHITECTURES
 from mxconv.kernels.engine import choose_engine, native_names
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 IMPLEMENTATIONS = native_names()
-NAMES = [name for name in checkpoints.FAMILIES if "several towers" not in name]  # whose text alone is computed alike
+EVERY = list(checkpoints.FAMILIES)
+NAMES = [name for name in EVERY if "several towers" not in name]  # whose text alone is computed alike
 ROUNDED_CACHES = ["gpt_oss", "olmoe, clipped", "deepseek_v3"]
+PROMPT = 64
+CUTS = ([80], [2, 3, 5, 8, 33])
 LENGTH = 70  # more than a slice of a pass, and more than a chunk of attention
+FP32_BUFFERS = ("rotary_emb.inv_freq",)
+PAGE = (Path(__file__).parents[2] / "docs/models.md").read_text()
 
-pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+needs_native = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+
+
+@pytest.fixture(scope="module", params=EVERY)
+def family(request: pytest.FixtureRequest, family_of: Callable[[str], Any]) -> Any:
+    """Every one in turn."""
+    return family_of(request.param)
+
+
+def test_logits_agree_with_transformers_and_do_not_depend_on_how_the_text_is_cut(family: Any) -> None:
+    decoder, ids = family.decoder, family.token_ids
+    found = logits_in_steps(decoder, ids, [PROMPT, 1])
+    assert found.dtype == np.float32
+    assert np.abs(found - family.expected).max() <= 1e-3 * np.abs(family.expected).max()
+    assert (found.argmax(-1) == family.expected.argmax(-1)).all()
+    for widths in CUTS:
+        assert_same_bits(logits_in_steps(decoder, ids, widths), found, f"cut at {widths}")
+    parts = logits_after_rollback(decoder, ids, 30, [5, 6, 7, 8])
+    assert_same_bits(np.concatenate(parts), found, "after tokens that were taken back")
+
+
+def test_a_rows_bits_are_those_of_its_path_in_a_batch_by_numpy(family: Any) -> None:
+    assert_batch_invariant(family.decoder, family.token_ids, rows=(3, 4))
+
+
+def test_heads_of_two_sizes_share_a_cache_with_room_for_the_larger(family_of: Callable[[str], Any]) -> None:
+    family = family_of("gemma4")
+    cache = KVCache(family.config, capacity=1)
+    family.decoder.forward(family.token_ids[:5], cache)
+    small, large = (cache.read(layer, range(5))[0] for layer in (0, 1))
+    assert small.shape == large.shape == (2, 5, 24)
+    assert small[:, :, :16].all() and not small[:, :, 16:].any()
+    assert large[0].all() and not large[1].any()
+
+
+# ---- the native decoder ----
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +157,7 @@ def model(request: pytest.FixtureRequest, family_of: Callable[[str], Any]) -> Mo
     return Model(request.param, family_of(request.param))
 
 
+@needs_native
 def test_f16_logits_and_caches_are_those_of_numpy_up_to_float32_sums(model: Model) -> None:
     expected, arrays = model.in_f16
     cache = KVCache(model.family.config, LENGTH)
@@ -115,6 +167,7 @@ def test_f16_logits_and_caches_are_those_of_numpy_up_to_float32_sums(model: Mode
         np.testing.assert_allclose(one, other, atol=2e-4 * float(np.abs(other).max()))
 
 
+@needs_native
 @pytest.mark.parametrize("name", ROUNDED_CACHES)
 def test_sinks_clips_and_latent_vectors_go_through_caches_of_16_bits(
     family_of: Callable[[str], Any], name: str
@@ -135,6 +188,7 @@ def test_sinks_clips_and_latent_vectors_go_through_caches_of_16_bits(
         assert_same_bits(np.concatenate(parts), found, f"{name}, {dtype}")
 
 
+@needs_native
 @pytest.mark.parametrize("name", NAMES[::3])
 def test_bf16_logits_are_those_of_numpy_with_rounded_activations(family_of: Callable[[str], Any], name: str) -> None:
     model = Model(name, family_of(name))
@@ -145,6 +199,7 @@ def test_bf16_logits_are_those_of_numpy_with_rounded_activations(family_of: Call
     assert_rounded_alike(found, expected, unrounded, kernel, model.hands_on_roundings)
 
 
+@needs_native
 @pytest.mark.parametrize("name", NAMES[1::3])
 def test_drafts_are_near_those_of_numpy(family_of: Callable[[str], Any], name: str) -> None:
     """One form a family, the next family's the other."""
@@ -156,6 +211,7 @@ def test_drafts_are_near_those_of_numpy(family_of: Callable[[str], Any], name: s
     assert_rounded_alike(found, expected, unrounded, kernel, model.hands_on_roundings)
 
 
+@needs_native
 def test_a_rows_bits_are_those_of_its_prefix_however_the_text_is_cut_on_any_number_of_threads(model: Model) -> None:
     kernel = model.kernel(1)
     whole = logits_in_steps(model.native(BF16, kernel, 1), model.ids, [1])
@@ -168,6 +224,7 @@ def test_a_rows_bits_are_those_of_its_prefix_however_the_text_is_cut_on_any_numb
     assert_same_bits(logits_in_steps(rebuilt, model.ids, [LENGTH]), whole, f"{kernel}, BSFP")
 
 
+@needs_native
 def test_a_rows_bits_are_those_of_its_path_in_a_batch(model: Model) -> None:
     assert_batch_invariant(model.native(BF16, model.kernel(1), 1), model.ids, rows=range(6))
 
@@ -185,15 +242,78 @@ def assert_native_is_numpy(family: Any, config: ModelConfig, num_left_out: int =
     np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
 
 
+@needs_native
 def test_chunks_begin_where_they_would_in_the_whole_text(family_of: Callable[[str], Any]) -> None:
     family = family_of("llama4")
     for num_left_out in (1, 14):
         assert_native_is_numpy(family, family.config, num_left_out)
 
 
+@needs_native
 def test_norms_may_span_heads_that_are_fused_one_by_one(family_of: Callable[[str], Any]) -> None:
     family, norm = family_of("gpt_neox"), Norm("of heads", 1e-5, has_weight=False)
     for are_behind in (False, True):
         own = {"query_norm": norm, "key_norm": norm, "norm_span": "row", "norms_rotated": are_behind}
         layers = [replace(layer, mixer=replace(layer.mixer, **own)) for layer in family.config.layers]
         assert_native_is_numpy(family, replace(family.config, layers=tuple(layers)))
+
+
+# ---- what is required, and said ----
+
+
+def test_a_description_requires_what_transformers_saves_and_each_tensor_left_out_is_named(family: Any) -> None:
+    folder = family.folder
+    with open_checkpoint(folder) as checkpoint:
+        held = held_tensors(checkpoint)
+    config = fitted(describe_file(folder / "config.json"), held, lambda *_: True)
+    own = {own: name for name in held if (own := config.own_name(name)) is not None}
+    required = required_tensors(config, own)
+    assert required.keys() == own.keys() - {own_name for own_name in own if own_name.endswith(FP32_BUFFERS)}
+    check_whole(config, held, "tiny")
+    for left_out in required:
+        rest = {name: tensor for name, tensor in held.items() if name != own[left_out]}
+        found = list(faults(config, rest))
+        # a stack that is gone makes its layer one of experts apart, each of which is missing
+        assert found and (found[0][0] == own[left_out] or "experts" in left_out), (left_out, found[:1])
+        assert f"tensor {found[0][0]} is missing; its shape" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            HeldTensor((47, 48), "BF16"),
+            r"has shape \[47, 48\]; \[48, 48\] is required of the llama model that config.json",
+        ),
+        (HeldTensor((48, 48), "F32"), r"has dtype F32; BF16 or F16 is required of it. Give --dtype bf16"),
+        (HeldTensor((48, 48), "I8"), r"has dtype I8; BF16 or F16 is required of it. Export the model in 16 bits"),
+    ],
+)
+def test_another_shape_or_dtype_is_named(change: HeldTensor, words: str, family_of: Callable[[str], Any]) -> None:
+    folder, tensor = family_of("llama").folder, "model.layers.1.self_attn.q_proj.weight"
+    with open_checkpoint(folder) as checkpoint:
+        held = held_tensors(checkpoint)
+    config = fitted(describe_file(folder / "config.json"), held, lambda *_: True)
+    with pytest.raises(ModelError, match=rf"tiny: tensor {tensor} {words}"):
+        check_whole(config, held | {tensor: change}, "tiny")
+
+
+def test_the_page_says_what_each_family_is_tested_against() -> None:
+    table = re.search(r"^\| family \|.*?\n\n", PAGE, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    said: dict[str, set[str]] = {"transformers": set(), "llama.cpp": set(), "compressed-tensors": set()}
+    for line in table[0].splitlines()[2:-1]:
+        _, _, kinds, oracles, _ = line.split("|")
+        every = re.findall(r"`(\w+)`", kinds)
+        for oracle, found in said.items():
+            if named := re.search(rf"{re.escape(oracle)}(?: \(([^)]*)\))?", oracles):
+                found.update(every if named[1] is None else re.findall(r"`(\w+)`", named[1]))
+    kinds_of = {name: own["model_type"] for name, own in checkpoints.FAMILIES.items()}
+    packed = {kinds_of[name] for name in PACKED} | {"llama", "glm4_moe"}  # in tests of their own
+    assert said == {
+        "transformers": {*FAMILIES, *TOWERS},
+        # tests/gguf/test_families.py
+        "llama.cpp": {*ARCHITECTURES, "gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe"},
+        "compressed-tensors": packed,
+    }
+    assert set(kinds_of.values()) == {*FAMILIES, *TOWERS}, "every family of the table is tested"

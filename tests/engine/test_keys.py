@@ -119,27 +119,6 @@ def test_a_key_that_transformers_ignores_in_a_family_changes_nothing(
                 assert not theirs.ignores(key, value), f"{key} of {value!r}"
 
 
-IGNORED = {
-    "gpt_neox": {"num_key_value_heads": 3},
-    "gpt2": {"num_key_value_heads": 3, "head_dim": 10},
-    "granitemoe": {"mlp_bias": "odd", "num_experts": 2},
-    "llama4": {"num_experts": 2},
-    "deepseek_v3": {"num_experts": 2},
-    "glm4_moe": {"num_experts": 2},
-    "mistral": {"partial_rotary_factor": 0.5},
-    "gemma3": {"attn_logit_softcapping": 0.5},
-    "mamba2": {"num_key_value_heads": 7, "max_position_embeddings": 3},
-}
-
-
-@pytest.mark.parametrize("name", IGNORED)
-def test_a_key_of_other_families_is_ignored(name: str) -> None:
-    theirs = Theirs(name)
-    for key, value in IGNORED[name].items():
-        assert theirs.ignores(key, value), key
-        assert is_as_before(theirs.values, {key: value}), key
-
-
 ALIASES = {
     "gpt2": {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
     | {"n_positions": "max_position_embeddings"},

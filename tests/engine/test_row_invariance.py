@@ -1,4 +1,6 @@
-"""Batches: rows of several sequences in a pass, and every row has the logits of its path alone, bit for bit."""
+"""The logits of a position depend on the token prefix alone, bit for bit, by NumPy and by every native kernel: at every
+width, however a prompt is cut, on any number of threads, after a rollback, in trees, and beside other sequences.
+"""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_models import DRAFTS, TARGETS, convert, dense, with_format
-from row_invariance import assert_same_bits, logits_in_steps
+from row_invariance import WIDTHS, assert_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
 
 from mxconv.arch.description import Attention
 from mxconv.codecs.float16 import BF16
@@ -25,6 +27,61 @@ from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.kernels.matrix import Matrix
+
+IMPLEMENTATIONS = native_names()
+needs_native = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+
+# ---- one sequence ----
+
+NUM_TOKENS = 140  # more than two chunks of attention, and more than two chunks of a prompt
+ARCHITECTURES = ("mistral, long window", "qwen3, biases and window", "llama, one KV head")
+THREADS = (1, 2, 3)
+CASES = [("dense", 1, WIDTHS[1:]), ("dense", 2, (5, NUM_TOKENS)), ("bsfp", 2, (8, 64)), ("bsfp", 3, (16, NUM_TOKENS))]
+
+
+def text(seed: int = 3, length: int = NUM_TOKENS) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, 96, length)]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_logits_have_the_same_bits_at_every_width_on_any_number_of_threads(
+    native: Callable[..., Decoder], implementation: str
+) -> None:
+    """Architectures and formats take turns from kernel to kernel."""
+    ids, turn = text(), IMPLEMENTATIONS.index(implementation)
+    architecture, float_format = ARCHITECTURES[turn % len(ARCHITECTURES)], ("BF16", "F16")[turn % 2]
+    expected = logits_in_steps(native(architecture, float_format, "dense", implementation, 1), ids, [1])
+    assert np.isfinite(expected).all()
+    for form, num_threads, widths in CASES:  # BSFP holds the same weights: its logits are those of the 16-bit matrices
+        decoder = native(architecture, float_format, form, implementation, num_threads)
+        assert_invariant(decoder, ids, expected, widths)
+
+
+@needs_native
+@pytest.mark.parametrize("form", [*TARGETS, *DRAFTS])
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_logits_have_the_same_bits_however_a_prompt_is_cut_and_whatever_was_rejected(
+    native: Callable[..., Decoder], form: str, data: st.DataObject
+) -> None:
+    model = (
+        data.draw(st.sampled_from(ARCHITECTURES)),
+        data.draw(st.sampled_from(["BF16", "F16"])),
+        form,
+        data.draw(st.sampled_from(IMPLEMENTATIONS)),
+    )
+    decoder = native(*model, data.draw(st.sampled_from(THREADS)))
+    ids = text(data.draw(st.integers(0, 3)))
+    whole = logits_in_steps(native(*model, 1), ids, [len(ids)])
+    widths = data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=14))
+    assert_same_bits(logits_in_steps(decoder, ids, widths), whole, f"cut at {widths}")
+    kept = data.draw(st.integers(1, len(ids) - 1))
+    rejected = data.draw(st.lists(st.integers(0, 95), min_size=1, max_size=56))
+    first, rest = logits_after_rollback(decoder, ids, kept, rejected)
+    assert_same_bits(np.concatenate([first, rest]), whole, f"{len(rejected)} tokens rejected after {kept}")
+
+
+# ---- trees and several sequences ----
 
 MODELS = [  # architecture, format, form, threads: few, since each has to be converted for each kernel
     ("llama", "BF16", "dense", 2),
@@ -114,7 +171,7 @@ def sinks(decoder: Decoder) -> st.SearchStrategy[SinkWindow | None]:
     return fixed | st.builds(RetrievedPages, st.integers(0, 70), st.integers(64, 90), st.integers(1, 2))
 
 
-@pytest.mark.parametrize("implementation", native_names())
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_rows_of_batches_are_their_paths_alone_by_every_native_kernel(
@@ -134,14 +191,14 @@ def test_rows_of_batches_are_their_paths_alone_by_every_native_kernel(
 
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
-def test_rows_of_batches_are_their_paths_alone_by_numpy(tiny_oracle: Callable[[str], Any], data: st.DataObject) -> None:
+def test_rows_of_batches_are_their_paths_alone_by_numpy(tiny_model: Callable[[str], Any], data: st.DataObject) -> None:
     architecture = data.draw(st.sampled_from([model[0] for model in MODELS]))
-    target = tiny_oracle(architecture).decoder
+    target = tiny_model(architecture).decoder
     decoder = target.variant(pattern=data.draw(sinks(target)))
     live(decoder, decoder, data, num_passes=2, longest=20)
 
 
-@pytest.mark.parametrize("implementation", native_names())
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_batch_of_more_rows_than_go_through_at_once_is_cut_within_trees(
     native: Callable[..., Decoder], implementation: str
 ) -> None:
@@ -173,16 +230,16 @@ class Counted:
         return self.inner.multiply(x)
 
 
-def test_every_weight_is_read_once_for_all_sequences(tiny_oracle: Callable[[str], Any]) -> None:
-    oracle = tiny_oracle("qwen2, window")
-    matrices = {name: Counted(matrix) for name, matrix in oracle.weights.matrices.items()}
-    decoder = Decoder(oracle.decoder.config, ModelWeights(matrices, oracle.weights.vectors), "counted")
+def test_every_weight_is_read_once_for_all_sequences(tiny_model: Callable[[str], Any]) -> None:
+    tiny = tiny_model("qwen2, window")
+    matrices = {name: Counted(matrix) for name, matrix in tiny.weights.matrices.items()}
+    decoder = Decoder(tiny.config, ModelWeights(matrices, tiny.weights.vectors), "counted")
     decoder.forward_batch([SequenceRows([1, 2, 3], KVCache(decoder.config)) for _ in range(5)])
     assert {matrix.num_reads for name, matrix in matrices.items() if "embed" not in name} == {1}
 
 
-def test_rows_without_logits_fill_their_cache_all_the_same(tiny_oracle: Callable[[str], Any]) -> None:
-    decoder = tiny_oracle("llama").decoder
+def test_rows_without_logits_fill_their_cache_all_the_same(tiny_model: Callable[[str], Any]) -> None:
+    decoder = tiny_model("llama").decoder
     caches = [KVCache(decoder.config) for _ in range(2)]
     none, last = decoder.forward_batch(
         [SequenceRows([1, 2, 3], caches[0], num_logits=0), SequenceRows([4, 5], caches[1], num_logits=1)]
@@ -194,28 +251,32 @@ def test_rows_without_logits_fill_their_cache_all_the_same(tiny_oracle: Callable
     assert caches[0].length == 5
 
 
-@pytest.mark.parametrize("number", range(len(native_names())))
-def test_what_is_not_finite_stays_in_its_sequence(tiny_oracle: Callable[[str], Any], number: int) -> None:
-    """A target's form and a draft's by every kernel, in turn."""
-    implementation, oracle = native_names()[number], tiny_oracle("llama")
-    for form in (list(TARGETS)[number % 2], list(DRAFTS)[number // 2 % 2]):
-        check_not_finite(oracle, form, implementation)
-
-
-def check_not_finite(oracle: Any, form: str, implementation: str) -> None:
-    matrices = Matrices(choose_engine(implementation, 2))
-    weights = convert(with_format(oracle.weights, BF16), matrices, (TARGETS | DRAFTS)[form])
-    name = "model.embed_tokens.weight"
-    patterns = oracle.weights.matrices[name].patterns.copy()
-    patterns[7, 11] = BF16.encode(np.array([np.inf], np.float32))[0]
-    special = ModelWeights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
-    decoder = matrices.decoder(oracle.decoder.config, special, "test")
-    texts = [[1, 2, 3], [7, 7, 7, 7], [4, 5, 6, 8, 9]]
-    found = decoder.forward_batch([SequenceRows(text, KVCache(decoder.config)) for text in texts])
-    assert np.isnan(found[1]).all()
-    for index in (0, 2):
-        assert_same_bits(found[index], logits_in_steps(decoder, texts[index], [1]), f"sequence {index}")
-        assert np.isfinite(found[index]).all()
+@needs_native
+@pytest.mark.parametrize("number", range(max(len(IMPLEMENTATIONS), 2)))
+def test_what_is_not_finite_stays_in_its_sequence_and_after_its_position(
+    tiny_model: Callable[[str], Any], number: int
+) -> None:
+    """In the embedding of a token, by every kernel in turn: positions that see it lose their numbers, and no others."""
+    tiny, ids = tiny_model("mistral, window"), tiny_model("mistral, window").text(40)
+    matrices = Matrices(choose_engine(IMPLEMENTATIONS[number % len(IMPLEMENTATIONS)], 2))
+    ids = [token for token in ids if token != 7]
+    broken = [*ids[:20], 7, *ids[21:]]
+    name, texts = "model.embed_tokens.weight", [ids[:3], broken, [7, 7, 7], ids[:5]]
+    for form, value in zip([*TARGETS, *DRAFTS], (np.nan, np.inf, -np.inf, 3e38), strict=True):
+        weights = convert(with_format(tiny.weights, BF16), matrices, (TARGETS | DRAFTS)[form])
+        patterns = tiny.weights.matrices[name].patterns.copy()
+        patterns[7, 11] = BF16.encode(np.array([value], np.float32))[0]
+        special = ModelWeights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
+        decoder = matrices.decoder(tiny.config, special, "test")
+        for variant in (decoder, decoder.variant(SinkWindow(0, 1), layers=decoder.layers[:1])):
+            found = variant.forward_batch([SequenceRows(text, KVCache(variant.config)) for text in texts])
+            for index, count in ((0, 3), (1, 20), (3, 5)):
+                expected = logits_in_steps(variant, texts[index][:count], [1])
+                assert np.isfinite(expected).all()
+                assert_same_bits(found[index][:count], expected, f"{form}, sequence {index}")
+            if not np.isfinite(value):
+                assert np.isnan(found[2]).all() and np.isnan(found[1][20]).all()
+            assert variant is not decoder or np.isfinite(value) or np.isnan(found[1][20:25]).all()  # the window
 
 
 Batch = Callable[[Sequence[KVCache]], list[SequenceRows]]
@@ -270,8 +331,8 @@ REFUSED: dict[str, tuple[str, Batch]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_batch_that_is_refused_leaves_every_cache_alone(tiny_oracle: Callable[[str], Any], case: str) -> None:
-    decoder = copy(tiny_oracle("llama").decoder)
+def test_a_batch_that_is_refused_leaves_every_cache_alone(tiny_model: Callable[[str], Any], case: str) -> None:
+    decoder = copy(tiny_model("llama").decoder)
     decoder.name = "test"
     caches = [KVCache(decoder.config) for _ in range(2)]
     for cache in caches:
@@ -286,11 +347,11 @@ def test_a_batch_that_is_refused_leaves_every_cache_alone(tiny_oracle: Callable[
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])
-def test_positions_that_a_cache_leaves_out_count(tiny_oracle: Callable[[str], Any], native: bool) -> None:
+def test_positions_that_a_cache_leaves_out_count(tiny_model: Callable[[str], Any], native: bool) -> None:
     """Attention knows distances alone: a text that is further back gives the same logits; after a gap it does not."""
-    oracle = tiny_oracle("llama")
+    tiny = tiny_model("llama")
     matrices = Matrices(choose_engine(num_threads=1) if native else None)
-    decoder = matrices.decoder(oracle.decoder.config, convert(oracle.weights, matrices, dense), "test")
+    decoder = matrices.decoder(tiny.config, convert(tiny.weights, matrices, dense), "test")
     text = [5, 17, 80, 3, 41]
 
     def logits(at_first: int, later: int) -> np.ndarray:
@@ -313,3 +374,54 @@ def test_positions_that_a_cache_leaves_out_count(tiny_oracle: Callable[[str], An
                 decoder.forward([1, 2], cache)
         else:
             decoder.forward([1, 2], cache)
+
+
+# ---- trees ----
+
+
+def test_depths_paths_and_masks_say_the_same() -> None:
+    tree = Tree([-1, 0, 0, -1, 2, 4])
+    assert tree.depths == [0, 1, 1, 0, 2, 3]
+    assert tree.path(5) == [0, 2, 4, 5]
+    for row in range(6):
+        assert int(tree.masks[row]) == sum(1 << above for above in tree.path(row))
+    assert Tree.chain(3).is_chain and not tree.is_chain
+
+
+def test_trees_that_are_none_are_errors() -> None:
+    for parents, message in (
+        ([], "tree: 0 rows; at least one is required"),
+        ([0], "tree: the parent of row 0 is 0; an earlier row, or -1, is required"),
+        ([-1, -2], "tree: the parent of row 1 is -2"),
+        ([-1] * 65, "tree: 65 rows; at most 64 are evaluated in a pass"),
+    ):
+        with pytest.raises(ModelError, match=f"^{message}"):
+            Tree(parents)
+    with pytest.raises(ModelError, match=r"^tree: 0 rows that the cache does not hold, of 2; at least one is"):
+        Tree([-1, 0], num_cached=2)
+    assert Tree.chain(100).depths[-1] == 99  # a prompt
+
+
+def test_a_tree_may_be_wider_than_the_positions_that_are_left(tiny_model: Callable[[str], Any]) -> None:
+    decoder = tiny_model("llama").decoder
+    cache = KVCache(decoder.config)
+    decoder.forward([1] * (decoder.config.max_position_embeddings - 1), cache)
+    assert decoder.forward([1, 2, 3], cache, tree=Tree([-1, -1, -1])).shape[0] == 3
+    with pytest.raises(ModelError, match="257 positions; the model has 256"):
+        cache.truncate(decoder.config.max_position_embeddings - 1)
+        decoder.forward([1, 2, 3], cache, tree=Tree([-1, -1, 1]))
+
+
+def test_a_cache_keeps_the_rows_that_it_is_told_to_and_no_others(tiny_model: Callable[[str], Any]) -> None:
+    cache = KVCache(tiny_model("llama").decoder.config)
+    cache.reserve(6)
+    rows = np.broadcast_to(np.arange(6, dtype=np.float32)[:, None, None], (6, 2, 12))
+    for layer in range(3):
+        cache.write(layer, rows, rows)
+    cache.advance(6)
+    cache.keep(2, [1, 3])
+    assert cache.length == 4
+    assert [array[0, 0, :4, 0].tolist() for array in cache.arrays] == [[0, 1, 3, 5]] * 2
+    for rows in ([2], [1, 1], [1, 0], [-1]):
+        with pytest.raises(ModelError, match="KV cache: rows"):
+            cache.keep(2, rows)

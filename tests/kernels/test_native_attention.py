@@ -1,4 +1,4 @@
-"""The native row-wise kernels against exact arithmetic and the NumPy reference."""
+"""The native kernels of attention against exact arithmetic, and a head's or a token's bits among others."""
 
 import math
 from typing import Any
@@ -8,27 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxconv.kernels import rowwise
 from mxconv.kernels.engine import choose_engine, native_names
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-LENGTHS = [1, 2, 3, 7, 16, 17, 63, 65, 176, 2048]
-EPSILON = np.finfo(np.float32).eps
-
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
-
-
-def normed(engine: Any, kind: str, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
-    """Rows after an RMS norm, which has no bias, or a layer norm."""
-    out = np.empty_like(x)
-    if kind == "rms":
-        _native.rms_norm(engine, x, weight, eps, out)
-    else:
-        _native.layer_norm(engine, x, weight, bias, eps, out)
-    return out
 
 
 def attend(
@@ -62,31 +48,6 @@ def softmax_mean(
     scores = np.append(cap * np.tanh(scores / cap) if cap else scores, sink)
     shares = np.exp(scores - scores.max())
     return (shares / shares.sum())[:-1] @ values.astype(np.float64)
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_norms_are_exact_up_to_the_sums(engine: Any, rng: np.random.Generator, kind: str, length: int) -> None:
-    x, weight, bias = normal(rng, 3, length) * np.float32(10) + np.float32(3), normal(rng, length), normal(rng, length)
-    exact = x.astype(np.float64)
-    if kind == "layer":
-        exact = exact - exact.mean(axis=1, keepdims=True)
-    exact = exact / np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-5) * weight + (bias if kind == "layer" else 0)
-    found = normed(engine, kind, x, weight, bias, 1e-5)
-    if kind == "rms":
-        np.testing.assert_allclose(found, exact, rtol=(8 + length / 32) * EPSILON)
-    elif length > 1:  # of one value nothing is left but a rounding
-        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5 + length * 1e-8)
-        _native.layer_norm(engine, x, weight, bias, 1e-5, x)  # in place
-        np.testing.assert_array_equal(x, found)
-
-
-def test_rms_norms_of_zeros_infinities_and_nans_are_those_of_numpy(engine: Any) -> None:
-    x, ones = np.zeros((4, 20), np.float32), np.ones(20, np.float32)
-    x[1, 3], x[2, 19], x[3] = np.inf, np.nan, 3e38
-    with np.errstate(over="ignore", invalid="ignore"):
-        expected = rowwise.rms_norm(x, ones, 1e-6)
-    np.testing.assert_array_equal(normed(engine, "rms", x, ones, ones, 1e-6), expected)
 
 
 @pytest.mark.parametrize("head_dim", [2, 12, 16, 24, 80, 130])

@@ -25,7 +25,7 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.experts import Router, WeightedMixture
 from mxconv.engine.stored_weights import dense_weights
-from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights
+from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.matrix import DenseMatrix
 from mxconv.package.package import Package
@@ -44,22 +44,6 @@ STACKED = (
     "qwen3_next, with experts",
 )
 TOKEN_IDS = list(range(3, 15))
-
-
-class Untouchable:
-    """The matrix of an expert that no row has chosen."""
-
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self.shape = shape
-
-    def multiply(self, x: np.ndarray) -> np.ndarray:
-        raise AssertionError("no row chose this expert")
-
-    def rows(self, indices: np.ndarray) -> np.ndarray:
-        raise AssertionError("no row chose this expert")
-
-    def turned(self) -> Any:
-        raise AssertionError("no row chose this expert")
 
 
 def chosen_experts(decoder: Decoder, ids: list[int]) -> dict[int, set[int]]:
@@ -82,35 +66,6 @@ class _Noting:
         numbers, shares = self.router(x, num_chosen)
         self.found.setdefault(self.index, set()).update(int(number) for number in numbers.ravel())
         return numbers, shares
-
-
-@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss"])
-def test_experts_that_no_row_chooses_are_never_touched(family_of: Callable[[str], Any], name: str) -> None:
-    family = family_of(name)
-    ids = family.token_ids[:2]
-    chosen = chosen_experts(family.decoder, ids)
-    matrices, stacks, num_untouched = dict(family.weights.matrices), {}, 0
-    for index, numbers in chosen.items():
-        prefix = f"model.layers.{index}.mlp.experts."
-        for number in set(range(family.config.layers[index].mlp.routing.num_experts)) - numbers:
-            num_untouched += 1
-            for tensor in [each for each in matrices if each.startswith(f"{prefix}{number}.")]:
-                matrices[tensor] = Untouchable(matrices[tensor].shape)
-        for tensor in [each for each in family.weights.stacks if each.startswith(prefix)]:
-            stacks[tensor] = _only(family.weights.stacks[tensor], numbers)
-    assert num_untouched > 4
-    guarded = Decoder(family.config, ModelWeights(matrices, family.weights.vectors, stacks), "guarded")
-    expected = family.decoder.forward(ids, KVCache(family.config))
-    assert_same_bits(guarded.forward(ids, KVCache(family.config)), expected, "with the others out of reach")
-    with pytest.raises(AssertionError, match="no row chose this expert"):
-        guarded.forward(family.token_ids, KVCache(family.config))
-
-
-def _only(stack: ExpertStack, numbers: set[int]) -> ExpertStack:
-    def make(expert: int) -> Any:
-        return stack.matrix(expert) if expert in numbers else Untouchable(stack.shape[1:])
-
-    return ExpertStack(stack.shape, make)
 
 
 @pytest.mark.parametrize(("name", "codec"), [("qwen3_moe", "bsfp"), ("granitemoe", "mxfp4")])
