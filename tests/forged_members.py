@@ -1,6 +1,8 @@
 """Changes of a manifest, and what verify says then."""
 
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,29 @@ from mxconv.verify import verify
 def is_accepted(package: Path) -> bool:
     """Whether verify says ok; a MxconvError is a no, and any other exception fails the test."""
     try:
-        return verify(package).ok
+        with frugal():
+            return verify(package).ok
     except MxconvError as error:
         assert str(error)
         return False
 
 
 def error_of(package: Path) -> str:
-    with pytest.raises(PackageError) as caught:
+    with pytest.raises(PackageError) as caught, frugal():
         verify(package)
     return str(caught.value)
+
+
+@contextmanager
+def frugal() -> Iterator[None]:
+    """No number in a file may make one check allocate much; the packages of these tests have a tenth of a megabyte."""
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 20_000_000
 
 
 Members = dict[str, Any]

@@ -67,5 +67,5 @@ def test_files_that_comments_name_are_there() -> None:
     path = re.compile(rf"(?<![\w./-])(?:{'|'.join(folders)})/[\w./-]*\w\.(?:pyi?|hpp|cpp|inl|md|jsonl?)\b")
     sources = [each for each in (ROOT / "mxconv").rglob("*") if each.suffix in (".py", ".pyi", ".hpp", ".cpp", ".inl")]
     named = {(str(source.relative_to(ROOT)), name) for source in sources for name in path.findall(source.read_text())}
-    assert len(named) > 50
+    assert len(named) > 80
     assert sorted(each for each in named if not any((ROOT / up / each[1]).exists() for up in (".", "mxconv"))) == []

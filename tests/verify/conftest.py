@@ -1,8 +1,6 @@
 """Packages with every kind of file, made once; every test breaks a copy of its own."""
 
 import shutil
-import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,16 +30,3 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def package(made: dict[str, Path], tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A copy that the test may break."""
     return Path(shutil.copytree(made[request.param], tmp_path / "p"))
-
-
-@pytest.fixture
-def is_frugal() -> Iterator[None]:
-    """No number in a file may make us allocate much: the least of the forged ones asks for gigabytes.
-
-    These packages have a tenth of a megabyte; what 80 refusals leave for the garbage collector has been up to 28.
-    """
-    tracemalloc.start()
-    yield
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 100_000_000

@@ -122,7 +122,6 @@ def test_a_link_inside_the_package_is_followed(package: Path) -> None:
         ("bits_per_weight", "NaN", "bits_per_weight: "),
     ],
 )
-@pytest.mark.usefixtures("is_frugal")
 def test_a_forged_manifest_is_refused_with_a_reason(package: Path, path: str, value: object, message: str) -> None:
     forge(package, put(path, value))
     assert message in error_of(package)
@@ -148,7 +147,6 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 HOSTILE = [0, 1, -1, 2**31, 2**62, 2**63, 10**100, 1e308, -0.5, True, None, "", "..", "\ud800", "x" * 300, [], {}, [[]]]
 
 
-@pytest.mark.usefixtures("is_frugal")
 def test_any_forged_member_of_a_manifest_raises_mxconv_errors_only(package: Path) -> None:
     original = (package / MANIFEST).read_bytes()
     places = list(leaves(json.loads(original)))
@@ -168,7 +166,6 @@ def test_any_forged_member_of_a_manifest_raises_mxconv_errors_only(package: Path
         (package / MANIFEST).write_bytes(original)
 
 
-@pytest.mark.usefixtures("is_frugal")
 def test_any_forged_header_of_a_shard_raises_mxconv_errors_only(package: Path) -> None:
     shard = sorted(package.glob("*.safetensors"))[0]
     content = shard.read_bytes()
@@ -258,7 +255,6 @@ def planes(whole_planes: Path, tmp_path: Path) -> Path:
         ("quantized.dtype", "F16", "residual width 8; F16 takes one of (10, 11, 12)."),
     ],
 )
-@pytest.mark.usefixtures("is_frugal")
 def test_a_forged_segment_table_is_refused_with_a_reason(planes: Path, path: str, value: object, message: str) -> None:
     forge(planes, put(path, value))
     if message == "row_shifts":  # one row of starts needs no shifts; what they would be then is simply not read
@@ -267,7 +263,6 @@ def test_a_forged_segment_table_is_refused_with_a_reason(planes: Path, path: str
         assert message in error_of(planes)
 
 
-@pytest.mark.usefixtures("is_frugal")
 def test_row_shifts_out_of_the_finite_patterns_are_refused(planes: Path) -> None:
     patch_array(planes / "bsfp.safetensors", "w.row_shifts", 3, b"\x7f")  # 15 octaves up
     forge(planes, put("quantized.segments.starts", [[32000] * 8] * 8))
@@ -301,7 +296,6 @@ def test_a_forged_rescale_factor_raises_nothing_else(planes: Path, factor: float
         ("residual_low", 0, b"\x12", ""),
     ],
 )
-@pytest.mark.usefixtures("is_frugal")
 def test_forged_planes_are_a_mismatch_or_refused_with_a_reason(
     planes: Path, array: str, offset: int, content: bytes, message: str
 ) -> None:
