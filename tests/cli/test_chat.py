@@ -115,3 +115,11 @@ def test_commands_that_cannot_be_done_are_told(talkative: Path, tmp_path: Path) 
         ):
             with pytest.raises(MxconvError, match=message):
                 run_command(line, conversation, Output(json_output=False))
+
+
+def test_a_turn_that_cannot_be_is_taken_back(talkative: Path) -> None:
+    with load(talkative, num_threads=1) as model:
+        conversation = Conversation(model, {"max_new_tokens": 4})
+        with pytest.raises(MxconvError, match="positions"):
+            list(conversation.say("x " * 600))
+        assert conversation.messages == []

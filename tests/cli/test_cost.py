@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mtp_packages import write_mimo
 from published.model_cards import LLAMA_3_1_8B
 
 from mxconv.system.processor import cpu_name
@@ -168,3 +169,16 @@ def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: 
     assert set(found.json["hardware"]["fractions"]["bsfp-draft"]) == {"1", "2"}
     assert found.json["hardware"]["last_level_cache_bytes"] == cache
     assert "nothing is overwritten" in run(*arguments).stderr
+
+
+def test_cost_has_a_level_of_mtp_which_generate_checks(run: Any, tmp_path: Path) -> None:
+    source, package = write_mimo(tmp_path / "source"), tmp_path / "package"
+    assert run("quantize", source, "-o", package, "--draft", "mtp").exit_code == 0
+    done = run("cost", package, "--hardware", "a100-80g")
+    assert done.exit_code == 0, done.stderr
+    assert "mtp (mxfp4)" in done.stdout
+    assert "DeepSeek-V3 (arXiv 2412.19437), section 5.4.3" in done.stdout
+    words = ["--prompt", "import os", "--max-new-tokens", 16, "--levels", "target,mtp", "--check"]
+    done = run("generate", package, *words)
+    assert done.exit_code == 0, done.stderr
+    assert "1 of 1 texts identical to plain decoding" in done.stdout

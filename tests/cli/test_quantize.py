@@ -215,3 +215,16 @@ def test_a_package_is_named_after_its_source(
         assert outcome.stderr.splitlines()[0] == f"No --output was given: the package is ./{name}-{codec}"
         assert outcome.json["package"] == f"{name}-{codec}"
         assert read_manifest(Path(f"{name}-{codec}")).options.codec == codec
+
+
+def test_dry_run_says_what_workers_would_need(run: Any, source: Path, tmp_path: Path) -> None:
+    arguments = ["quantize", source, "-o", tmp_path / "p", "--codec", "bsfp", "--threads", "2", "--dry-run", "--json"]
+    usual = run(*arguments)
+    assert usual.json["num_workers"] == 2
+    assert "2 workers would each need" in usual.stderr
+    need = run(*arguments, "--memory", 1)
+    assert need.exit_code == 1
+    least = int(re.search(r"--memory 1: at least ([\d,]+) bytes are required", need.stderr)[1].replace(",", ""))  # type: ignore[index]
+    bounded = run(*arguments, "--memory", least)
+    assert bounded.json["worker_bytes"] == least < usual.json["worker_bytes"]
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ import pytest
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.text.tokenizer import Tokenizer
+from mxconv.train import ngram_trainer
 
 
 @pytest.fixture
@@ -58,3 +59,15 @@ def test_questions_are_answered_in_the_chat_template(run: Any, source: Path, tmp
     assert [row["token_ids"][: row["num_prompt_tokens"]] for row in rows] == prompts
     assert rows[0] == rows[2]
     assert outcome.json["num_tokens"] == sum(len(row["token_ids"]) - row["num_prompt_tokens"] for row in rows) <= 15
+
+
+def test_what_was_dropped_while_counting_is_said(
+    run: Any, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ngram_trainer, "MIN_HELD", 8)
+    text = tmp_path / "text.txt"
+    text.write_text("".join(map(chr, range(32, 127))))  # 94 pairs, none twice
+    outcome = run("train", "ngram", text, "--tokenizer", package, "-o", tmp_path / "t", "--max-entries", 1)
+    assert outcome.exit_code == 0
+    assert "rare n-grams were dropped while counting; more --max-entries keep more of them" in outcome.stdout
+    assert read_ngram_table(tmp_path / "t").num_pruned > 0
