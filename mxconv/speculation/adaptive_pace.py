@@ -1,8 +1,9 @@
 """A pace that maximizes the expected tokens a second, and costs little where no draft pays.
 
 It measures what passes and drafts cost and how many proposed tokens are accepted. From these it predicts the rate
-(tokens a second) of plain decoding and of every draft at every length, or with the tree that the prices allow, and
-takes the best. Three rules bound what learning costs:
+(tokens a second) of plain decoding and of every draft at every length, and with the tree that the prices allow, and
+takes the best. A draft that was never queried is believed to be as most are, until it fails. Three rules bound what
+learning costs:
 
 - An account in plain rounds: `SHARE` of every round is added, and what drafts gain or lose is booked. A choice that
   could lose more is not made, so drafts that never pay cost `FIRST_CREDIT` rounds and `SHARE` of the time.
@@ -19,7 +20,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from math import inf
 from typing import Self
 
 from mxconv.engine.tree import TreeLimits
@@ -31,31 +31,32 @@ from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
 MOST_TOKENS, MOST_NODES = 16, 48  # of a proposal
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds
-SHARE_OF_REST = 0.02  # what reading a prompt for a draft may cost, of the tokens that are left
+SHARE_OF_REST = 0.06  # what reading a prompt for a draft that was never queried may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
-FIRST_NODES, FEW_MISSED = 7, 8  # nodes of a first tree; tokens that a draft can miss and be as fast as ever
+FIRST_TOKENS, FIRST_NODES = 4, 7  # of a draft's first proposal
+FEW_MISSED = 8  # tokens that a draft can miss and be as fast as ever
+USUALLY_RIGHT = 0.8  # the chance of a draft's token until it was queried
 
 
 @dataclass
 class DraftEstimate:
     """What is known of a draft."""
 
-    share: float = (
-        USUAL_SHARE  # expected of a token (of a model's tree a depth, of a look-up's a node), in plain passes
-    )
+    share: float = USUAL_SHARE  # expected of a token, of a model's tree a depth, of a look-up's a node; in plain passes
     reads: float = 0.0  # the expected price of reading a token that it has missed, in those of the level
     grows: bool = False  # it makes trees
     by_depth: bool = True  # it is a model, which evaluates a depth of its tree in a pass
     at_once: bool = False  # one pass makes the whole proposal, which is its unit
+    number: int = 0  # of the draft: one that makes trees is estimated as a maker of chains too
     unit: RowPrices = field(default_factory=RowPrices)  # seconds of all texts that share it, by their number
     starts: Chance = field(default_factory=lambda: Chance(1.0, weight=2.0))  # it proposes something
     goes_on: Chance = field(default_factory=lambda: Chance(0.8, weight=2.0))  # it proposes a further token
-    right: Chance = field(default_factory=lambda: Chance(0.7, weight=2.0))  # a token after accepted ones is accepted
+    right: Chance = field(default_factory=lambda: Chance(USUALLY_RIGHT, weight=4.0))  # a token after accepted ones is
     nodes: RunningMean = field(default_factory=lambda: RunningMean(FIRST_NODES, 1.0))
     depth: RunningMean = field(default_factory=lambda: RunningMean(4.0, 1.0))
-    accepted: RunningMean = field(default_factory=lambda: RunningMean(1.0, 1.0))
-    promised: RunningMean = field(default_factory=lambda: RunningMean(1.25, 1.0))  # accepted, by its probabilities
+    accepted: RunningMean = field(default_factory=lambda: RunningMean(2.0, 1.0))
+    promised: RunningMean = field(default_factory=lambda: RunningMean(2.5, 1.0))  # accepted, by its probabilities
     num_rounds: int = 0  # in which it was queried
     num_idle: int = 0  # rounds of all texts since it was queried, or chosen for a trial
     patience: float = 1.0
@@ -96,8 +97,9 @@ class DraftEstimate:
             self.accepted.add(accepted)
             self.promised.add(sum(outcome.probabilities))
         elif proposed:
-            self.right.add(accepted, min(accepted + 1, proposed))
             self.goes_on.add(proposed - 1, min(proposed, requested - 1))
+        if proposed:
+            self.right.add(accepted, min(accepted + 1, outcome.depth or proposed))
         self.starts.add(float(proposed > 0))
         if self.num_rounds:
             self.unit.add(round(outcome.draft_sharers, 3), drafting / self.units(outcome) * outcome.draft_sharers)
@@ -129,7 +131,9 @@ class AdaptivePace:
     """
 
     def __init__(self, drafts: Sequence[DraftEstimate], sets_floors: bool = True, most_nodes: int = MOST_NODES) -> None:
-        self.drafts = list(drafts)
+        self.drafts = [replace(copy.deepcopy(draft), number=number) for number, draft in enumerate(drafts)]
+        makers = [draft for draft in self.drafts if draft.grows and draft.by_depth and not draft.at_once]
+        self.drafts[:0] = [replace(copy.deepcopy(draft), grows=False) for draft in makers]
         self._sets_floors, self._most_nodes = sets_floors, most_nodes
         self._prices, self._credit, self._last_pass = RowPrices(), FIRST_CREDIT, 0  # the last two are the root's
         self._root = self  # the pace that this one was copied from, for a text
@@ -148,16 +152,20 @@ class AdaptivePace:
         if self.skip(1, load):
             return RESTING
         now = Prices(self._prices, load)
-        options = [made for draft in range(len(self.drafts)) if (made := self._option(draft, limit, now)) is not None]
-        known = [option for option in options if self.drafts[option.choice.draft].num_rounds]
-        best = max([Option(PLAIN, 1.0, now.plain, 0.0), *known], key=lambda option: option.rate)
+        # what another text tries just now is waited for
+        free = [draft for draft in self.drafts if draft.num_rounds or draft.num_idle]
+        options = [made for draft in free if (made := self._option(draft, limit, now)) is not None]
+        best = max([Option(PLAIN, 1.0, now.plain, 0.0), *options], key=lambda option: option.rate)
         chosen, rest = best, float(MOST_REST)
         for option in options:
-            draft = self.drafts[option.choice.draft]
+            draft = self._of(option.choice)
             if option is best:
                 draft.patience = 1.0
+                if not draft.num_rounds:
+                    draft.fade()
                 continue
-            wait = self._wait(draft, option, best, limit, now)
+            loss = now.load.num_texts * (option.seconds - option.tokens / best.rate) + option.reading
+            wait = draft.patience * loss / (now.plain * SHARE) - draft.num_idle
             rest = min(rest, wait)
             if wait <= 0:
                 lost = draft.num_rounds > 0 and option.rate < CLEARLY * best.rate
@@ -174,73 +182,73 @@ class AdaptivePace:
             return False
         self._rest -= num_rounds
         self._book(num_rounds * SHARE, load)
-        for draft, known in enumerate(self.drafts):
-            known.num_idle += num_rounds
-            self._missed[draft] += num_rounds
+        for draft in self.drafts:
+            draft.num_idle += num_rounds
+        self._missed = [missed + num_rounds for missed in self._missed]
         return True
 
-    def _wait(self, draft: DraftEstimate, option: Option, best: Option, limit: int, now: Prices) -> float:
-        """The rounds until a draft is tried that is not the best, or was never queried; at most 0 if it is now."""
-        count = now.load.num_texts
-        if not draft.num_rounds and option.reading <= (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * count:
-            return float(draft.num_idle == 0) if not option.reading or option.rate > best.rate else inf
-        loss = draft.patience * (count * (option.seconds - option.tokens / best.rate) + option.reading)
-        return loss / (now.plain * SHARE) - draft.num_idle
+    def _of(self, choice: Choice) -> DraftEstimate:
+        """What is known of a choice's draft, as a maker of chains or of trees."""
+        of_draft = [draft for draft in self.drafts if draft.number == choice.draft]
+        return of_draft[0] if choice.limits.is_chain else of_draft[-1]
 
-    def _option(self, draft: int, limit: int, now: Prices) -> Option | None:
+    def _option(self, draft: DraftEstimate, limit: int, now: Prices) -> Option | None:
         """The best that can be requested of a draft within the account; None where there is nothing."""
-        make, reading = self._tree if self.drafts[draft].grows else self._chain, self._reading(draft)
-        option = make(draft, min(limit, MOST_TOKENS), now)
+        reading = self._reading(draft)
+        if not draft.num_rounds and reading > (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * now.load.num_texts:
+            return None
+        option = (self._tree if draft.grows else self._chain)(draft, min(limit, MOST_TOKENS), now)
         if option is None or not reading:
             return option
         return replace(option, seconds=option.seconds + reading * min(option.tokens / limit, 1.0), reading=reading)
 
-    def _reading(self, draft: int) -> float:
+    def _reading(self, draft: DraftEstimate) -> float:
         """Seconds before a draft can go on with this text."""
-        missed = self._missed[draft]
-        return missed * self.drafts[draft].reads * self._prompt_token.value if missed > FEW_MISSED else 0.0
+        missed = self._missed[draft.number]
+        return missed * draft.reads * self._prompt_token.value if missed > FEW_MISSED else 0.0
 
-    def _chain(self, draft: int, most: int, now: Prices) -> Option | None:
-        """The length with the best rate; one token of a draft that was never queried."""
-        known, best = self.drafts[draft], None
-        proposed, accepted = 0.0, 0.0
-        reached = right = known.starts.value
-        for requested in range(1, most + 1 if known.num_rounds else 2):
-            right *= known.right.value
+    def _chain(self, draft: DraftEstimate, most: int, now: Prices) -> Option | None:
+        """The length with the best rate."""
+        best, proposed, accepted = None, 0.0, 0.0
+        reached = right = draft.starts.value
+        for requested in range(1, (most if draft.num_rounds else min(most, FIRST_TOKENS)) + 1):
+            right *= draft.right.value
             proposed, accepted = proposed + reached, accepted + right
-            reached, right = reached * known.goes_on.value, right * known.goes_on.value
-            risk = known.drafting(requested, now) + now.rows(1 + requested) - now.plain
-            seconds = known.drafting(max(proposed, 1.0), now) + now.rows(1 + proposed)
-            option = Option(Choice(draft, TreeLimits.chain(requested)), 1 + accepted, seconds, risk)
+            reached, right = reached * draft.goes_on.value, right * draft.goes_on.value
+            risk = draft.drafting(requested, now) + now.rows(1 + requested) - now.plain
+            seconds = draft.drafting(max(proposed, 1.0), now) + now.rows(1 + proposed)
+            option = Option(Choice(draft.number, TreeLimits.chain(requested)), 1 + accepted, seconds, risk)
             if risk > self._root._credit * now.plain or (best and option.rate < CLEARLY * best.rate):
                 break
             best = option if best is None or option.rate > best.rate else best
         return best
 
-    def _tree(self, draft: int, most: int, now: Prices) -> Option | None:
+    def _tree(self, draft: DraftEstimate, most: int, now: Prices) -> Option | None:
         """The tree that prices and the account allow, expected to be as trees were so far."""
-        known, most_loss = self.drafts[draft], self._root._credit * now.plain
+        most_loss, each = self._root._credit * now.plain, draft.each(now)
         # twice the rows of any pass so far: beyond them prices are guesses, and a kernel's may leap
-        each, widest = known.each(now), max(2 * int(now.of_all.widest / now.load.num_texts) - 1, FIRST_NODES)
-        most_nodes = min(self._most_nodes, MOST_NODES, widest if known.num_rounds else FIRST_NODES)
-        depth = min(most, int(0.8 * most_loss / each)) if known.by_depth and each and not known.at_once else most
-        depths = known.drafting(min(max(known.depth.value, 1.0), depth), now) if known.by_depth else 0.0
+        widest = max(2 * int(now.of_all.widest / now.load.num_texts) - 1, FIRST_NODES)
+        most_nodes = min(self._most_nodes, MOST_NODES, widest if draft.num_rounds else FIRST_NODES)
+        most = most if draft.num_rounds else min(most, FIRST_TOKENS)
+        depth = min(most, int(0.8 * most_loss / each)) if draft.by_depth and each and not draft.at_once else most
+        depths = draft.drafting(min(max(draft.depth.value, 1.0), depth), now) if draft.by_depth else 0.0
 
         def loss(nodes: int) -> float:
-            return now.rows(1 + nodes) - now.plain + depths + (0.0 if known.by_depth else nodes * each)
+            return now.rows(1 + nodes) - now.plain + depths + (0.0 if draft.by_depth else nodes * each)
 
         num_nodes = bisect_right(range(1, most_nodes + 1), most_loss, key=loss)
         if num_nodes < 1 or depth < 1:
             return None
-        risk = loss(max(min(round(known.nodes.value), num_nodes), 1))
-        choice = Choice(draft, TreeLimits(depth, [0.0] * num_nodes))
-        return Option(choice, 1 + min(known.accepted.value, depth), now.plain + risk, risk)
+        risk = loss(max(min(round(draft.nodes.value), num_nodes), 1))
+        right = sum(draft.right.value ** (place + 1) for place in range(depth))
+        accepted = min(draft.accepted.value, depth) if draft.num_rounds else right
+        return Option(Choice(draft.number, TreeLimits(depth, [0.0] * num_nodes)), 1 + accepted, now.plain + risk, risk)
 
     def _with_floors(self, choice: Choice, rate: float, now: Prices) -> Choice:
         """The choice, to end where a further token is not worth its price at the best rate."""
         if choice.limits.is_chain:
             return choice
-        known = self.drafts[choice.draft]
+        known = self._of(choice)
         each, of_rows = known.each(now), now.up_to(1 + len(choice.limits.floors))
         prices = [
             (wider - narrower + (0.0 if known.by_depth else each)) * rate for narrower, wider in pairwise(of_rows)
@@ -256,7 +264,8 @@ class AdaptivePace:
         if choice is RESTING:
             return
         joint, now = outcome.joint, Prices(self._prices, outcome.load)
-        is_first = choice.num_tokens > 0 and not self.drafts[choice.draft].num_rounds
+        chosen = self._of(choice) if choice.num_tokens else None
+        is_first = chosen is not None and not chosen.num_rounds
         is_prompt = outcome.num_evaluated - 1 - outcome.num_proposed > FEW_MISSED
         if is_prompt:
             self._prompt_token.fade()
@@ -267,19 +276,22 @@ class AdaptivePace:
             self._root._last_pass = joint.number
             self._prices.add(joint.num_rows, joint.seconds)
         rounds = SHARE * (1 + outcome.num_accepted)
-        for draft, known in enumerate(self.drafts):
-            if choice.num_tokens and draft == choice.draft:
-                usual, level = known.units(outcome) * known.each(now), now.rows(1 + outcome.num_proposed)
-                drafting = min(outcome.draft_seconds, usual) if self._reading(draft) else outcome.draft_seconds
-                # where the level was slower than expected, so was its draft; what needed far too long was interrupted
-                slower = outcome.level_seconds / level if joint is None and not is_prompt else 1.0
-                seconds = level + min(drafting / slower, usual if is_first else MOST_UNUSUAL * usual + now.plain / 2)
-                rounds += 1 + outcome.num_accepted - seconds / now.plain
-                known.learn(choice.num_tokens, outcome, drafting)
-                self._missed[draft] = 0
-            else:
-                known.num_idle += 1
-                self._missed[draft] = outcome.num_evaluated + (0 if is_prompt else self._missed[draft])
+        if chosen is not None:
+            usual, level = chosen.units(outcome) * chosen.each(now), now.rows(1 + outcome.num_proposed)
+            drafting = min(outcome.draft_seconds, usual) if self._reading(chosen) else outcome.draft_seconds
+            # where the level was slower than expected, so was its draft; what needed far too long was interrupted
+            slower = outcome.level_seconds / level if joint is None and not is_prompt else 1.0
+            seconds = level + min(drafting / slower, usual if is_first else MOST_UNUSUAL * usual + now.plain / 2)
+            rounds += 1 + outcome.num_accepted - seconds / now.plain
+            chosen.learn(choice.num_tokens, outcome, drafting)
+        for draft in self.drafts:
+            if draft is not chosen:
+                draft.num_idle += 1
+            if chosen is not None and not draft.num_rounds and draft.number == chosen.number:  # of the other shape
+                draft.right, draft.share = replace(chosen.right, weight=2.0), chosen.each(now) / now.plain
+        self._missed = [outcome.num_evaluated + (0 if is_prompt else missed) for missed in self._missed]
+        if chosen is not None:
+            self._missed[chosen.number] = 0
         self._book(rounds, outcome.load)
 
     def _book(self, rounds: float, load: Load) -> None:

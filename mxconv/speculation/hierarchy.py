@@ -258,7 +258,8 @@ class Hierarchy:
         for draft in self.levels[consumer + 1 :]:
             price, is_branched = draft.price_in(level), draft.shares_tokens(level)
             by_depth = not (draft.kind.is_look_up and is_branched)
-            share = (price or USUAL_SHARE) if by_depth else 0.0
+            of_bits = USUAL_SHARE if draft.is_package_draft else 1.0
+            share = (price * of_bits if price else USUAL_SHARE) if by_depth else 0.0
             at_once = draft.kind.drafts_at_once
             found.append(DraftEstimate(share, price or 0.0, grows and is_branched, by_depth, at_once))
         return found

@@ -86,6 +86,11 @@ class LoadedLevel:
         return "kv_cache" in self.record.shares
 
     @property
+    def is_package_draft(self) -> bool:
+        """Whether it is the 4-bit draft of another package."""
+        return self.record.codec == "package" and self.record.level != "target"
+
+    @property
     def num_weights(self) -> int:
         """The number of weights that a pass over one row multiplies."""
         assert self.decoder is not None, "a model"
