@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
-from mxconv.speculation.passes import JointPass, Load
+from mxconv.speculation.passes import ALONE, JointPass, Load
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SimulatedMachine:
         self.num_tokens += 1
         while self.num_tokens < end:
             limit = end - self.num_tokens - 1
-            self.round(pace, pace.choose(limit) if limit else PLAIN)
+            self.round(pace, pace.choose(limit, ALONE, [each - 1 for each in self._missed]) if limit else PLAIN)
 
     def round(self, pace: Pace, choice: Choice) -> None:
         proposed, accepted, draft_seconds = 0, 0, 0.0
@@ -140,7 +140,10 @@ class SimulatedBatch:
 
     def _step(self, paces: list[Pace], load: Load, limits: list[int]) -> list[int]:
         """Tokens of each text."""
-        choices = [pace.choose(limit, load) for pace, limit in zip(paces, limits, strict=True)]
+        choices = [
+            pace.choose(limit, load, [max(self._missed[id(pace)] - 1, 0)])
+            for pace, limit in zip(paces, limits, strict=True)
+        ]
         missed, counts = [self._missed[id(pace)] for pace in paces], []
         wanted = [choice.num_tokens for choice in choices]
         self.asked += wanted

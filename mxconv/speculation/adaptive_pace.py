@@ -31,11 +31,11 @@ from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
 MOST_TOKENS, MOST_NODES = 16, 48  # of a proposal
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds
-SHARE_OF_REST = 0.06  # what reading a prompt for a draft that was never queried may cost, of the tokens that are left
+SHARE_OF_REST = 0.1  # what reading a prompt for a draft that was never queried may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
-FIRST_TOKENS, FIRST_NODES = 4, 7  # of a draft's first proposal
-FEW_MISSED = 8  # tokens that a draft can miss and be as fast as ever
+FIRST_TOKENS, FIRST_NODES, FIRST_SECONDS = 4, 7, 0.5  # of a draft's first proposal; its seconds in plain rounds
+FEW_UNREAD = 8  # tokens that a draft can have to read and be as fast as ever
 USUALLY_RIGHT = 0.8  # the chance of a draft's token until it was queried
 
 
@@ -44,7 +44,7 @@ class DraftEstimate:
     """What is known of a draft."""
 
     share: float = USUAL_SHARE  # expected of a token, of a model's tree a depth, of a look-up's a node; in plain passes
-    reads: float = 0.0  # the expected price of reading a token that it has missed, in those of the level
+    reads: float = 0.0  # the expected price of reading a token, in those of the level
     grows: bool = False  # it makes trees
     by_depth: bool = True  # it is a model, which evaluates a depth of its tree in a pass
     at_once: bool = False  # one pass makes the whole proposal, which is its unit
@@ -52,7 +52,7 @@ class DraftEstimate:
     unit: RowPrices = field(default_factory=RowPrices)  # seconds of all texts that share it, by their number
     starts: Chance = field(default_factory=lambda: Chance(1.0, weight=2.0))  # it proposes something
     goes_on: Chance = field(default_factory=lambda: Chance(0.8, weight=2.0))  # it proposes a further token
-    right: Chance = field(default_factory=lambda: Chance(USUALLY_RIGHT, weight=4.0))  # a token after accepted ones is
+    right: Chance = field(default_factory=lambda: Chance(USUALLY_RIGHT, weight=2.0))  # a token after accepted ones is
     nodes: RunningMean = field(default_factory=lambda: RunningMean(FIRST_NODES, 1.0))
     depth: RunningMean = field(default_factory=lambda: RunningMean(4.0, 1.0))
     accepted: RunningMean = field(default_factory=lambda: RunningMean(2.0, 1.0))
@@ -60,6 +60,7 @@ class DraftEstimate:
     num_rounds: int = 0  # in which it was queried
     num_idle: int = 0  # rounds of all texts since it was queried, or chosen for a trial
     patience: float = 1.0
+    was_dear: bool = False  # its first price was unexpectedly dear, and so not believed at once
 
     @property
     def trust(self) -> float:
@@ -86,8 +87,11 @@ class DraftEstimate:
             mean.fade(self.num_idle)
         self.num_idle = 0
 
-    def learn(self, requested: int, outcome: Outcome, drafting: float) -> None:
-        """Learn from a round in which it was queried; `drafting` are its seconds without reading."""
+    def learn(self, requested: int, outcome: Outcome, drafting: float, usual: float) -> None:
+        """Learn from a round in which it was queried.
+
+        `drafting` are its seconds without reading, and `usual` what was expected of them.
+        """
         self.num_idle += 1
         self.fade()
         proposed, accepted = outcome.num_proposed, outcome.num_accepted
@@ -101,8 +105,10 @@ class DraftEstimate:
         if proposed:
             self.right.add(accepted, min(accepted + 1, outcome.depth or proposed))
         self.starts.add(float(proposed > 0))
-        if self.num_rounds:
+        if self.num_rounds and (self.unit.curve or self.was_dear or drafting <= MOST_UNUSUAL * usual):
             self.unit.add(round(outcome.draft_sharers, 3), drafting / self.units(outcome) * outcome.draft_sharers)
+        elif self.num_rounds:
+            self.was_dear = True
         self.num_rounds += 1
 
 
@@ -138,15 +144,17 @@ class AdaptivePace:
         self._prices, self._credit, self._last_pass = RowPrices(), FIRST_CREDIT, 0  # the last two are the root's
         self._root = self  # the pace that this one was copied from, for a text
         self._prompt_token = RunningMean()  # seconds of the level's own
-        self._rest, self._rests_at, self._missed = 0, ALONE, [0] * len(drafts)  # tokens that each draft has not read
+        self._rest, self._rests_at = 0, ALONE
+        self._unread: Sequence[int] = [0] * len(drafts)  # tokens that each draft has to read before its next proposal
 
     def of_text(self) -> Self:
         """A pace for one of several texts that share what they learn."""
         made = copy.copy(self)
-        made._missed, made._rest = [0] * len(self.drafts), 0
+        made._rest = 0
         return made
 
-    def choose(self, limit: int, load: Load = ALONE) -> Choice:
+    def choose(self, limit: int, load: Load = ALONE, unread: Sequence[int] = ()) -> Choice:
+        self._unread = unread or [0] * len(self.drafts)
         if not (self._prices.knows(load.num_texts) and self._prices.knows(load.num_texts + load.other_rows)):
             return PLAIN
         if self.skip(1, load):
@@ -184,7 +192,6 @@ class AdaptivePace:
         self._book(num_rounds * SHARE, load)
         for draft in self.drafts:
             draft.num_idle += num_rounds
-        self._missed = [missed + num_rounds for missed in self._missed]
         return True
 
     def _of(self, choice: Choice) -> DraftEstimate:
@@ -204,14 +211,20 @@ class AdaptivePace:
 
     def _reading(self, draft: DraftEstimate) -> float:
         """Seconds before a draft can go on with this text."""
-        missed = self._missed[draft.number]
-        return missed * draft.reads * self._prompt_token.value if missed > FEW_MISSED else 0.0
+        unread = self._unread[draft.number]
+        return unread * draft.reads * self._prompt_token.value if unread > FEW_UNREAD else 0.0
+
+    def _most(self, draft: DraftEstimate, most: int, now: Prices) -> int:
+        """The most tokens of a path: few of a draft that was never queried, and fewer of a dear one."""
+        if draft.num_rounds:
+            return most
+        return min(most, max(min(int(FIRST_SECONDS * now.plain / max(draft.each(now), 1e-9)), FIRST_TOKENS), 1))
 
     def _chain(self, draft: DraftEstimate, most: int, now: Prices) -> Option | None:
         """The length with the best rate."""
         best, proposed, accepted = None, 0.0, 0.0
         reached = right = draft.starts.value
-        for requested in range(1, (most if draft.num_rounds else min(most, FIRST_TOKENS)) + 1):
+        for requested in range(1, self._most(draft, most, now) + 1):
             right *= draft.right.value
             proposed, accepted = proposed + reached, accepted + right
             reached, right = reached * draft.goes_on.value, right * draft.goes_on.value
@@ -229,7 +242,7 @@ class AdaptivePace:
         # twice the rows of any pass so far: beyond them prices are guesses, and a kernel's may leap
         widest = max(2 * int(now.of_all.widest / now.load.num_texts) - 1, FIRST_NODES)
         most_nodes = min(self._most_nodes, MOST_NODES, widest if draft.num_rounds else FIRST_NODES)
-        most = most if draft.num_rounds else min(most, FIRST_TOKENS)
+        most = self._most(draft, most, now)
         depth = min(most, int(0.8 * most_loss / each)) if draft.by_depth and each and not draft.at_once else most
         depths = draft.drafting(min(max(draft.depth.value, 1.0), depth), now) if draft.by_depth else 0.0
 
@@ -266,7 +279,7 @@ class AdaptivePace:
         joint, now = outcome.joint, Prices(self._prices, outcome.load)
         chosen = self._of(choice) if choice.num_tokens else None
         is_first = chosen is not None and not chosen.num_rounds
-        is_prompt = outcome.num_evaluated - 1 - outcome.num_proposed > FEW_MISSED
+        is_prompt = outcome.num_evaluated - 1 - outcome.num_proposed > FEW_UNREAD
         if is_prompt:
             self._prompt_token.fade()
             self._prompt_token.add(outcome.level_seconds, outcome.num_evaluated)
@@ -283,15 +296,12 @@ class AdaptivePace:
             slower = outcome.level_seconds / level if joint is None and not is_prompt else 1.0
             seconds = level + min(drafting / slower, usual if is_first else MOST_UNUSUAL * usual + now.plain / 2)
             rounds += 1 + outcome.num_accepted - seconds / now.plain
-            chosen.learn(choice.num_tokens, outcome, drafting)
+            chosen.learn(choice.num_tokens, outcome, drafting, usual)
         for draft in self.drafts:
             if draft is not chosen:
                 draft.num_idle += 1
             if chosen is not None and not draft.num_rounds and draft.number == chosen.number:  # of the other shape
                 draft.right, draft.share = replace(chosen.right, weight=2.0), chosen.each(now) / now.plain
-        self._missed = [outcome.num_evaluated + (0 if is_prompt else missed) for missed in self._missed]
-        if chosen is not None:
-            self._missed[chosen.number] = 0
         self._book(rounds, outcome.load)
 
     def _book(self, rounds: float, load: Load) -> None:

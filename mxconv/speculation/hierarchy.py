@@ -24,6 +24,7 @@ from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace, DraftEstimate
 from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.loaded_level import (
+    SHARE_OF_PROMPTS,
     USUAL_SHARE,
     DraftInputs,
     LoadedLevel,
@@ -258,10 +259,10 @@ class Hierarchy:
         for draft in self.levels[consumer + 1 :]:
             price, is_branched = draft.price_in(level), draft.shares_tokens(level)
             by_depth = not (draft.kind.is_look_up and is_branched)
-            of_bits = USUAL_SHARE if draft.is_package_draft else 1.0
-            share = (price * of_bits if price else USUAL_SHARE) if by_depth else 0.0
+            of_pass, of_prompt = (USUAL_SHARE, SHARE_OF_PROMPTS) if draft.is_package_draft else (1.0, 1.0)
+            share = (price * of_pass if price else USUAL_SHARE) if by_depth else 0.0
             at_once = draft.kind.drafts_at_once
-            found.append(DraftEstimate(share, price or 0.0, grows and is_branched, by_depth, at_once))
+            found.append(DraftEstimate(share, (price or 0.0) * of_prompt, grows and is_branched, by_depth, at_once))
         return found
 
     def _model_above(self, index: int) -> ModelConfig:

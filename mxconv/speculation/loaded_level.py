@@ -18,6 +18,7 @@ from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.tokenizer import Tokenizer
 
 USUAL_SHARE = 0.35  # of a plain pass: the price of a draft token until it was measured, that of a 4-bit copy
+SHARE_OF_PROMPTS = 0.5  # the price of reading a prompt with weights in 4 bits, in that of reading it with 16
 Proposer = Callable[[LevelStatistics, Acceptance], Draft]
 
 

@@ -102,6 +102,10 @@ class ModelDraft(PassDraft):
         known = max(context) < config.vocab_size
         return max(config.max_position_embeddings - len(context) + 1, 0) if known else 0
 
+    def num_unread(self, context: Sequence[int]) -> int:
+        """Those after its cache; where it shares the target's, that has read them."""
+        return 0 if self.level.shares_session else max(len(context) - len(self.level.session.tokens), 0)
+
     def grow(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         """In a cache that they share, what a draft writes is not the target's: afterwards it is as it was."""
         level, rules = self.level, self.level.acceptance.rules

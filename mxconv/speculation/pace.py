@@ -66,7 +66,10 @@ class Pace(Protocol):
     """
 
     def of_text(self) -> "Pace": ...
-    def choose(self, limit: int, load: Load = ALONE) -> Choice: ...
+    def choose(self, limit: int, load: Load = ALONE, unread: Sequence[int] = ()) -> Choice:
+        """The choice; `unread` are the numbers of tokens that each draft has to read before it can propose."""
+        ...
+
     def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
         """Whether it would choose plain decoding in so many rounds, in which it need not be queried."""
         ...
@@ -84,7 +87,7 @@ class FixedPace:
     def of_text(self) -> "FixedPace":
         return self
 
-    def choose(self, limit: int, load: Load = ALONE) -> Choice:
+    def choose(self, limit: int, load: Load = ALONE, unread: Sequence[int] = ()) -> Choice:
         count = min(self.num_tokens, limit)
         return Choice(0, TreeLimits(count, [0.0] * self.num_nodes) if self.num_nodes else TreeLimits.chain(count))
 

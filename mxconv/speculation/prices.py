@@ -11,6 +11,7 @@ from mxconv.speculation.passes import Load
 from mxconv.speculation.statistics import RunningMean
 
 ROW_SHARE = 0.04  # the price of a further row in passes of the narrowest width, until wider passes were measured
+UNEXPECTED = 1.2  # times the expected price
 # widths up to which passes are averaged together
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
@@ -25,12 +26,19 @@ class RowPrices:
 
     means: dict[int, tuple[RunningMean, RunningMean]] = field(default_factory=dict)  # of rows and of seconds
     curve: list[tuple[float, float]] = field(default_factory=list)  # rows and seconds, both ascending
+    doubted: set[int] = field(default_factory=set)  # widths that were unexpectedly dear once
 
     def add(self, num_rows: float, seconds: float) -> None:
-        """Learn the time of a pass."""
+        """Learn the time of a pass. Of a width that is new, one that is far dearer than expected is not believed at
+        once: perhaps it was interrupted, and nothing so dear is tried again."""
         if num_rows > WIDTHS[-1]:
             return
-        rows_mean, seconds_mean = self.means.setdefault(_width(num_rows), (RunningMean(), RunningMean()))
+        width = _width(num_rows)
+        is_new = bool(self.curve) and width not in self.means and width not in self.doubted
+        if is_new and seconds > UNEXPECTED * self.seconds(num_rows):
+            self.doubted.add(width)
+            return
+        rows_mean, seconds_mean = self.means.setdefault(width, (RunningMean(), RunningMean()))
         rows_mean.fade()
         seconds_mean.fade()
         rows_mean.add(num_rows)

@@ -126,6 +126,10 @@ class Draft(ABC):
             limits: of the proposal. A draft that knows no branches may make a chain of any.
         """
 
+    def num_unread(self, context: Sequence[int]) -> int:
+        """The number of tokens of a context that it has to read before it can propose."""
+        return 0
+
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:  # noqa: B027 - most drafts learn nothing
         """See what the level above evaluated, after every verification.
 

@@ -46,7 +46,7 @@ class Level:
         limit = min(max_tokens - 1, self.decoder.config.max_position_embeddings - len(context))
         meter, load = self.session.passes.meter, self.session.passes.load(self.decoder)
         forced = self.forced(context, limit)
-        choice = self.choose(limit - len(forced), load)
+        choice = self.choose(context, limit - len(forced), load)
 
         begin = meter()
         proposal = self.propose([*context, *forced], choice, MOST_NODES - len(forced))
@@ -77,9 +77,11 @@ class Level:
         forced = rules.forced(context, min(most, MOST_FORCED))
         return list(takewhile(lambda token: token < self.vocab_size, forced))
 
-    def choose(self, limit: int, load: Load) -> Choice:
+    def choose(self, context: Sequence[int], limit: int, load: Load) -> Choice:
         """The draft to query and the limits of its proposal, of at most so many tokens."""
-        return self.pace.choose(limit, load) if self.drafts and limit > 0 else PLAIN
+        if not self.drafts or limit <= 0:
+            return PLAIN
+        return self.pace.choose(limit, load, [draft.num_unread(context) for draft in self.drafts])
 
     def rests_for(self, num_rounds: int) -> bool:
         """Whether no draft pays in so many rounds, which the pace then takes as done."""

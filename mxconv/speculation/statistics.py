@@ -217,5 +217,6 @@ class Chance(RunningMean):
     """The running mean of what happens or not; few samples tell as much of what is rare or certain."""
 
     def fade(self, num_rounds: int = 1) -> None:
-        self.least = max(FEWEST_CHANCES, MOST_CHANCES * 4 * self.value * (1 - self.value))
+        many = MOST_CHANCES * 4 * self.value * (1 - self.value) if num_rounds == 1 else 0.0
+        self.least = max(FEWEST_CHANCES, many)  # after a pause few are left: texts change
         super().fade(num_rounds)

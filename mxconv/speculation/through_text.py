@@ -94,6 +94,10 @@ class ThroughText(Draft):
         longest = None if max_positions is None else max(max_positions - MAX_DRAFT_TOKENS, max_positions // 2)
         self._reencoding = Reencoding(draft_tokenizer, longest)
 
+    def num_unread(self, context: Sequence[int]) -> int:
+        """About as many as if its tokens were those of the level above."""
+        return self.inner.num_unread(context)
+
     def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
         """A chain; none where the draft proposes nothing or no tokens have its text."""
         num_tokens = limits.most_depth
