@@ -11,7 +11,7 @@ from mxconv.speculation.passes import Load
 from mxconv.speculation.statistics import RunningMean
 
 ROW_SHARE = 0.04  # the price of a further row in passes of the narrowest width, until wider passes were measured
-UNEXPECTED = 1.2  # times the expected price
+UNEXPECTED = 1.3  # times the expected price
 # widths up to which passes are averaged together
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 

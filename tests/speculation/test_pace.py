@@ -315,6 +315,8 @@ def test_thresholds_that_were_given_stay(sets_floors: bool) -> None:
     pace = AdaptivePace([grower(True)], sets_floors)
     for _ in range(3):
         pace.learn(PLAIN, Outcome(0, 0, 1, 0.0, 1.0))
+        pace.learn(Choice(0, TreeLimits(4, [0.0] * 7)), Outcome(7, 4, 8, 0.2, 1.0, [0.9] * 7, 4))
+        pace.learn(chain(1), Outcome(1, 0, 2, 0.05, 1.0))  # its trees pay, its chains do not
     assert (pace.choose(50).limits.least_sum is not None) == sets_floors
 
 
