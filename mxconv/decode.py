@@ -23,12 +23,17 @@ from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, RequestedSampling, SamplingInUse
-from mxconv.speculation.selection import Accept, Request
+from mxconv.speculation.selection import (
+    GREEDY_DEFAULTS,
+    Accept,
+    GenerationConfig,
+    Request,
+    RequestedSampling,
+    SamplingInUse,
+)
 from mxconv.speculation.statistics import Generation
 from mxconv.text.chat import encode_prompts
 from mxconv.text.constraint import Constraint, ConstraintVocabulary
-from mxconv.text.generation_config import GenerationConfig
 from mxconv.text.messages import Prompt
 from mxconv.text.text_stream import TextStream
 

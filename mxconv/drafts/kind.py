@@ -291,3 +291,22 @@ def placed(record: LevelRecord, place: Path | None, run: Run, what: str = "model
             f"{run.package.root}: level {record.name} without a path; a {what} needs one. Convert again."
         )
     return place
+
+
+OF_FORMAT = {"eagle3": "eagle3", "dflash": "dflash"}
+OF_MODEL_TYPE = {
+    "mlp_speculator": "speculator",
+    "spire": "spire",
+    "gemma4_assistant": "gemma4-assistant",
+    "medusa": "medusa",
+}
+
+
+def reader_of(config: Mapping[str, object]) -> str | None:
+    """The kind of reader that a config.json describes; None where it describes anything else."""
+    if "medusa_num_heads" in config and "hidden_size" not in config:  # a whole model has its own size
+        return "medusa"
+    if "dflash_config" in config:
+        return "dflash"
+    own = OF_FORMAT.get(str(config.get("speculators_model_type")))
+    return own or OF_MODEL_TYPE.get(str(config.get("model_type")))

@@ -11,7 +11,7 @@ from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import KvDtype
-from mxconv.engine.paired_layers import PairedLayers
+from mxconv.engine.layer import PairedLayers
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.draft_matrix import (
     Activations,

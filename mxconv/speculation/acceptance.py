@@ -26,9 +26,8 @@ import numpy as np
 
 from mxconv.arrays import F32, F64, I64
 from mxconv.engine.tree import TreeDraws, TreeLimits
-from mxconv.speculation.guesses import Guesses, at_least, most_likely, top_probability
 from mxconv.speculation.path_rules import PathRules, Rows
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Guesses, Proposal, at_least, most_likely, top_probability
 from mxconv.text.distribution import Sampling, distribution, greedy, largest_of, likely_tokens
 
 MOST_POSITIONS = 32  # of which the noise is kept: a round's

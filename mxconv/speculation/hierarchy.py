@@ -22,7 +22,6 @@ from mxconv.errors import ModelError
 from mxconv.package.level_record import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace, DraftEstimate
-from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.loaded_level import (
     USUAL_SHARE,
     DraftInputs,
@@ -32,7 +31,7 @@ from mxconv.speculation.loaded_level import (
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.passes import OWN_PASSES, Passes
-from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.proposal import Draft, Proposal, Sharpness
 from mxconv.speculation.round import Decoding, Level
 from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.speculation.session import Session

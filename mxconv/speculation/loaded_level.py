@@ -10,8 +10,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.guesses import Sharpness
-from mxconv.speculation.proposal import Draft
+from mxconv.speculation.proposal import Draft, Sharpness
 from mxconv.speculation.reader import Reader
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics

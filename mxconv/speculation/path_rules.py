@@ -17,7 +17,7 @@ from mxconv.engine.tree import Tree, TreePenalties
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.session import common_length
 from mxconv.text.constraint import GrammarMatcher
-from mxconv.text.penalties import Penalties, penalized
+from mxconv.text.distribution import Penalties, penalized
 
 MOST_MASKS = 64  # that are kept: those of a tree
 FIRST_PLACES = 64  # of counted tokens
