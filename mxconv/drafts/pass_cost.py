@@ -12,7 +12,6 @@ from pathlib import Path
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
 from mxconv.arch.model_sizes import ModelSizes
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stacked import stacked_experts
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.engine.decoder import Decoder
@@ -74,6 +73,8 @@ def mtp_bytes(package: Package, in_four_bits: bool) -> int:
 
 def checkpoint_bytes(folder: Path) -> int:
     """Bytes of a 16-bit model as it is."""
+    from mxconv.checkpoint.source import open_checkpoint
+
     with open_checkpoint(folder) as checkpoint:
         stacks = stacked_experts(checkpoint.tensors)
         matrices = {name: t for name, t in checkpoint.tensors.items() if len(t.shape) == 2 or name in stacks}

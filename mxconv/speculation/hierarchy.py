@@ -36,7 +36,6 @@ from mxconv.speculation.round import Decoding, Level
 from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import Generation, LevelStatistics, Trace
-from mxconv.speculation.through_text import ThroughText
 
 Number = TypeVar("Number", int, float)
 
@@ -249,6 +248,8 @@ class Hierarchy:
             return loaded.kind.draft(loaded.reader, loaded.record, inputs)
         if level.tokenizer is None or loaded.tokenizer is None or loaded.shares_tokens(level):
             return draft
+        from mxconv.speculation.through_text import ThroughText
+
         return ThroughText(draft, level.tokenizer, loaded.tokenizer, self._model_above(index).max_position_embeddings)
 
     def _estimates(self, consumer: int, grows: bool) -> list[DraftEstimate]:

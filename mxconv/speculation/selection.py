@@ -9,24 +9,20 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from mxconv.arch.fields import Fields
 from mxconv.errors import ModelError
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
-from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.path_rules import PathMask, PathPenalties, PathRules
-from mxconv.text.constraint import Grammar
 from mxconv.text.distribution import LEAST_REPETITION, MOST_REPETITION, Penalties, Sampling, is_number
+
+if TYPE_CHECKING:
+    from mxconv.text.constraint import Grammar
 
 MAX_SEED = 2**64 - 1
 NO_PENALTIES = Penalties()
 Accept = Literal["coupled", "rejection", "block"]
-RULES: Mapping[str, Callable[[Sampling, int], Acceptance]] = {
-    "coupled": CoupledAcceptance,
-    "rejection": RejectionAcceptance,
-    "block": BlockAcceptance,
-}
+RULES: tuple[Accept, ...] = get_args(Accept)
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Selection:
     accept: Accept = "coupled"  # how drafts are verified when tokens are drawn at random
     seed: int = 0  # of all draws
     penalties: Penalties = NO_PENALTIES  # what is held against tokens before they are chosen, greedily too
-    constraint: Grammar | None = None  # what the answer must look like
+    constraint: "Grammar | None" = None  # what the answer must look like
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
@@ -47,13 +43,24 @@ class Selection:
 
     def acceptance(self, num_prompt_tokens: int = 0) -> Acceptance:
         """The rule, fresh for a run after a prompt of so many tokens."""
-        rule = GreedyAcceptance() if self.sampling is None else RULES[self.accept](self.sampling, self.seed)
-        penalties = None if self.penalties.is_neutral else PathPenalties(self.penalties, num_prompt_tokens)
-        grammar = self.constraint
-        mask = None if grammar is None else PathMask(grammar.matcher(), grammar.ends, num_prompt_tokens)
-        if penalties is not None or mask is not None:
+        rule, grammar = self._rule(), self.constraint
+        if not self.penalties.is_neutral or grammar is not None:
+            from mxconv.speculation.path_rules import PathMask, PathPenalties, PathRules
+
+            penalties = None if self.penalties.is_neutral else PathPenalties(self.penalties, num_prompt_tokens)
+            mask = None if grammar is None else PathMask(grammar.matcher(), grammar.ends, num_prompt_tokens)
             rule.rules = PathRules(penalties, mask)
         return rule
+
+    def _rule(self) -> Acceptance:
+        if self.sampling is None:
+            return GreedyAcceptance()
+        if self.accept == "block":
+            from mxconv.speculation.block_verification import BlockAcceptance
+
+            return BlockAcceptance(self.sampling, self.seed)
+        rule = RejectionAcceptance if self.accept == "rejection" else CoupledAcceptance
+        return rule(self.sampling, self.seed)
 
 
 GREEDY = Selection()
