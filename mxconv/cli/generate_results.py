@@ -10,6 +10,8 @@ The target's line of a round also has, where the trace records trees:
     prompt_text in a prompt's first round, with `cpu`, the processor that decoded
 """
 
+from collections.abc import Iterator, Sequence
+from math import isfinite
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +19,9 @@ from mxconv.cli.output import Output
 
 if TYPE_CHECKING:
     from mxconv.decode import Answer
+    from mxconv.speculation.statistics import Generation, RoundTree
     from mxconv.text.messages import Prompt
-from collections.abc import Iterator, Sequence
-from math import isfinite
-
-from mxconv.speculation.statistics import Generation, RoundTree
-from mxconv.system.processor import cpu_name
-from mxconv.text.text_stream import TextStream, token_label
-from mxconv.text.tokenizer import Tokenizer
+    from mxconv.text.tokenizer import Tokenizer
 
 MIN_TOKENS_OF_A_SPEED = 24  # with fewer tokens the costs of levels are not yet known, and the clock is too coarse
 LEVEL_KEYS = (
@@ -103,9 +100,12 @@ def _rate(results: list[dict[str, Any]], key: str) -> str:
 
 
 def trace_lines(
-    number: int, generation: Generation, prompt_text: str, prompt: Sequence[int], tokenizer: Tokenizer
+    number: int, generation: "Generation", prompt_text: str, prompt: Sequence[int], tokenizer: "Tokenizer"
 ) -> Iterator[dict[str, Any]]:
     """The lines of one prompt, numbered from 0, and what it became."""
+    from mxconv.system.processor import cpu_name
+    from mxconv.text.text_stream import TextStream
+
     stream = TextStream(tokenizer, (), prompt)
     before: int | None = prompt[-1] if prompt else None
     left = list(generation.token_ids)
@@ -123,7 +123,9 @@ def trace_lines(
         yield line
 
 
-def _tree(tree: RoundTree, before: int | None, emitted: Sequence[int], tokenizer: Tokenizer) -> dict[str, Any]:
+def _tree(tree: "RoundTree", before: int | None, emitted: Sequence[int], tokenizer: "Tokenizer") -> dict[str, Any]:
+    from mxconv.text.text_stream import token_label
+
     after = [before if parent < 0 else tree.tokens[parent] for parent in tree.parents]
     return {
         "draft": tree.draft,

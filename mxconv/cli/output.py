@@ -5,12 +5,15 @@ belongs where, by the names of parameters; `rich_help_panel` wins where commands
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperCommand
 
 from mxconv.progress import Progress
 from mxconv.report.tables import Columns, TextTable, print_table
@@ -20,9 +23,6 @@ if TYPE_CHECKING:
 
     from mxconv.bench.gpu_kernel_speed import GpuMachine
     from mxconv.bench.machine import Machine
-import re
-
-from typer.core import TyperCommand
 
 PIPE_WIDTH = 160  # columns of a table that goes into a file or a pipe
 

@@ -8,6 +8,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from getpass import getpass
@@ -16,19 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mxconv.cli.common_options import Force, Json, Package
+from mxconv.cli.common_options import MEMORY, WORKERS, Force, Json, Package, executors
 from mxconv.cli.converted import find_or_build
 from mxconv.cli.output import Output, check_outputs, progress_bars
 from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
     from mxconv.interop.attestation import Attestation
-import time
-from typing import TYPE_CHECKING
-
-from mxconv.cli.common_options import MEMORY, WORKERS, executors
-
-if TYPE_CHECKING:
     from mxconv.package.manifest import Manifest
 
 
