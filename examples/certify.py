@@ -32,9 +32,9 @@ from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.package.ngram_table import write_ngram_table
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.prompts import read_prompts, text_of
 from mxconv.speculation.selection import GREEDY, Accept, Selection
 from mxconv.text.distribution import Sampling
+from mxconv.text.messages import read_prompts, text_of
 from mxconv.train.ngram_trainer import train_ngram
 from mxconv.verification.decode_proof import verify_decoding
 

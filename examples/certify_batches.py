@@ -27,8 +27,7 @@ from mxconv.engine.kv_pool import PAGE
 from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Request, Selection
-from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling
 
 Observed = list[tuple[int, bytes]]  # tokens, each with the SHA-256 of the logits that chose it
 SHARED, LONGEST = 2 * PAGE + 7, 140  # tokens of the beginning, and of an answer

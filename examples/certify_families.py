@@ -19,17 +19,17 @@ import mtp_models
 from checkpoints import write_tiny_tokenizer
 from family_checkpoints import FAMILIES, make_model, write_checkpoint
 
+from mxconv.arch.elements import Mixture
 from mxconv.arch.families.registry import describe_file
-from mxconv.arch.mixture import Mixture
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.prompts import read_prompts, text_of
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
+from mxconv.text.messages import read_prompts, text_of
 from mxconv.verification.decode_proof import verify_decoding
 
 NUM_PROMPTS, NUM_TOKENS, MOST_CHARACTERS = 20, 32, 24

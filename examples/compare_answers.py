@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import typer
 
-from mxconv.speculation.prompts import read_prompts
+from mxconv.text.messages import read_prompts
 
 
 def main(

@@ -33,7 +33,7 @@ from mxconv.package.journal import fingerprint
 from mxconv.package.manifest import Manifest
 from mxconv.package.target import Staging, Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
-from mxconv.system.replacement import recover
+from mxconv.system.disk import recover
 from mxconv.workers import ByteCounter, Executor, Workers, beside, result_of, unless_failed
 
 

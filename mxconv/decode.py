@@ -11,8 +11,9 @@ for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mxconv.arrays import F32
 from mxconv.drafts.kinds import parse_draft
@@ -23,14 +24,20 @@ from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, RequestedSampling, SamplingInUse
-from mxconv.speculation.selection import Accept, Request
+from mxconv.speculation.selection import (
+    GREEDY_DEFAULTS,
+    Accept,
+    GenerationConfig,
+    Request,
+    RequestedSampling,
+    SamplingInUse,
+)
 from mxconv.speculation.statistics import Generation
-from mxconv.text.chat import encode_prompts
-from mxconv.text.constraint import Constraint, ConstraintVocabulary
-from mxconv.text.generation_config import GenerationConfig
 from mxconv.text.messages import Prompt
 from mxconv.text.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from mxconv.text.constraint import Constraint, ConstraintVocabulary
 
 
 class Options(RequestedSampling, total=False):
@@ -47,7 +54,7 @@ class Options(RequestedSampling, total=False):
     tree: int | Literal["auto", "chain"]  # the most nodes of a tree, "chain" for none; "auto" for what pays
     seed: int  # of random draws; 0
     accept: Accept  # how drafts are verified when tokens are drawn at random; "coupled"
-    constraint: Constraint | None  # what the answer must look like; none
+    constraint: "Constraint | None"  # what the answer must look like; none
     stop_strings: Sequence[str]  # texts that end the answer, beside those of generation_config.json
 
 
@@ -112,7 +119,6 @@ class TextModel:
         self.loaded = loaded
         self.recommended = GenerationConfig.from_folder(loaded.folder)
         self.template_variables: Mapping[str, Any] = {}  # of the chat template, beside messages
-        self.vocabulary = ConstraintVocabulary(loaded.tokenizer, loaded.target.config.vocab_size)
         self._hierarchies: dict[object, Hierarchy] = {}
 
     def __enter__(self) -> "TextModel":
@@ -123,6 +129,13 @@ class TextModel:
 
     def close(self) -> None:
         self.loaded.close()
+
+    @cached_property
+    def vocabulary(self) -> "ConstraintVocabulary":
+        """What constraints are compiled for."""
+        from mxconv.text.constraint import ConstraintVocabulary
+
+        return ConstraintVocabulary(self.loaded.tokenizer, self.loaded.target.config.vocab_size)
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
         """Decode a prompt to the end; an interrupt (Ctrl-C) ends it early, with what there is by then.
@@ -161,6 +174,10 @@ class TextModel:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of messages as the model's chat template puts them."""
+        if isinstance(prompt, str):
+            return self.loaded.tokenizer.encode(prompt)
+        from mxconv.text.chat import encode_prompts
+
         return encode_prompts(self.loaded.tokenizer, self.loaded.folder, [prompt], self.template_variables)[0]
 
     def sampling(self, options: RequestedSampling, defaults: Mapping[str, Any] = GREEDY_DEFAULTS) -> SamplingInUse:

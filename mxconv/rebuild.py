@@ -30,8 +30,8 @@ from mxconv.package.package_folder import built_folder, damaged_files, fetch_fil
 from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, further_folder, read_recipe, recipe_of
 from mxconv.package.target import Target, check_target
 from mxconv.progress import Progress, silent
+from mxconv.system.disk import check_output, remove, write_output
 from mxconv.system.processor import usable_processors
-from mxconv.system.replacement import check_output, remove, write_output
 from mxconv.verification.derivation import check_derived
 from mxconv.workers import ByteCounter, Executor, Workers
 

@@ -54,7 +54,7 @@ for line in sys.stdin:
         os._exit(code)
 """
 IMPORTED = (
-    "mxconv.convert", "mxconv.verify", "mxconv.serving.batch", "mxconv.interop.hub.push",
+    "mxconv.convert", "mxconv.verify", "mxconv.serving.llm_engine", "mxconv.interop.hub.push",
     "huggingface_hub.hf_api", "huggingface_hub.repocard", "jinja2",
 )  # fmt: skip
 TRAINING = ("mxconv.train.training_loop", "mxconv.train.written")  # and torch with them

@@ -14,7 +14,7 @@ from mxconv.arrays import F32
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.states import States
+from mxconv.engine.sequence_rows import States
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.kernels.rowwise import rms_norm
 from mxconv.text.tokenizer import Tokenizer

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 
+from mxconv.cli.generate_results import trace_lines
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Request
-from mxconv.speculation.trace_lines import trace_lines
 from mxconv.text.tokenizer import Tokenizer
 
 HOSTILE = (

@@ -24,9 +24,9 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.drafts.kind import DraftSpec
 from mxconv.engine.tree import MOST_ROWS
-from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.selection import GREEDY
 from mxconv.text.chat import encode_prompts
+from mxconv.text.messages import read_prompts
 from mxconv.text.tokenizer import Tokenizer
 
 CANDIDATES = (1, 2, 4, 8, 16, 32)

@@ -22,7 +22,7 @@ import typer
 from mxconv.codecs.float16 import BF16
 from mxconv.decode import TextModel, load
 from mxconv.drafts.speculator import MlpSpeculator
-from mxconv.engine.states import States
+from mxconv.engine.sequence_rows import States
 from mxconv.engine.weights import ModelWeights
 from mxconv.train.speculator_training import SpeculatorModel, stage_losses
 

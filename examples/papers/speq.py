@@ -48,7 +48,7 @@ from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import OwnWeights
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.stored_matrix import StoredBsfp
-from mxconv.speculation.prompts import read_prompts
+from mxconv.text.messages import read_prompts
 from mxconv.text.texts import read_pieces
 from mxconv.verification.evaluation import measure
 from mxconv.verification.scored_texts import ScoredText

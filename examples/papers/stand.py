@@ -19,9 +19,8 @@ from mxconv.drafts.kind import NUM_CANDIDATES, LookUp, LookUpKind, Parameter
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelBase, UpTo64
 from mxconv.speculation.acceptance import Acceptance, GreedyAcceptance
-from mxconv.speculation.guesses import likeliest
 from mxconv.speculation.loaded_level import LoadedLevel, Proposer
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Proposal, likeliest
 from mxconv.speculation.statistics import LevelStatistics
 
 MOST_NGRAMS = 2**17  # under 100 MB; those that were seen longest ago make room

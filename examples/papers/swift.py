@@ -23,8 +23,7 @@ from mxconv.cost.speedup import speedup
 from mxconv.drafts.kind import DraftKind, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import Reads
+from mxconv.engine.sequence_rows import Reads, SequenceRows
 from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelBase, LevelRecord, Share

@@ -16,9 +16,8 @@ from mxconv.arrays import F32, I32
 from mxconv.drafts.kind import NUM_CANDIDATES, LookUp, LookUpKind
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelBase, UpTo64
-from mxconv.speculation.guesses import likeliest
 from mxconv.speculation.loaded_level import LoadedLevel, Proposer
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Proposal, likeliest
 from mxconv.speculation.statistics import LevelStatistics
 
 

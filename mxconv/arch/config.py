@@ -4,10 +4,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mxconv.arch.description import Attending, LayerInputs, LayerParts, Mtp
-from mxconv.arch.elements import Norm
-from mxconv.arch.mixture import Mixture
+from mxconv.arch.elements import Mixture, Norm, StateSizes
 from mxconv.arch.rope_parameters import RopeParameters
-from mxconv.arch.state_mixers import StateSizes
 
 # what torch puts into the names of modules that it compiles, shards or checkpoints, and before those that it copies
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")

@@ -7,10 +7,8 @@ by names that follow the layer's own prefix. No arrays here, so that a cost need
 from dataclasses import dataclass
 from typing import Literal
 
-from mxconv.arch.elements import Activation, Linear, Mlp, Norm
-from mxconv.arch.mixture import Mixture
+from mxconv.arch.elements import Activation, Linear, Mixture, Mlp, Norm, Recurrent
 from mxconv.arch.rope_parameters import RopeParameters
-from mxconv.arch.state_mixers import Recurrent
 
 
 @dataclass(frozen=True)

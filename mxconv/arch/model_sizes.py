@@ -8,12 +8,10 @@ from typing import Any
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LatentAttention, LayerParts, Mixer
-from mxconv.arch.elements import Mlp, Norm
+from mxconv.arch.elements import GatedDeltaNet, Mamba2, Mixture, Mlp, Norm, ShortConvolution
 from mxconv.arch.families.registry import describe
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
 from mxconv.arch.required_tensors import mixer_tensors
-from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from mxconv.errors import ModelError
 
 

@@ -9,9 +9,7 @@ from collections.abc import Container, Iterator
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LatentAttention, LayerParts, Mixer
-from mxconv.arch.elements import Linear, Mlp, Norm
-from mxconv.arch.mixture import Mixture
-from mxconv.arch.state_mixers import Convolution, GatedDeltaNet, Mamba2, ShortConvolution
+from mxconv.arch.elements import Convolution, GatedDeltaNet, Linear, Mamba2, Mixture, Mlp, Norm, ShortConvolution
 
 Shape = tuple[int, ...]
 Shapes = Iterator[tuple[str, Shape]]

@@ -10,6 +10,7 @@ says of its output head may not hold. Both are decided here, once, for all who r
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +18,12 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe
 from mxconv.arch.fields import Fields
 from mxconv.arch.required_tensors import Shape, required_tensors
-from mxconv.checkpoint.fp8_matrix import fp8_matrices
-from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stacked import ENDINGS
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.errors import ModelError, MxconvError
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.source import Checkpoint
 
 COMPARED_ROWS = 1024  # at a time
 MATRIX_DTYPES, VECTOR_DTYPES = ("BF16", "F16"), ("BF16", "F16", "F32")
@@ -54,14 +56,16 @@ def is_described(values: Mapping[str, object] | None) -> bool:
     return True
 
 
-def checkpoint_config(checkpoint: Checkpoint) -> ModelConfig:
+def checkpoint_config(checkpoint: "Checkpoint") -> ModelConfig:
     """Return the description of a checkpoint's model, fitted to its tensors. Raises ModelError where there is none."""
     config, tensors = describe(Fields(checkpoint.config or {}, "config.json")), checkpoint.tensors
     return fitted(config, held_tensors(checkpoint), lambda one, other: _are_equal(tensors[one], tensors[other]))
 
 
-def held_tensors(checkpoint: Checkpoint) -> dict[str, HeldTensor]:
+def held_tensors(checkpoint: "Checkpoint") -> dict[str, HeldTensor]:
     """Return what is known of a checkpoint's tensors, by name."""
+    from mxconv.checkpoint.fp8_matrix import fp8_matrices  # late: packages that are decoded need none of these
+
     fp8 = fp8_matrices(checkpoint.tensors, checkpoint.config)
     return {
         name: HeldTensor(tensor.shape, "BF16" if name in fp8 else tensor.dtype)

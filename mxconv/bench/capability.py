@@ -16,8 +16,8 @@ from mxconv.bench.machine import Machine, implementations, listed_cache_bytes, n
 from mxconv.bench.rates import PeakArithmetic, ReadBandwidth, Spread, spread
 from mxconv.cost.hardware import BANDWIDTH, CACHE, FRACTIONS, PEAKS, THIS_MACHINE
 from mxconv.kernels.engine import usable_processors
+from mxconv.system.disk import write_output
 from mxconv.system.processor import cpu_name
-from mxconv.system.replacement import write_output
 
 FORMS = {"float": "fp32", "bf16": "bf16", "int8": "int8"}  # of the engine, of a hardware description
 SAMPLE_BYTES = 1 << 27  # of bandwidth

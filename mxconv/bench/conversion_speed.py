@@ -32,7 +32,7 @@ from mxconv.convert import convert
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
 from mxconv.system.disk import flush_file, settle
-from mxconv.system.memory import forget, peak_rss_bytes
+from mxconv.system.processor import forget, peak_rss_bytes
 
 BLOCK = 1 << 22  # bytes that are read at a time; random weights that repeat: times do not depend on their values
 ENCODED_SHAPE = (8192, 8192)  # the fit costs the same for a small one

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mxconv.checkpoint.ranged_file import BLOCK_BYTES, RangedFile
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.system.memory import will_read
+from mxconv.system.processor import will_read
 from mxconv.workers import Advance, uncounted
 
 CHUNK_BYTES = 1 << 18  # what is read stays in a core's own cache until it is hashed

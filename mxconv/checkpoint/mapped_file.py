@@ -13,7 +13,7 @@ from mxconv.checkpoint.regular_file import Look, open_file
 from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry, read_header
 from mxconv.checkpoint.tensor import WeightFile
 from mxconv.errors import CheckpointError
-from mxconv.system.memory import release
+from mxconv.system.processor import release
 
 
 class MappedBytes(WeightFile):

@@ -5,15 +5,17 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.checkpoint.object_store import ObjectLook
 from mxconv.checkpoint.regular_file import Look, check_look
 from mxconv.checkpoint.safetensors_header import TensorEntry
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.object_store import ObjectLook
 
 MAX_OPEN = 64  # files that other processes sent and nobody uses at the moment
 
@@ -27,7 +29,7 @@ class WeightFile(ABC):
 
     path: Path
     entries: Mapping[str, TensorEntry]
-    look: Look | ObjectLook  # when it was opened
+    look: "Look | ObjectLook"  # when it was opened
 
     @property
     def is_closed(self) -> bool:

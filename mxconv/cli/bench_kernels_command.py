@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.common_options import Force, Json, RowLength, Rows, Samples, Threads, Widths, chosen_of, widths_of
-from mxconv.cli.completion import native_kernels, one_of
+from mxconv.cli.common_options import (
+    Force,
+    Json,
+    RowLength,
+    Rows,
+    Samples,
+    Threads,
+    Widths,
+    chosen_of,
+    offered_native_kernels,
+    one_of,
+    widths_of,
+)
 from mxconv.cli.output import Output, check_outputs, print_machine, progress_bars
 from mxconv.errors import MxconvError, install_line
 
@@ -67,7 +78,8 @@ def kernels(
     kernel: Annotated[
         list[str] | None,
         typer.Option(
-            help="Implementation, or all; this processor's best by default. Repeatable.", autocompletion=native_kernels
+            help="Implementation, or all; this processor's best by default. Repeatable.",
+            autocompletion=offered_native_kernels,
         ),
     ] = None,
     num_tokens: Widths = "1,2,4,8,16",

@@ -162,7 +162,7 @@ def run_command(line: str, conversation: "Conversation", out: Output) -> None:
 
 
 def _save(name: str, conversation: "Conversation", out: Output) -> None:
-    from mxconv.system.replacement import check_output
+    from mxconv.system.disk import check_output
 
     if not name:
         raise ModelError("/save: 0 files named; one is required. Write /save FILE.")

@@ -1,4 +1,4 @@
-"""Options that several commands have, lists of numbers in one option, and groups of options.
+"""Options that several commands have, lists of numbers in one option, groups of options, and names that a shell offers.
 
 A command takes a group, a dataclass, as one parameter and is made a command by `grouped`:
 
@@ -8,7 +8,7 @@ A command takes a group, a dataclass, as one parameter and is made a command by 
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import wraps
@@ -17,10 +17,60 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from mxconv.cli.completion import kernels, one_of
-
 if TYPE_CHECKING:
     from mxconv.workers import Executor
+
+
+Offer = Callable[[str], list[str]]
+
+
+def one_of(*names: str) -> Offer:
+    """Names that are known beforehand."""
+    return lambda incomplete: _beginning(names, incomplete)  # typer requires this name of the argument
+
+
+def choice(purpose: str, *names: str) -> Any:
+    """An option that takes one of some names, in capitals too; the library checks it."""
+    return typer.Option(
+        help=f"{purpose}.",
+        metavar="|".join(names),
+        autocompletion=one_of(*names),
+        callback=lambda value: value and value.lower(),
+    )
+
+
+def offered_kernels(incomplete: str) -> list[str]:
+    """Values of `--kernel` on this processor."""
+    from mxconv.kernels.engine import kernel_names
+
+    return _beginning(kernel_names(), incomplete)
+
+
+def offered_native_kernels(incomplete: str) -> list[str]:
+    """Values of `bench kernels --kernel` on this processor."""
+    from mxconv.kernels.engine import native_names
+
+    return _beginning((*native_names(), "all"), incomplete)
+
+
+def offered_drafts(incomplete: str) -> list[str]:
+    """Kinds of drafts, up to the colon where a path or another subject follows."""
+    from mxconv.drafts.kinds import all_kinds, plug_in_names
+
+    own = (kind.name + ":" * bool(kind.subject) for kind in all_kinds())
+    return _beginning((*own, *plug_in_names()), incomplete)
+
+
+def offered_hardware(incomplete: str) -> list[str]:
+    """Descriptions that `cost --hardware` finds by name."""
+    from mxconv.cost.hardware import hardware_names
+
+    return _beginning((*hardware_names(), "list"), incomplete)
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
 
 Number = TypeVar("Number", int, float)
 
@@ -36,7 +86,8 @@ Threads = Annotated[
 Kernel = Annotated[
     str | None,
     typer.Option(
-        help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.", autocompletion=kernels
+        help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.",
+        autocompletion=offered_kernels,
     ),
 ]
 MaxSequences = Annotated[int, typer.Option(min=1, max=1024, help="Sequences that decode at a time.")]

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mxconv.cli import completion
-from mxconv.cli.common_options import Force, Json, numbers_of
-from mxconv.cli.help_page import FIRST, LOAD
-from mxconv.cli.output import Output, check_outputs
+from mxconv.cli.common_options import Force, Json, numbers_of, offered_hardware
+from mxconv.cli.output import FIRST, LOAD, Output, check_outputs
 
 if TYPE_CHECKING:
     from mxconv.arch.model_sizes import ModelSizes
@@ -24,7 +22,7 @@ def cost(
         list[Path] | None, typer.Option(help="A file of `generate --trace`. Repeatable.", rich_help_panel=FIRST)
     ] = None,
     hardware: Annotated[
-        str, typer.Option(help="A name, or a .toml file; `list` shows the names.", autocompletion=completion.hardware)
+        str, typer.Option(help="A name, or a .toml file; `list` shows the names.", autocompletion=offered_hardware)
     ] = "this-machine",
     model: Annotated[
         Literal["speedup", "throughput", "accelerator", "roofline", "all"], typer.Option(help="Model that answers.")

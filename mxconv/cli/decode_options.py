@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of
-from mxconv.cli.completion import drafts, one_of
+from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of, offered_drafts, one_of
 from mxconv.cli.converted import package_of
 
 if TYPE_CHECKING:
     from mxconv.decode import Options, TextModel
-    from mxconv.speculation.sampling_in_use import RequestedSampling
+    from mxconv.speculation.selection import RequestedSampling
     from mxconv.text.constraint import Constraint
     from mxconv.text.messages import Prompt
 
@@ -54,7 +53,7 @@ class PromptOptions:
 
     def read(self, default: Sequence[str]) -> "list[Prompt]":
         """The prompts of the file, or the default ones."""
-        from mxconv.speculation.prompts import given_prompts
+        from mxconv.text.messages import given_prompts
 
         check_system(self.system, self.chat)
         return given_prompts(self.prompts, default, self.chat, self.system)
@@ -72,7 +71,7 @@ class LevelOptions:
         list[str] | None,
         typer.Option(
             help="A further draft below the others, as in quantize: prompt-lookup, ngram:TABLE. Repeatable.",
-            autocompletion=drafts,
+            autocompletion=offered_drafts,
         ),
     ] = None
     tree: Annotated[

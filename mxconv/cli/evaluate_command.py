@@ -73,7 +73,7 @@ def evaluate(
     with progress_bars("texts") as progress:
 
         def read(loaded: "LoadedPackage") -> "list[ScoredText]":
-            from mxconv.speculation.prompts import read_prompts
+            from mxconv.text.messages import read_prompts
             from mxconv.verification.scored_texts import answers, windows
 
             if texts is not None:

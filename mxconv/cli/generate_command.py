@@ -87,7 +87,7 @@ class DecodedPrompts:
 
     def side_by_side(self, batch: int, kv_bytes: int | None) -> None:
         """Decode prompts side by side, as far as they come before an interrupt."""
-        from mxconv.serving.batch import Batch
+        from mxconv.serving.llm_engine import Batch
 
         def run(options: "Options", records_trees: bool) -> "tuple[list[Answer], float]":
             begin = time.perf_counter()
@@ -141,10 +141,10 @@ def generate(
 
     How tokens are chosen is as generation_config.json recommends, greedy without; options win.
     """
-    from mxconv.speculation.prompts import given_prompts, text_of
-    from mxconv.speculation.trace_lines import trace_lines
-    from mxconv.system.replacement import check_output
+    from mxconv.cli.generate_results import trace_lines
+    from mxconv.system.disk import check_output
     from mxconv.text.chat_templates import read_templates
+    from mxconv.text.messages import given_prompts, text_of
 
     if prompt is not None and prompts is not None:
         raise typer.BadParameter("give either --prompt or --prompts")

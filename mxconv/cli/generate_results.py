@@ -1,5 +1,17 @@
-"""The results of `mxconv generate`, as JSON and as a table."""
+"""The results of `mxconv generate`: as JSON, as a table, and as a trace, JSON lines of rounds and levels.
 
+The target's line of a round also has, where the trace records trees:
+
+    tree        what was proposed to it, and what became of it: `draft`, `tokens`, `parents`, `probabilities` (empty
+                where the draft has none), `path` (the accepted nodes), `emitted`; `texts` and `emitted_texts` are
+                labels
+    num_tokens  how many of `emitted` the text got: fewer than all where it ends among them, and then `emitted` ends too
+    text        what they added to it; a character whose bytes come in several rounds is in the last of them
+    prompt_text in a prompt's first round, with `cpu`, the processor that decoded
+"""
+
+from collections.abc import Iterator, Sequence
+from math import isfinite
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +19,9 @@ from mxconv.cli.output import Output
 
 if TYPE_CHECKING:
     from mxconv.decode import Answer
+    from mxconv.speculation.statistics import Generation, RoundTree
     from mxconv.text.messages import Prompt
+    from mxconv.text.tokenizer import Tokenizer
 
 MIN_TOKENS_OF_A_SPEED = 24  # with fewer tokens the costs of levels are not yet known, and the clock is too coarse
 LEVEL_KEYS = (
@@ -30,7 +44,7 @@ TABLE = {
 
 def result_of(prompt: "Prompt", answer: "Answer") -> dict[str, Any]:
     """The members of one text."""
-    from mxconv.speculation.prompts import text_of
+    from mxconv.text.messages import text_of
 
     generation = answer.generation
     return {
@@ -83,3 +97,43 @@ def _rate(results: list[dict[str, Any]], key: str) -> str:
     """The mean speed of texts that were decoded one after the other."""
     rates = [result[key] for result in results if result.get(key)]
     return f" ({geometric_mean(rates):.1f} tokens a second after the prompt)" if rates else ""
+
+
+def trace_lines(
+    number: int, generation: "Generation", prompt_text: str, prompt: Sequence[int], tokenizer: "Tokenizer"
+) -> Iterator[dict[str, Any]]:
+    """The lines of one prompt, numbered from 0, and what it became."""
+    from mxconv.system.processor import cpu_name
+    from mxconv.text.text_stream import TextStream
+
+    stream = TextStream(tokenizer, (), prompt)
+    before: int | None = prompt[-1] if prompt else None
+    left = list(generation.token_ids)
+    for entry in generation.trace.entries:
+        line = {"prompt": number, **entry._replace(tree=None)._asdict()}
+        del line["tree"]
+        if entry.tree is not None:
+            emitted = list(entry.tree.emitted[: len(left)])
+            del left[: len(emitted)]
+            text = "".join(map(stream.feed, emitted)) + ("" if left else stream.finish())
+            line |= {"tree": _tree(entry.tree, before, emitted, tokenizer), "num_tokens": len(emitted), "text": text}
+            if entry.round == 0:
+                line |= {"prompt_text": prompt_text, "cpu": cpu_name()}
+            before = emitted[-1] if emitted else before
+        yield line
+
+
+def _tree(tree: "RoundTree", before: int | None, emitted: Sequence[int], tokenizer: "Tokenizer") -> dict[str, Any]:
+    from mxconv.text.text_stream import token_label
+
+    after = [before if parent < 0 else tree.tokens[parent] for parent in tree.parents]
+    return {
+        "draft": tree.draft,
+        "tokens": list(tree.tokens),
+        "parents": list(tree.parents),
+        "probabilities": [round(share, 6) if isfinite(share) else None for share in tree.probabilities],
+        "path": tree.path,
+        "emitted": list(emitted),
+        "texts": [token_label(tokenizer, *pair) for pair in zip(after, tree.tokens, strict=True)],
+        "emitted_texts": [token_label(tokenizer, *pair) for pair in zip([before, *emitted], emitted, strict=False)],
+    }

@@ -11,22 +11,17 @@ import typer
 from typer.core import TyperGroup
 
 from mxconv import __version__
-from mxconv.cli.attest_command import attest
-from mxconv.cli.bench_convert_command import convert
-from mxconv.cli.bench_decode_command import decode
+from mxconv.cli.bench_commands import convert, decode, machine
 from mxconv.cli.bench_kernels_command import kernels
-from mxconv.cli.bench_machine_command import machine
 from mxconv.cli.chat_command import chat
 from mxconv.cli.cost_command import cost
 from mxconv.cli.evaluate_command import evaluate
-from mxconv.cli.export_command import export
 from mxconv.cli.generate_command import generate
-from mxconv.cli.help_page import CommandPage
-from mxconv.cli.hub_commands import pull, push
 from mxconv.cli.inspect_command import inspect
+from mxconv.cli.output import CommandPage
 from mxconv.cli.quantize_command import QuantizeCommand, quantize
-from mxconv.cli.recipe_commands import build, recipe
 from mxconv.cli.serve_command import serve
+from mxconv.cli.sharing_commands import attest, build, export, pull, push, recipe
 from mxconv.cli.train_drafts_commands import draft, eagle3, self_draft, speculator, spire
 from mxconv.cli.train_text_commands import generate as write_texts
 from mxconv.cli.train_text_commands import ngram

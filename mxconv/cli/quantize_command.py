@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.common_options import MEMORY, WORKERS, Json, Revision, executors, size_option
-from mxconv.cli.completion import choice, drafts
+from mxconv.cli.common_options import MEMORY, WORKERS, Json, Revision, choice, executors, offered_drafts, size_option
 from mxconv.cli.converted import package_name
-from mxconv.cli.help_page import CommandPage
-from mxconv.cli.output import Output, progress_bars
+from mxconv.cli.output import CommandPage, Output, progress_bars
 from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ def quantize(
             "spire:PATH, eagle3:PATH, dflash:PATH, gemma4-assistant:PATH, mtp, "
             "prompt-lookup, ngram:TABLE, each [,num_draft_tokens=N,confidence=P]. "
             "Repeatable.",
-            autocompletion=drafts,
+            autocompletion=offered_drafts,
         ),
     ] = None,
     draft_weights: Annotated[
@@ -217,7 +215,7 @@ def _with_estimate(progress: "Progress") -> "Progress":
 
 
 def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: float) -> dict[str, Any]:
-    from mxconv.system.memory import peak_rss_bytes
+    from mxconv.system.processor import peak_rss_bytes
 
     own = {record.path: record.num_bytes for record in manifest.files}
     target, draft = (set(level.files or ()) for level in manifest.levels[:2])

@@ -26,7 +26,7 @@ def ngram(
     It serves any model with that tokenizer.
     """
     from mxconv.package.ngram_table import write_ngram_table
-    from mxconv.system.replacement import write_output
+    from mxconv.system.disk import write_output
     from mxconv.train.ngram_trainer import train_ngram
 
     check_outputs(force, [], [output])
@@ -83,7 +83,7 @@ def generate(
     to the trainings in the place of texts. More texts than prompts answer these again, with other draws.
     """
     from mxconv.speculation.continuations import continuations
-    from mxconv.system.replacement import write_output
+    from mxconv.system.disk import write_output
     from mxconv.text.distribution import Sampling
     from mxconv.text.tokenizer import Tokenizer
     from mxconv.train.written import chat_prompts, target_decoder, text_beginnings

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.attest_command import AttestationOptions
 from mxconv.cli.common_options import WORKERS, Json, MaxNewTokens, Package, executors, grouped
 from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
 from mxconv.cli.output import Output, progress_bars
+from mxconv.cli.sharing_commands import AttestationOptions
 
 if TYPE_CHECKING:
     from mxconv.verify import Verification
@@ -56,9 +56,8 @@ def verify(
     from mxconv.kernels.engine import usable_processors
     from mxconv.open_source import open_source
     from mxconv.package.package_folder import check_writable
-    from mxconv.speculation.prompts import read_prompts
-    from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, SamplingInUse
-    from mxconv.text.generation_config import GenerationConfig
+    from mxconv.speculation.selection import GREEDY_DEFAULTS, GenerationConfig, SamplingInUse
+    from mxconv.text.messages import read_prompts
     from mxconv.verification.decode_proof import DecodeSettings, decode_by, verify_decoding
     from mxconv.verify import verify as verify_package
     from mxconv.verify import write_certificate

@@ -9,9 +9,9 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.progress import Progress
 from mxconv.speculation.continuations import continuations
-from mxconv.speculation.prompts import read_prompts
 from mxconv.text.chat import encode_prompts
 from mxconv.text.chat_templates import read_templates
+from mxconv.text.messages import read_prompts
 from mxconv.text.texts import MAX_LINE_BYTES, read_pieces
 
 OWN_PROMPTS = Path(__file__).with_name("calibration_prompts.jsonl")  # what `--calibrate` without a file takes

@@ -23,18 +23,14 @@ from mxconv.arrays import F32, I64
 from mxconv.drafts.eagle3 import LAYER_TYPES, among_all, checked_layers, read_layers, target_tokens
 from mxconv.drafts.feature_draft import num_shared
 from mxconv.drafts.kind import Run
-from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.reader_config import ReaderConfig
-from mxconv.drafts.reader_kind import ReaderKind, reader_weights
+from mxconv.drafts.pass_cost import PassCost, head_bytes
+from mxconv.drafts.reader_kind import ReaderConfig, ReaderKind, reader_weights
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.layer import Layer
-from mxconv.engine.paired_layers import EMBEDDING
+from mxconv.engine.layer import EMBEDDING, Layer
 from mxconv.engine.rope import Positions
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import Reads
-from mxconv.engine.stored_bytes import head_bytes
+from mxconv.engine.sequence_rows import Reads, SequenceRows
 from mxconv.engine.stored_weights import HEAD
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import CheckedWeights, ModelWeights

@@ -22,12 +22,10 @@ from mxconv.arrays import F32, I64
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.feature_draft import FeatureDraft, FeatureReader
 from mxconv.drafts.kind import Run
-from mxconv.drafts.reader_config import ReaderConfig
-from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.engine.paired_layers import EMBEDDING, PairedLayers, PairRules
+from mxconv.drafts.reader_kind import ReaderConfig, ReaderKind, reader_weights
+from mxconv.engine.layer import EMBEDDING, PairedLayers, PairRules
 from mxconv.engine.rope import Positions
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import Reads
+from mxconv.engine.sequence_rows import Reads, SequenceRows
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.rowwise import rms_norm

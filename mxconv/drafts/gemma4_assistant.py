@@ -23,14 +23,12 @@ from mxconv.arrays import F32, I64
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.kind import Run
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.reader_config import ReaderConfig
-from mxconv.drafts.reader_kind import ReaderKind, reader_weights
+from mxconv.drafts.reader_kind import ReaderConfig, ReaderKind, reader_weights
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import Reads
+from mxconv.engine.sequence_rows import Reads, SequenceRows
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_values
-from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
@@ -32,6 +31,9 @@ from mxconv.speculation.proposal import Draft, Proposal
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import State, grow_best_first
 from mxconv.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.source import Checkpoint
 
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer
 LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "package"]
@@ -108,7 +110,7 @@ class OpenedDraft:
 class OpenTarget:
     """The checkpoint whose package is to hold drafts, and the level above the next draft."""
 
-    checkpoint: Checkpoint
+    checkpoint: "Checkpoint"
     vocabulary: Vocabulary  # of the level above
     tokenizer_sha256: str  # of that level's tokenizer.json; empty where there is none
 
@@ -291,3 +293,22 @@ def placed(record: LevelRecord, place: Path | None, run: Run, what: str = "model
             f"{run.package.root}: level {record.name} without a path; a {what} needs one. Convert again."
         )
     return place
+
+
+OF_FORMAT = {"eagle3": "eagle3", "dflash": "dflash"}
+OF_MODEL_TYPE = {
+    "mlp_speculator": "speculator",
+    "spire": "spire",
+    "gemma4_assistant": "gemma4-assistant",
+    "medusa": "medusa",
+}
+
+
+def reader_of(config: Mapping[str, object]) -> str | None:
+    """The kind of reader that a config.json describes; None where it describes anything else."""
+    if "medusa_num_heads" in config and "hidden_size" not in config:  # a whole model has its own size
+        return "medusa"
+    if "dflash_config" in config:
+        return "dflash"
+    own = OF_FORMAT.get(str(config.get("speculators_model_type")))
+    return own or OF_MODEL_TYPE.get(str(config.get("model_type")))

@@ -22,7 +22,7 @@ from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.speculator import stage_cost
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.states import Reads
+from mxconv.engine.sequence_rows import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.rowwise import silu

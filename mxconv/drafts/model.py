@@ -23,12 +23,11 @@ from mxconv.drafts.kind import (
     Parameter,
     Run,
     placed,
+    reader_of,
     speaker,
 )
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.reader_config import reader_of
-from mxconv.drafts.sparse_views import STREAMING
-from mxconv.drafts.target_views import FEWER_EXPERTS, SELF_DRAFT, TARGET
+from mxconv.drafts.target_views import FEWER_EXPERTS, SELF_DRAFT, STREAMING, TARGET
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.open_source import open_source

@@ -18,13 +18,11 @@ from mxconv.arch.whole_model import checkpoint_config
 from mxconv.arrays import F32
 from mxconv.drafts.feature_draft import FeatureDraft, FeatureReader
 from mxconv.drafts.kind import DraftSpec, LevelCodec, OpenedDraft, OpenTarget, Parameter, Run
-from mxconv.drafts.pass_cost import PassCost
+from mxconv.drafts.pass_cost import PassCost, mtp_bytes
 from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import Reads
-from mxconv.engine.stored_bytes import mtp_bytes
+from mxconv.engine.sequence_rows import Reads, SequenceRows
 from mxconv.engine.stored_weights import package_config
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError, MxconvError

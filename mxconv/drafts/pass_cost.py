@@ -1,15 +1,130 @@
-"""What a pass of a level costs: the bytes of weights that it reads, and the sizes of what it computes."""
+"""What a pass of a level costs: the bytes of weights that it reads, and the sizes of what it computes.
 
+Of weights, counted are the matrices that are multiplied, the output head among them, of experts those of all of them.
+The embedding's rows, norms, biases and the KV cache are not: together they are a thousandth of a model.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.registry import describe_file
 from mxconv.arch.model_sizes import ModelSizes
+from mxconv.checkpoint.stacked import stacked_experts
+from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, package_bytes, screened_bytes
-from mxconv.engine.stored_weights import package_config
-from mxconv.package.level_record import LevelRecord
+from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor, package_config
+from mxconv.errors import MxconvError
+from mxconv.package.head_screen import screen_bytes
+from mxconv.package.level_record import LevelRecord, ScreenRecord
+from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
+from mxconv.package.stored import tensor_arrays
 from mxconv.speculation.loaded_level import num_layer_weights
+
+READER_EMBEDDINGS = "speculator.emb."
+HEAD_EMBEDDING = "embed_tokens.weight"  # of a draft head
+BYTES_PER_WEIGHT = 2  # of what is kept
+
+
+def package_bytes(package: Package, is_draft: bool) -> int:
+    """Bytes of a package's target, or of its 4-bit level."""
+    matrices = _matrices(package)
+    names = {record.name for record in matrices}
+    scales = {r.scaled.by for r in matrices if r.scaled is not None}  # of what is decoded when it is loaded
+    config = _config(package.root)
+    multiplied = [r for r in matrices if r.name not in scales and _is_multiplied(r.name, names, config)]
+    exact = _heads(names, config) if has_exact_head(package) else ()
+    return sum(_record_bytes(record, is_draft and record.name not in exact) for record in multiplied)
+
+
+def head_bytes(package: Package, is_draft: bool) -> int:
+    """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors."""
+    names = {record.name for record in package.manifest.tensors}
+    heads = _heads(names, _config(package.root))
+    as_draft = is_draft and not has_exact_head(package)
+    return sum(_record_bytes(record, as_draft) for record in package.manifest.tensors if record.name in heads)
+
+
+def screened_bytes(package: Package, screen: ScreenRecord) -> int:
+    """Bytes that a pass over one token reads of an output head with a screen: the screen, and what candidates need.
+
+    Candidates are counted as one of every tile that has some; they are hardly more. Of BSFP whole tiles are read.
+    """
+    config = package_config(package)
+    at_once = TILE_ROWS if package.manifest.options.codec == "bsfp" else 1
+    row = head_bytes(package, is_draft=False) / config.vocab_size
+    read = screen.num_candidates * at_once * row
+    return screen_bytes(screen.rank, config.vocab_size, config.hidden_size) + round(read)
+
+
+def mtp_bytes(package: Package, in_four_bits: bool) -> int:
+    """Bytes of the MTP module of a package's model, with the output head, which is the model's."""
+    config = package_config(package)
+    assert config.mtp is not None, "of a level that was loaded"
+    matrices = {config.own_name(record.name): record for record in _matrices(package)}
+    head = matrices.get(head_tensor(config)) or matrices[config.embedding]
+    own = [record for name, record in matrices.items() if name is not None and config.mtp.reads(name)]
+    head_in_four_bits = in_four_bits and not has_exact_head(package)
+    return sum(_record_bytes(record, in_four_bits) for record in own) + _record_bytes(head, head_in_four_bits)
+
+
+def checkpoint_bytes(folder: Path) -> int:
+    """Bytes of a 16-bit model as it is."""
+    from mxconv.checkpoint.source import open_checkpoint
+
+    with open_checkpoint(folder) as checkpoint:
+        stacks = stacked_experts(checkpoint.tensors)
+        matrices = {name: t for name, t in checkpoint.tensors.items() if len(t.shape) == 2 or name in stacks}
+        names, config = set(matrices), _config(folder)
+        return sum(tensor.num_bytes for name, tensor in matrices.items() if _is_multiplied(name, names, config))
+
+
+def _matrices(package: Package) -> list[TensorRecord]:
+    return [record for record in package.manifest.tensors if len(record.shape) == 2 or record.stack is not None]
+
+
+def _config(folder: Path) -> ModelConfig | None:
+    """The description of a decoder; None for a draft that is none, or for a family that mxconv does not run."""
+    try:
+        return describe_file(folder / "config.json")
+    except MxconvError:
+        return None
+
+
+def _heads(names: Iterable[str], config: ModelConfig | None) -> set[str]:
+    """The tensor that is the output head: its own, or else the embedding."""
+    own = {name: name if config is None else config.own_name(name) for name in names}
+    head, embedding = (HEAD, EMBEDDING) if config is None else (head_tensor(config), config.embedding)
+    return {name for name in own if own[name] == head} or {name for name in own if own[name] == embedding}
+
+
+def _is_multiplied(name: str, names: set[str], config: ModelConfig | None) -> bool:
+    """Not an embedding, unless it is the output head too, nor what is of another tower or of an MTP module."""
+    if name.startswith(READER_EMBEDDINGS) or name == HEAD_EMBEDDING:
+        return False
+    if config is None:
+        return name != EMBEDDING or HEAD not in names
+    own = config.own_name(name)
+    if own is not None and config.mtp is not None and config.mtp.has(own):
+        return False
+    if own == config.embedding:
+        return head_tensor(config) not in {config.own_name(each) for each in names}
+    return own is not None and own not in config.looked_up
+
+
+def _record_bytes(record: TensorRecord, is_draft: bool) -> int:
+    if record.codec in ("mxfp4", "mxint8") and (is_draft or record.carried is not None):
+        return sum(array.num_bytes for array in tensor_arrays(record))
+    if record.codec != "bsfp" or (record.is_rescaled and not is_draft):  # the latter is rebuilt when it is loaded
+        return prod(record.shape) * BYTES_PER_WEIGHT
+    arrays = tensor_arrays(record)
+    if is_draft:
+        return sum(array.num_bytes for array in arrays if array.name.endswith((".codes", ".scales")))
+    return sum(array.num_bytes for array in arrays if not array.name.endswith(".scales"))
+
 
 CODECS = {"bf16": "bf16", "f16": "fp16", "bsfp": "bsfp", "mxfp4": "mxfp4"}  # of manifest and models
 

@@ -1,17 +1,18 @@
 """Kinds that read hidden states of the level above: from a folder, a 16-bit checkpoint or a package, to a draft."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mxconv.arch.config import ModelConfig
+from mxconv.arch.fields import Fields
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.kind import DraftKind, DraftSpec, OpenedDraft, OpenTarget, Run, placed
 from mxconv.drafts.model import locate_16_bits, open_16_bits, open_package
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.reader_config import ReaderConfig
 from mxconv.engine.stored_weights import (
     EMBEDDING,
     HEAD,
@@ -28,6 +29,41 @@ from mxconv.package.package_folder import find_package_or_none
 from mxconv.speculation.loaded_level import DraftInputs, LoadedLevel
 from mxconv.speculation.proposal import Draft
 from mxconv.speculation.reader import Reader, ReaderSizes
+
+
+class ReaderConfig(ABC):
+    """The config.json of a network that reads hidden states; names follow the file."""
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Read a config.json.
+
+        Raises:
+            CheckpointError: the file is missing, or no JSON object.
+            ModelError: it is of another kind, or a key is missing, ill-typed, out of range or not supported.
+        """
+        return cls.from_fields(Fields.read(path))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
+        """The same from the parsed content of config.json."""
+        return cls.from_fields(Fields(values, "config.json"))
+
+    @classmethod
+    @abstractmethod
+    def from_fields(cls, fields: Fields) -> Self: ...
+
+    @property
+    @abstractmethod
+    def sizes(self) -> ReaderSizes: ...
+
+    def layers_of(self, num_layers: int) -> tuple[int, ...]:
+        """The states that it reads of a target of `num_layers`, where the file names them or leaves them to its depth.
+
+        Raises:
+            ModelError: the target does not have them.
+        """
+        return ()
 
 
 class ReaderKind(DraftKind):

@@ -12,10 +12,9 @@ from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
 from mxconv.drafts.kind import Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.reader_config import ReaderConfig
-from mxconv.drafts.reader_kind import ReaderKind, reader_weights
+from mxconv.drafts.reader_kind import ReaderConfig, ReaderKind, reader_weights
 from mxconv.engine.activations import exact_gelu
-from mxconv.engine.states import Reads
+from mxconv.engine.sequence_rows import Reads
 from mxconv.engine.tree import MOST_ROWS, TreeLimits
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.kernels.matrix import Matrix
@@ -23,10 +22,9 @@ from mxconv.kernels.rowwise import rms_norm
 from mxconv.package.level_record import LevelRecord, SpeculatorRecord
 from mxconv.package.package import Package
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.guesses import SHARPNESS
 from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.model_draft import StagedDraft
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import SHARPNESS, Proposal
 from mxconv.speculation.reader import MOST_STAGES, ReaderSizes, StagedReader
 from mxconv.speculation.trees import Evaluate, GrowingTree
 

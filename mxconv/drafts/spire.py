@@ -14,16 +14,14 @@ from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32
 from mxconv.drafts.kind import Run
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.reader_config import ReaderConfig
-from mxconv.drafts.reader_kind import ReaderKind, reader_weights
+from mxconv.drafts.reader_kind import ReaderConfig, ReaderKind, reader_weights
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.attention_window import SinkWindow
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.rope import Positions
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import Reads, States
+from mxconv.engine.sequence_rows import Reads, SequenceRows, States
 from mxconv.engine.stored_weights import tied
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.engine.weights import CheckedWeights, ModelWeights

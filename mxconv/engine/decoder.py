@@ -19,13 +19,11 @@ from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
 from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.engine.cache import KVCache
-from mxconv.engine.experts import WeightedMixture, check_fewer
 from mxconv.engine.kv_pool import KvDtype, KVPool
 from mxconv.engine.layer import Layer
-from mxconv.engine.mlp import WeightedInputs
+from mxconv.engine.mlp import WeightedInputs, WeightedMixture, check_fewer
 from mxconv.engine.rope import Positions
-from mxconv.engine.sequence_rows import SequenceRows, checked_ids, spans
-from mxconv.engine.states import StateRoom, States
+from mxconv.engine.sequence_rows import SequenceRows, StateRoom, States, checked_ids, spans
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError

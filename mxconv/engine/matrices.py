@@ -7,11 +7,10 @@ import numpy as np
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import U16
-from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import KvDtype
-from mxconv.engine.paired_layers import PairedLayers
+from mxconv.engine.layer import PairedLayers
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.draft_matrix import (
     Activations,
@@ -27,6 +26,7 @@ from mxconv.kernels.weight_pages import WeightPages
 from mxconv.package.stored_matrix import StoredBsfp, StoredDraft, StoredMxfp4, StoredMxint8
 
 if TYPE_CHECKING:
+    from mxconv.checkpoint.fp8_matrix import Fp8Matrix
     from mxconv.kernels import _native
 
 try:
@@ -57,7 +57,7 @@ class Matrices:
         """16-bit weights of which rows are looked up, and which stay in their file."""
         return replace(self, pages=MAPPED).dense(patterns, float_format)
 
-    def fp8(self, stored: Fp8Matrix) -> Matrix:
+    def fp8(self, stored: "Fp8Matrix") -> Matrix:
         """The BF16 weights that an FP8 matrix holds, decoded once and for good."""
         return self.dense(stored.patterns(0, stored.codes.shape[0]), BF16)
 

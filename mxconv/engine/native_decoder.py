@@ -12,12 +12,11 @@ from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import PAGE
+from mxconv.engine.layer import PairedLayers
 from mxconv.engine.native_parts import NativeParts, handle, native_of
-from mxconv.engine.paired_layers import PairedLayers
 from mxconv.engine.rope import Positions
-from mxconv.engine.sequence_rows import SequenceRows
+from mxconv.engine.sequence_rows import SequenceRows, StateRoom
 from mxconv.engine.state_cache import StateCache
-from mxconv.engine.states import StateRoom
 from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.engine.weights import ModelWeights, ScreenedHead
 from mxconv.kernels import _native

@@ -9,12 +9,10 @@ import numpy as np
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Temperature
 from mxconv.arrays import F32
-from mxconv.engine.attention import WeightedAttention
+from mxconv.engine.attention import WeightedAttention, WeightedLatentAttention
 from mxconv.engine.attention_window import RetrievedPages
-from mxconv.engine.experts import ExpertMatrices, WeightedMixture
-from mxconv.engine.latent_attention import WeightedLatentAttention
 from mxconv.engine.layer import Layer
-from mxconv.engine.mlp import WeightedInput, WeightedMlp
+from mxconv.engine.mlp import ExpertMatrices, WeightedInput, WeightedMixture, WeightedMlp
 from mxconv.engine.recurrent import EPS, RecurrentMixer, WeightedDeltaNet, WeightedMamba2, WeightedShortConvolution
 from mxconv.engine.rope import Positions, RotaryEmbedding
 from mxconv.engine.weights import DeferredMatrix, Projection, WeightedNorm

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, F64
 from mxconv.engine.attention import WeightedAttention
-from mxconv.engine.experts import WeightedMixture
 from mxconv.engine.layer import Layer
+from mxconv.engine.mlp import WeightedMixture
 from mxconv.engine.rope import Positions
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mxconv.arch.state_mixers import Convolution, GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
+from mxconv.arch.elements import Convolution, GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.activations import ACTIVATIONS, row_sigmoid, softplus

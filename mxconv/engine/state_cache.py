@@ -18,7 +18,7 @@ from math import prod
 
 import numpy as np
 
-from mxconv.arch.state_mixers import StateSizes
+from mxconv.arch.elements import StateSizes
 from mxconv.arrays import F32, float32_zeros
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.errors import ModelError

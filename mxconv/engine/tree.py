@@ -9,8 +9,7 @@ import numpy as np
 
 from mxconv.arrays import I32, I64, U64
 from mxconv.errors import ModelError
-from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling
 
 MOST_ROWS = 64  # of a tree: a row's path is a word of 64 bits to the native pass
 MOST_SIBLINGS, MOST_IN_FRONTIER = 8, 16  # of a tree of guesses: children of a node, rows of a pass

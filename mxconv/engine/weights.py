@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from mxconv.arch.elements import Linear, Norm
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
-from mxconv.codecs.screen_axes import candidates
 from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Float32Matrix, Matrix
 from mxconv.kernels.rowwise import rms_norm
@@ -59,6 +58,8 @@ class ScreenedHead:
         return self.head.shape
 
     def multiply(self, x: F32) -> F32:
+        from mxconv.codecs.screen_axes import candidates
+
         logits = self.scores.multiply(self.projection.multiply(x))
         for row, taken in zip(logits, x, strict=True):
             (chosen,) = np.nonzero(candidates(row, self.num_candidates))

@@ -11,9 +11,7 @@ from typing import Literal
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, Temperature
-from mxconv.arch.elements import Activation, ClampedGate
-from mxconv.arch.mixture import Mixture
-from mxconv.arch.state_mixers import Recurrent
+from mxconv.arch.elements import Activation, ClampedGate, Mixture, Recurrent
 from mxconv.checkpoint.stacked import Axes
 
 Scale = Callable[[ModelConfig, Attention], float]

@@ -6,9 +6,7 @@ from pathlib import Path
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LatentAttention, LayerParts
-from mxconv.arch.elements import Activation, Linear, Mlp
-from mxconv.arch.mixture import Mixture, Routing
-from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, Recurrent
+from mxconv.arch.elements import Activation, GatedDeltaNet, Linear, Mamba2, Mixture, Mlp, Recurrent, Routing
 from mxconv.errors import ModelError
 from mxconv.gguf.architectures import MLP, Architecture, State, attentions, states
 from mxconv.gguf.rotations import far_rope, near_rope, reads_betas

@@ -19,7 +19,7 @@ from mxconv.gguf.ggml_type import decode_blocks
 from mxconv.gguf.gguf_header import GgufEntry, GgufHeader, read_gguf_header
 from mxconv.gguf.gguf_layout import OwnTensor, derive_layout
 from mxconv.gguf.name_map import TensorPlace
-from mxconv.system.memory import release
+from mxconv.system.processor import release
 
 RATE_ERROR = 4e-7  # relative, of an exponential in float32
 

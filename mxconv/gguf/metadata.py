@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mxconv.arch.description import Attention, LayerParts
-from mxconv.arch.mixture import Mixture
-from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, ShortConvolution
+from mxconv.arch.elements import GatedDeltaNet, Mamba2, Mixture, ShortConvolution
 from mxconv.gguf.architectures import attentions, first_mixture, states
 from mxconv.gguf.rotations import add_rope
 

@@ -28,9 +28,7 @@ from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LayerParts
-from mxconv.arch.elements import Linear, Mlp, Norm
-from mxconv.arch.mixture import Experts, Mixture
-from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
+from mxconv.arch.elements import Experts, GatedDeltaNet, Linear, Mamba2, Mixture, Mlp, Norm, Recurrent, ShortConvolution
 from mxconv.arrays import I64
 from mxconv.checkpoint.stacked import ENDINGS
 from mxconv.codecs.mxfp4 import BLOCK

@@ -22,7 +22,7 @@ from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import MxconvError, PackageError, install_line
 from mxconv.package.manifest import FILE_NAME as MANIFEST
 from mxconv.package.manifest import read_manifest
-from mxconv.system.replacement import write_output
+from mxconv.system.disk import write_output
 
 try:
     from cryptography import x509

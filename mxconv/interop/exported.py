@@ -24,7 +24,7 @@ from mxconv.arch.whole_model import DRAFT_HEAD_KEYS
 from mxconv.checkpoint.folder import companions
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
-from mxconv.drafts.reader_config import reader_of
+from mxconv.drafts.kind import reader_of
 from mxconv.engine.stored_weights import package_faults
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import TensorRecord
@@ -34,7 +34,7 @@ from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 from mxconv.report.open_weights import OpenWeights
 from mxconv.report.sources import package_weights
-from mxconv.system.replacement import check_folder, put_in_place, recover
+from mxconv.system.disk import check_folder, put_in_place, recover
 
 RECORD = "mxconv_export.json"
 QUANTIZATION = ("quantization_config", "compression_config", "quantization")  # members of config.json

@@ -25,7 +25,7 @@ from mxconv.interop.exported import Export, ExportedTensor, advancing, opened_mo
 from mxconv.interop.gguf_tensors import Level, level_tensors
 from mxconv.package.package import Package
 from mxconv.progress import Progress, silent
-from mxconv.system.replacement import check_output, write_output
+from mxconv.system.disk import check_output, write_output
 
 NO_BSFP = "GGUF has no type for the BSFP draft"
 

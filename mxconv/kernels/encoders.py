@@ -14,10 +14,10 @@ from mxconv.arrays import F32, I8, I64, U8, U16
 from mxconv.codecs.bsfp import fit, packing
 from mxconv.codecs.bsfp import histogram as reference_histogram
 from mxconv.codecs.bsfp.clipped import GroupScales, unclip
-from mxconv.codecs.bsfp.draft import GROUP
+from mxconv.codecs.bsfp.draft import COLUMN_MULTIPLE, GROUP
 from mxconv.codecs.bsfp.fit import Cells, FittedTable
 from mxconv.codecs.bsfp.histogram import PatternHistogram, shift_boundaries, shift_limits
-from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE, PackedBsfp
+from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.table import NUM_CODES, SegmentTable
 from mxconv.codecs.e2m1 import VALUES
 from mxconv.codecs.float16 import FloatFormat

@@ -4,13 +4,12 @@ Each wraps the NumPy matrix of the same weights, its reference: that one stays t
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, I64
-from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
@@ -18,6 +17,9 @@ from mxconv.errors import PackageError
 from mxconv.kernels import _native
 from mxconv.kernels.draft_matrix import EightBitMatrix, FourBitFloatMatrix, FourBitMatrix
 from mxconv.kernels.matrix import DenseMatrix, Matrix
+
+if TYPE_CHECKING:
+    from mxconv.codecs.bsfp.packing import PackedBsfp
 
 Element = TypeVar("Element", bound=np.generic)
 
@@ -77,7 +79,7 @@ def native_dense(engine: _native.Engine, reference: DenseMatrix) -> NativeMatrix
 
 
 def native_bsfp(
-    engine: _native.Engine, reference: Matrix, packed: PackedBsfp, escape_offsets: I64, table: SegmentTable, name: str
+    engine: _native.Engine, reference: Matrix, packed: "PackedBsfp", escape_offsets: I64, table: SegmentTable, name: str
 ) -> NativeMatrix:
     """The exact 16-bit weights inside a BSFP tensor, called `name`, that was not rescaled.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.errors import MxconvError
-from mxconv.system.memory import available_bytes
+from mxconv.system.processor import available_bytes
 
 Element = TypeVar("Element", bound=np.generic)
 WeightPlace = Literal["auto", "map", "copy"]

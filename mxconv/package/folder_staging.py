@@ -33,8 +33,7 @@ from mxconv.package.journal import Journal
 from mxconv.package.manifest import FILE_NAME, FileRecord
 from mxconv.package.shard_layout import ShardLayout
 from mxconv.progress import Progress
-from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder
-from mxconv.system.replacement import named, put_in_place, remove
+from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, named, put_in_place, remove
 from mxconv.workers import ByteCounter, Executor
 
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.EINVAL)  # the last on Windows

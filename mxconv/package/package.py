@@ -3,19 +3,15 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I8, I64, U8, U16
-from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.checkpoint.mapped_file import MappedFile
-from mxconv.checkpoint.object_store import is_store_url
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.float16 import FORMATS
 from mxconv.codecs.mxint8 import check_mxint8
 from mxconv.codecs.vnni8 import TILE_ROWS
@@ -23,6 +19,10 @@ from mxconv.errors import CheckpointError, CodecError, PackageError
 from mxconv.package.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
 from mxconv.package.stored import StoredArray, mxfp4_arrays, mxint8_arrays, place_of, stored_shape, tensor_arrays
 from mxconv.package.stored_matrix import StoredBsfp, StoredDraft, StoredMxfp4, StoredMxint8
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.fp8_matrix import Fp8Matrix
+    from mxconv.checkpoint.source import Checkpoint
 
 
 def inside(root: Path, name: str) -> Path:
@@ -144,6 +144,8 @@ class Package:
         offsets = cast(I64, part["escape_offsets"])[tiles.start : tiles.stop + 1]
         counts = cast(U8, part["escape_counts"])[tiles]
         escapes = self._escapes(record, tiles, offsets, counts, len(part["escape_high"]))
+        from mxconv.codecs.bsfp.packing import PackedBsfp
+
         packed = PackedBsfp(
             codes=cast(U8, part["codes"])[tiles],
             residual_low=low,
@@ -184,7 +186,7 @@ class Package:
         """A tensor that is stored as it was, in the target or among the BSFP planes."""
         return self.arrays[record.name]
 
-    def fp8(self, record: TensorRecord, tensors: Mapping[str, SourceTensor] | None = None) -> Fp8Matrix:
+    def fp8(self, record: TensorRecord, tensors: Mapping[str, SourceTensor] | None = None) -> "Fp8Matrix":
         """An FP8 matrix, decoded as it is read; `tensors` are the target's, where they are not in the package.
 
         Raises:
@@ -198,6 +200,8 @@ class Package:
                 f"{self.root}: tensor {missing[0]} is missing; FP8 weights and scales are required. Convert again."
             )
         try:
+            from mxconv.checkpoint.fp8_matrix import Fp8Matrix
+
             return Fp8Matrix(found[record.name], found[scaled.by], (scaled.block[0], scaled.block[1]))
         except CheckpointError as error:
             raise PackageError(f"{error} It is part of the package {self.root}.") from error
@@ -302,13 +306,16 @@ class Package:
                 table.row_starts(len(rows), rows)
 
 
-def open_referenced(package: Package) -> Checkpoint:
+def open_referenced(package: Package) -> "Checkpoint":
     """Open the source where the manifest says it is; its files must be as long as those that were converted.
 
     Raises:
         PackageError: a local source is gone, or is another one.
         CheckpointError: it cannot be opened.
     """
+    from mxconv.checkpoint.object_store import is_store_url
+    from mxconv.checkpoint.source import open_checkpoint
+
     source = package.manifest.source
     is_path = source.commit is None and not is_store_url(source.id)
     if is_path and not Path(source.id).exists():  # open_checkpoint would ask the Hub for it

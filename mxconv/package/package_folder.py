@@ -8,22 +8,20 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.hub import Repository, cached_snapshot, fetch_files, is_hub_id, list_repository, parse_address
-from mxconv.checkpoint.hub_errors import HubUnreachableError
-from mxconv.checkpoint.object_store import Store, is_store_url
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES, check_regular_file
-from mxconv.checkpoint.source import check_no_revision
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 from mxconv.package.package import inside
-from mxconv.package.recipe import FILE_NAME as RECIPE
-from mxconv.package.recipe import read_recipe
 from mxconv.progress import Progress, silent
-from mxconv.workers import Advance, ByteCounter
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.hub import Repository
+    from mxconv.checkpoint.object_store import Store
+    from mxconv.workers import Advance
 
 CHUNK_BYTES = 32 << 20
 
@@ -69,24 +67,34 @@ def find_package(package: str | Path, revision: str | None = None, progress: Pro
 def find_package_or_none(source: str | Path, revision: str | None = None, progress: Progress = silent) -> Path | None:
     """The folder of a package, as `find_package` gives it; None for a folder, file or repository that is none."""
     if _is_on_hub(source):
+        from mxconv.checkpoint.hub import parse_address
+
         return _fetch_from_hub(*parse_address(str(source), revision), progress)
-    if _is_on_store(source):
-        check_no_revision(source, revision)
-        return _fetch_from_store(str(source), progress)
-    path = Path(source)
-    if not (path / FILE_NAME).exists():
+    is_on_store = _is_on_store(source)
+    if not is_on_store and not (Path(source) / FILE_NAME).exists():
         return None
-    check_no_revision(source, revision)
-    return path
+    if revision is not None:
+        from mxconv.checkpoint.source import check_no_revision
+
+        check_no_revision(source, revision)
+    return _fetch_from_store(str(source), progress) if is_on_store else Path(source)
 
 
 def _is_on_hub(package: str | Path) -> bool:
     """Whether the text has the form of a Hub id or is the address of its page, and no such path exists."""
-    return not os.path.lexists(package) and is_hub_id(parse_address(str(package), None)[0])
+    if os.path.lexists(package):
+        return False
+    from mxconv.checkpoint.hub import is_hub_id, parse_address
+
+    return is_hub_id(parse_address(str(package), None)[0])
 
 
 def _is_on_store(package: str | Path) -> bool:
-    return is_store_url(str(package)) and not os.path.lexists(package) and not _is_on_hub(package)
+    if os.path.lexists(package) or _is_on_hub(package):
+        return False
+    from mxconv.checkpoint.object_store import is_store_url
+
+    return is_store_url(str(package))
 
 
 def check_writable(package: str | Path, what: str) -> None:
@@ -114,13 +122,16 @@ def damaged_files(path: Path, records: Iterable[FileRecord], progress: Progress 
         PackageError: a file is missing, no regular file, or leads out of the package.
         CheckpointError: a file cannot be read.
     """
+    from mxconv.checkpoint.hashing import sha256_file
+    from mxconv.workers import ByteCounter
+
     records = list(records)
     advance = ByteCounter("hash package", sum(record.num_bytes for record in records), progress)
     sha256s = [sha256_file(file, advance) if file else None for file in files_to_hash(path, records, advance)]
     return [record.path for record, sha256 in zip(records, sha256s, strict=True) if sha256 != record.sha256]
 
 
-def files_to_hash(path: Path, records: Iterable[FileRecord], advance: Advance) -> list[Path | None]:
+def files_to_hash(path: Path, records: Iterable[FileRecord], advance: "Advance") -> list[Path | None]:
     """The paths of files of a package; None where the length is not the recorded one, so that no hash is needed.
 
     Raises:
@@ -137,7 +148,7 @@ def files_to_hash(path: Path, records: Iterable[FileRecord], advance: Advance) -
     return files
 
 
-def listed_files(manifest: Manifest, listing: Repository) -> list[str]:
+def listed_files(manifest: Manifest, listing: "Repository") -> list[str]:
     """The package's files but the manifest, all of which the repository must have.
 
     Raises:
@@ -165,6 +176,10 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
 
     When the Hub cannot be reached, a complete copy in the cache serves.
     """
+    from mxconv.checkpoint.hub import cached_snapshot, fetch_files, list_repository
+    from mxconv.checkpoint.hub_errors import HubUnreachableError
+    from mxconv.package.recipe import FILE_NAME as RECIPE
+
     try:
         listing = list_repository(repo_id, revision)
         if FILE_NAME not in listing.names:
@@ -200,6 +215,9 @@ def built_folder(repo_id: str, snapshot: Path) -> Path:
     """Return the folder of the cache for the package of a repository's recipe, whether it was built yet or not."""
     from huggingface_hub import cached_assets_path
 
+    from mxconv.package.recipe import FILE_NAME as RECIPE
+    from mxconv.package.recipe import read_recipe
+
     manifest = read_recipe(snapshot / RECIPE).package
     name = f"{repo_id.rpartition('/')[2]}-{manifest.manifest_sha256[:16]}"
     return cached_assets_path("mxconv", "packages", "built") / name
@@ -226,6 +244,9 @@ def _fetch_from_store(url: str, progress: Progress) -> Path | None:
     """
     from huggingface_hub import cached_assets_path
 
+    from mxconv.checkpoint.object_store import Store
+    from mxconv.workers import ByteCounter
+
     store = Store(url, PackageError)
     look = store.look(FILE_NAME)
     if look is None:
@@ -250,7 +271,7 @@ def _fetch_from_store(url: str, progress: Progress) -> Path | None:
     return root
 
 
-def fetch_file(store: Store, record: FileRecord, path: Path, advance: Advance) -> None:
+def fetch_file(store: "Store", record: FileRecord, path: Path, advance: "Advance") -> None:
     """Download a file; it gets its name when all of it is there and is what the manifest says."""
     url, look = store.path(record.path), store.look(record.path)
     if look is None or look.num_bytes != record.num_bytes:

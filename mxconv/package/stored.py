@@ -8,8 +8,7 @@ from math import prod
 
 from mxconv.checkpoint.safetensors_header import DTYPES
 from mxconv.checkpoint.stacked import CarriedTensor
-from mxconv.codecs.bsfp.draft import GROUP
-from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
+from mxconv.codecs.bsfp.draft import COLUMN_MULTIPLE, GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import QUAD, TILE_COLUMNS, TILE_ELEMENTS, TILE_ROWS, padded

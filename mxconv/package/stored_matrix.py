@@ -6,19 +6,20 @@ each format its `start` is a multiple of 16.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mxconv.arrays import F32, I8, I64, U8, U16
-from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
-from mxconv.codecs.bsfp.speq import undo_rescale
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxint8 import mxint8_patterns
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_quads, unpack_scales
-from mxconv.kernels.encoders import decode_bsfp_draft, decode_mxfp4
 
-DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
+if TYPE_CHECKING:
+    from mxconv.codecs.bsfp.packing import PackedBsfp
+
+DecodeBsfp = Callable[["PackedBsfp", SegmentTable, tuple[int, int]], U16]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class StoredMxfp4:
 
     def draft_rows(self, start: int, stop: int) -> F32:
         """The values of rows [start, stop)."""
+        from mxconv.kernels.encoders import decode_mxfp4  # late: a decoder reads a draft's codes as they are
+
         tiles = _tiles(start, stop)
         return decode_mxfp4(self.codes[tiles], self.scales[tiles], (stop - start, self.shape[1]))
 
@@ -70,7 +73,7 @@ class StoredBsfp:
 
     shape: tuple[int, int]
     table: SegmentTable
-    packed: PackedBsfp
+    packed: "PackedBsfp"
     escape_offsets: I64  # (row tiles + 1,) index of each row tile's first escape
     rescale_factor: float
 
@@ -80,7 +83,7 @@ class StoredBsfp:
         arrays = [*vars(self.packed).values(), self.escape_offsets]
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def row_tiles(self, start: int, stop: int) -> PackedBsfp:
+    def row_tiles(self, start: int, stop: int) -> "PackedBsfp":
         """The rows of tiles [start, stop), still packed."""
         p, offsets = self.packed, self.escape_offsets
         escapes = slice(int(offsets[start]), int(offsets[stop]))
@@ -96,18 +99,23 @@ class StoredBsfp:
             escape_high=p.escape_high[escapes],
         )
 
-    def target_rows(self, start: int, stop: int, decode: DecodeBsfp = decode_bsfp) -> U16:
+    def target_rows(self, start: int, stop: int, decode: DecodeBsfp | None = None) -> U16:
         """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled; start is a multiple of 16.
 
-        `decode` is the reference, or something faster that gives the same bits.
+        `decode` is something faster than the reference that gives the same bits.
         """
+        from mxconv.codecs.bsfp.packing import decode_bsfp
+        from mxconv.codecs.bsfp.speq import undo_rescale
+
         tiles = self.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        patterns = decode(tiles, self.table, (stop - start, self.shape[1]))
+        patterns = (decode or decode_bsfp)(tiles, self.table, (stop - start, self.shape[1]))
         with np.errstate(over="ignore"):  # of a forged factor; the tensor's hash tells
             return undo_rescale(patterns, self.rescale_factor, self.table.float_format)
 
     def draft_rows(self, start: int, stop: int) -> F32:
         """The values of rows [start, stop)."""
+        from mxconv.kernels.encoders import decode_bsfp_draft  # late: a decoder reads a draft's codes as they are
+
         tiles = _tiles(start, stop)
         packed = replace(self.packed, codes=self.packed.codes[tiles], scales=self.packed.scales[tiles])  # all it reads
         values = decode_bsfp_draft(packed, self.table, (stop - start, self.shape[1]))

@@ -9,7 +9,7 @@ from mxconv.package.folder_staging import FolderStaging
 from mxconv.package.growing_shard import FolderSink
 from mxconv.package.manifest import FILE_NAME
 from mxconv.package.store_staging import StoreStaging, UploadedShard, check_store
-from mxconv.system.replacement import check_folder
+from mxconv.system.disk import check_folder
 
 Target = Path | Store
 

@@ -20,7 +20,7 @@ from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, MAX_SLICE_WEIGHTS, Recognized, choose_codec, is_rounded
 from mxconv.conversion.rows import rounded
-from mxconv.drafts.reader_config import reader_of
+from mxconv.drafts.kind import reader_of
 from mxconv.errors import CheckpointError
 
 

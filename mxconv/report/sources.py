@@ -15,7 +15,7 @@ import numpy as np
 
 from mxconv.arrays import U16
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.engine.stored_bytes import head_bytes, package_bytes, screened_bytes
+from mxconv.drafts.pass_cost import head_bytes, package_bytes, screened_bytes
 from mxconv.engine.stored_weights import described_package
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.encoders import decode_bsfp

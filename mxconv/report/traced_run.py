@@ -1,7 +1,7 @@
 """A run read from its trace, in the terminal and as one HTML page: sums of levels and depths, and every round.
 
 A round is a verification step: the tree of tokens that a draft proposed, and what was added to the text. Traces of
-earlier versions lack trees; the lines are those that mxconv/speculation/trace_lines.py writes.
+earlier versions lack trees; the lines are those that mxconv/cli/generate_results.py writes.
 """
 
 from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from mxconv.decode import Answer, Options, TextModel
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Sequence
-from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS
+from mxconv.speculation.selection import CHAT_DEFAULTS
 from mxconv.text.chat import ChatPrompt, ChatTemplate
 from mxconv.text.thought_reader import ThoughtReader
 

@@ -5,8 +5,7 @@ import time
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from mxconv.errors import MxconvError
-from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
-from mxconv.serving.kv_budget import KvBudget
+from mxconv.serving.joint_passes import Evaluated, JointPasses, KvBudget, Wanted
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.round import Decoding
 from mxconv.speculation.selection import Request
@@ -53,7 +52,7 @@ class Sequence:
         """Rows that are to be evaluated before it decodes."""
         return self.num_tokens if self.wanted is None else self.wanted.num_left
 
-    def go_on(self, answer: Answer | MxconvError | None = None) -> Step | None:
+    def go_on(self, answer: Evaluated | MxconvError | None = None) -> Step | None:
         """Begin a round, or continue it with what it waited for, or with an error there.
 
         Returns:

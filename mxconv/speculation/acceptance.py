@@ -21,15 +21,17 @@ Source:
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mxconv.arrays import F32, F64, I64
 from mxconv.engine.tree import TreeDraws, TreeLimits
-from mxconv.speculation.guesses import Guesses, at_least, most_likely, top_probability
-from mxconv.speculation.path_rules import PathRules, Rows
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Guesses, Proposal, at_least, most_likely, top_probability
 from mxconv.text.distribution import Sampling, distribution, greedy, largest_of, likely_tokens
+
+if TYPE_CHECKING:
+    from mxconv.speculation.path_rules import PathRules, Rows
 
 MOST_POSITIONS = 32  # of which the noise is kept: a round's
 UNLIKELY, FAVOURED = 10.0, 1 - 2**-10  # a logarithm; noise above which even such a token is looked at
@@ -57,11 +59,11 @@ class Acceptance(ABC):
     Levels apply `rules`, where there are some, to their logits before they pass them to it.
     """
 
-    rules: PathRules | None = None
+    rules: "PathRules | None" = None
     draws_what_is_left = False  # where a sibling was rejected: then each is drawn, and must not be chosen otherwise
 
     @abstractmethod
-    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
+    def judge(self, logits: "Rows", proposal: Proposal, position: int) -> Verdict:
         """Judge a proposal.
 
         Args:
@@ -134,7 +136,7 @@ def walk(proposal: Proposal, choose: Callable[[int, int], int]) -> Verdict:
 class GreedyAcceptance(Acceptance):
     """The lowest id among the most likely tokens."""
 
-    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
+    def judge(self, logits: "Rows", proposal: Proposal, position: int) -> Verdict:
         return walk(proposal, lambda node, _: int(greedy(logits[node + 1])))
 
     def guesses(
@@ -154,7 +156,7 @@ class CoupledAcceptance(Acceptance):
         self.seed = seed
         self._uniform: dict[int, F64] = {}  # position -> numbers of the tokens from 0 on, for some positions
 
-    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
+    def judge(self, logits: "Rows", proposal: Proposal, position: int) -> Verdict:
         return walk(proposal, lambda node, depth: self.draw(logits[node + 1], position + depth))
 
     def draw(self, logits: F32, position: int) -> int:
@@ -238,7 +240,7 @@ class RejectionAcceptance(Acceptance):
         self.sampling = sampling
         self.random = np.random.Generator(np.random.Philox(key=seed))
 
-    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
+    def judge(self, logits: "Rows", proposal: Proposal, position: int) -> Verdict:
         verdict, node = Verdict([]), -1
         while True:
             ours = distribution(logits[node + 1], self.sampling)

@@ -24,9 +24,8 @@ from typing import Self
 
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.loaded_level import USUAL_SHARE
-from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome
+from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome, Prices, RowPrices
 from mxconv.speculation.passes import ALONE, Load
-from mxconv.speculation.prices import Prices, RowPrices
 from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
 MOST_TOKENS, MOST_NODES = 16, 48  # of a proposal

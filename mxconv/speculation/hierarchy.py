@@ -22,7 +22,6 @@ from mxconv.errors import ModelError
 from mxconv.package.level_record import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace, DraftEstimate
-from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.loaded_level import (
     SHARE_OF_PROMPTS,
     USUAL_SHARE,
@@ -33,12 +32,11 @@ from mxconv.speculation.loaded_level import (
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.passes import OWN_PASSES, Passes
-from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.proposal import Draft, Proposal, Sharpness
 from mxconv.speculation.round import Decoding, Level
 from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import Generation, LevelStatistics, Trace
-from mxconv.speculation.through_text import ThroughText
 
 Number = TypeVar("Number", int, float)
 
@@ -251,6 +249,8 @@ class Hierarchy:
             return loaded.kind.draft(loaded.reader, loaded.record, inputs)
         if level.tokenizer is None or loaded.tokenizer is None or loaded.shares_tokens(level):
             return draft
+        from mxconv.speculation.through_text import ThroughText
+
         return ThroughText(draft, level.tokenizer, loaded.tokenizer, self._model_above(index).max_position_embeddings)
 
     def _estimates(self, consumer: int, grows: bool) -> list[DraftEstimate]:

@@ -4,18 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.guesses import Sharpness
-from mxconv.speculation.proposal import Draft
-from mxconv.speculation.reader import Reader
+from mxconv.speculation.proposal import Draft, Sharpness
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from mxconv.speculation.reader import Reader
 
 USUAL_SHARE = 0.35  # of a plain pass: the price of a draft token until it was measured, that of a 4-bit copy
 SHARE_OF_PROMPTS = 0.5  # the price of reading a prompt with weights in 4 bits, in that of reading it with 16
@@ -75,7 +76,7 @@ class LoadedLevel:
     tokenizer: Tokenizer | None = None  # the very object of another level, or one of its own
     table: Any = None  # of a look-up that has one, as its kind reads it
     folder: Path | None = None  # of a model that is not the package's own
-    reader: Reader | None = None
+    reader: "Reader | None" = None
     kind: LevelKind = MODEL
 
     @property

@@ -13,9 +13,8 @@ import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
-from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.loaded_level import DraftInputs
-from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.proposal import Draft, Proposal, Sharpness
 from mxconv.speculation.reader import StagedReader, StageRows
 from mxconv.speculation.round import MOST_NODES, Level
 from mxconv.speculation.trees import Evaluate, grow_by_passes, of_grown, with_runners_up

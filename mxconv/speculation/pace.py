@@ -1,12 +1,124 @@
-"""How many tokens a level requests of which draft, round by round, and what it learns from every round."""
+"""How many tokens a level requests of which draft, round by round, and what it learns from every round.
 
+It learns prices: a pass by its number of rows is nearly constant while memory is the limit, then linear. Of texts that
+are decoded side by side each pays its part.
+"""
+
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.passes import ALONE, JointPass, Load, Meter
 from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.statistics import RunningMean
+
+ROW_SHARE = 0.04  # the price of a further row in passes of the narrowest width, until wider passes were measured
+UNEXPECTED = 1.3  # times the expected price
+# widths up to which passes are averaged together
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+@dataclass
+class RowPrices:
+    """Running means of a pass's seconds by width, with lines between them.
+
+    More rows never cost less: means that contradict this are replaced by their common mean (isotonic regression), in
+    which a width that was measured seldom counts little.
+    """
+
+    means: dict[int, tuple[RunningMean, RunningMean]] = field(default_factory=dict)  # of rows and of seconds
+    curve: list[tuple[float, float]] = field(default_factory=list)  # rows and seconds, both ascending
+    doubted: set[int] = field(default_factory=set)  # widths that were unexpectedly dear once
+
+    def add(self, num_rows: float, seconds: float) -> None:
+        """Learn the time of a pass.
+
+        Of a width that is new, one far dearer than expected is not believed at once: it may have been interrupted, and
+        what is that dear is not tried again.
+        """
+        if num_rows > WIDTHS[-1]:
+            return
+        width = _width(num_rows)
+        is_new = bool(self.curve) and width not in self.means and width not in self.doubted
+        if is_new and seconds > UNEXPECTED * self.seconds(num_rows):
+            self.doubted.add(width)
+            return
+        rows_mean, seconds_mean = self.means.setdefault(width, (RunningMean(), RunningMean()))
+        rows_mean.fade()
+        seconds_mean.fade()
+        rows_mean.add(num_rows)
+        seconds_mean.add_seconds(seconds)
+        pools: list[tuple[float, float, float]] = []  # weight, rows, seconds
+        for width in sorted(self.means):
+            rows_mean, seconds_mean = self.means[width]
+            weight, rows, price = seconds_mean.weight, rows_mean.value, seconds_mean.value
+            while pools and pools[-1][2] >= price:
+                other, other_rows, other_price = pools.pop()
+                part, weight = other / (other + weight), other + weight
+                rows, price = rows + part * (other_rows - rows), price + part * (other_price - price)
+            pools.append((weight, rows, price))
+        self.curve = [(rows, seconds) for _, rows, seconds in pools]
+
+    def seconds(self, num_rows: float, row_share: float = ROW_SHARE) -> float:
+        """The price of a pass; beyond the widest one that was measured, rows cost no less than the last ones did."""
+        at = bisect_left(self.curve, (num_rows,))
+        if at == 0:
+            return self.curve[0][1] if self.curve else 0.0
+        rows, seconds = self.curve[at - 1]
+        if at < len(self.curve):
+            slope = _slope(self.curve[at - 1], self.curve[at])
+        elif at > 1:
+            slope = max(_slope(self.curve[-2], self.curve[-1]), row_share / 4 * self.curve[0][1])
+        else:
+            slope = row_share * seconds
+        return seconds + slope * (num_rows - rows)
+
+    @property
+    def widest(self) -> float:
+        """Rows of the widest passes that were measured; 1 where none was."""
+        return max((rows.value for rows, _ in self.means.values()), default=1.0)
+
+    def knows(self, num_rows: int) -> bool:
+        """Whether passes of about so many rows were measured."""
+        return num_rows > WIDTHS[-1] or _width(num_rows) in self.means
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices of a level's passes for one text under a load, all texts having as many rows as it."""
+
+    of_all: RowPrices
+    load: Load
+
+    def rows(self, number: float) -> float:
+        """Seconds of so many rows. Prompts have to be read in any case: beside them, the first row costs what it costs
+        without them, for that is what its token saves later, and a further one as much as the pass's rows on average.
+        """
+        count, others = self.load.num_texts, self.load.other_rows
+        if not others:
+            return self.of_all.seconds(count * number, ROW_SHARE / count) / count
+        all_rows = count * number + others
+        return Prices(self.of_all, Load(count)).plain + (number - 1) * self.of_all.seconds(all_rows) / all_rows
+
+    @cached_property
+    def plain(self) -> float:
+        """Seconds of one row."""
+        return self.rows(1)
+
+    def up_to(self, most: int) -> list[float]:
+        """Seconds of 1, 2, ... rows."""
+        return [self.rows(number) for number in range(1, most + 1)]
+
+
+def _width(num_rows: float) -> int:
+    return WIDTHS[bisect_left(WIDTHS, num_rows)]
+
+
+def _slope(first: tuple[float, float], second: tuple[float, float]) -> float:
+    return (second[1] - first[1]) / max(second[0] - first[0], 1e-9)
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.speculation.reader import StageRows
+
+if TYPE_CHECKING:
+    from mxconv.speculation.reader import StageRows
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Passes:
         logits = decoder.forward(rows.token_ids, rows.cache, rows.num_wanted == 1, rows.tree, rows.states)
         return logits[len(logits) - rows.num_wanted :]
 
-    def stage(self, rows: StageRows) -> tuple[F32, F32]:
+    def stage(self, rows: "StageRows") -> tuple[F32, F32]:
         """Evaluate rows of a reader's stage as `StageRows.evaluate` does."""
         return rows.evaluate()
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from mxconv.arrays import F32, I32, I64, Bool
 from mxconv.engine.tree import Tree, TreePenalties
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.session import common_length
-from mxconv.text.constraint import GrammarMatcher
-from mxconv.text.penalties import Penalties, penalized
+from mxconv.text.distribution import Penalties, penalized
+
+if TYPE_CHECKING:
+    from mxconv.text.constraint import GrammarMatcher
 
 MOST_MASKS = 64  # that are kept: those of a tree
 FIRST_PLACES = 64  # of counted tokens
@@ -116,7 +118,7 @@ class PathMask(PathWalk):
         num_prompt_tokens: as `PathWalk` has it.
     """
 
-    def __init__(self, matcher: GrammarMatcher, ends: frozenset[int], num_prompt_tokens: int) -> None:
+    def __init__(self, matcher: "GrammarMatcher", ends: frozenset[int], num_prompt_tokens: int) -> None:
         super().__init__(num_prompt_tokens)
         self._matcher = matcher
         self._ends = ends

@@ -12,7 +12,7 @@ import numpy as np
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
-from mxconv.engine.states import Reads
+from mxconv.engine.sequence_rows import Reads
 from mxconv.errors import ModelError
 
 

@@ -9,8 +9,7 @@ from mxconv.arrays import F32, I64
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import PAGE
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import Reads, States
+from mxconv.engine.sequence_rows import Reads, SequenceRows, States
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.speculation.passes import OWN_PASSES, Passes
 

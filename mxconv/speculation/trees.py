@@ -14,8 +14,7 @@ from typing import TypeVar
 from mxconv.arrays import F32, F64
 from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.guesses import Guesses
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Guesses, Proposal
 
 Evaluate = Callable[[Sequence[int], Tree], F32]
 """The logits (num_rows, vocab_size) of a tree's new rows, whose tokens are given."""

@@ -1,11 +1,13 @@
-"""The processor's name, and how much of it this process may use."""
+"""The processor's name, how much of it and of memory this process may use, and advice about pages of files."""
 
+import mmap
 import os
 import platform
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 CPUINFO = Path("/proc/cpuinfo")
 REGISTRY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
@@ -59,3 +61,72 @@ def _from_registry() -> str | None:
             return str(winreg.QueryValueEx(key, "ProcessorNameString")[0]).strip()
     except OSError:
         return None
+
+
+STATUS, MEMORY = Path("/proc/self/status"), Path("/proc/meminfo")
+GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process had resident: Linux's VmHWM, since ru_maxrss begins at the parent's."""
+    if STATUS.is_file():
+        for line in STATUS.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def available_bytes() -> int:
+    """Memory that this process can still take without others losing theirs; 0 where the system does not say.
+
+    Limits of containers count: those of the process' control group (version 2) and of the groups around it.
+    """
+    rooms = [0]
+    if MEMORY.is_file():
+        text = MEMORY.read_text(encoding="ascii", errors="replace")
+        rooms = [int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable:")]
+    own = OWN_GROUP.read_text().partition("0::/")[2].strip() if OWN_GROUP.is_file() else ""
+    for group in (GROUPS / own, *(GROUPS / own).parents):
+        limit, used = group / "memory.max", group / "memory.current"
+        if limit.is_file() and used.is_file() and (most := limit.read_text().strip()).isdecimal():
+            rooms.append(max(int(most) - int(used.read_text()), 0))
+    return min(rooms, default=0)
+
+
+NEIGHBOUR_BYTES = 1 << 21  # with a page that is read Linux maps others of its cache, as far away as its largest pages
+
+
+def release(mapped: mmap.mmap, begin: int, end: int) -> None:
+    """Take the pages under bytes [begin, end) of a file mapped read-only out of resident memory.
+
+    Reading them again is safe. Windows takes pages of mapped files by itself when somebody needs memory. Pages that lie
+    before these go, too: where they had been released already, the first that was read here brought some of them back.
+    """
+    begin = max(begin - NEIGHBOUR_BYTES, 0)
+    begin -= begin % mmap.PAGESIZE
+    if sys.platform != "win32" and begin < end and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def will_read(file: IO[bytes], begin: int, num_bytes: int) -> None:
+    """Have the disk fetch bytes of an open file meanwhile; macOS and Windows look ahead on their own."""
+    if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), begin, num_bytes, os.POSIX_FADV_WILLNEED)
+
+
+def can_forget() -> bool:
+    """Whether `forget` does anything here: macOS and Windows let no program drop files from their caches."""
+    return sys.platform == "linux" and hasattr(os, "posix_fadvise")
+
+
+def forget(file: IO[bytes]) -> None:
+    """Drop an open file from the page cache, where that can be done."""
+    if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

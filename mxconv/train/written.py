@@ -15,8 +15,8 @@ from mxconv.engine.stored_weights import dense_weights
 from mxconv.kernels.engine import choose_engine
 from mxconv.package.manifest import FILE_NAME
 from mxconv.progress import Progress
-from mxconv.speculation.prompts import read_prompts
 from mxconv.text.chat import encode_prompts
+from mxconv.text.messages import read_prompts
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.windows import text_windows
 

@@ -8,10 +8,10 @@ import pytest
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention
+from mxconv.arch.elements import GatedDeltaNet, Mamba2, ShortConvolution
 from mxconv.arch.families.keys import FULL, SLIDING
 from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.rope_parameters import RopeParameters
-from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from mxconv.errors import CheckpointError, ModelError
 
 LLAMA: dict[str, Any] = {

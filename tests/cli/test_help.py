@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from mxconv.cli.help_page import FIRST, GROUPS, group_of
 from mxconv.cli.main import app
+from mxconv.cli.output import FIRST, GROUPS, group_of
 from mxconv.codecs.mxfp4 import SCALE_RULES
 from mxconv.conversion.options import Codec
 from mxconv.cost.hardware import hardware_names

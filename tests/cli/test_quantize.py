@@ -15,7 +15,7 @@ from packages import files_of
 from mxconv.conversion.calibration_texts import OWN_PROMPTS
 from mxconv.package.manifest import read_manifest
 from mxconv.report.tables import format_bytes
-from mxconv.speculation.prompts import read_prompts
+from mxconv.text.messages import read_prompts
 
 KEYS = {
     "package", "codec", "num_tensors", "num_quantized", "num_bytes_source", "num_bytes_package", "num_bytes_target",

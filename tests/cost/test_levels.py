@@ -29,7 +29,7 @@ from mxconv.cost.levels import (
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.trace import TraceLine, summarize
 from mxconv.drafts.kind import DraftSpec
-from mxconv.engine.stored_bytes import checkpoint_bytes, package_bytes
+from mxconv.drafts.pass_cost import checkpoint_bytes, package_bytes
 from mxconv.errors import MxconvError
 from mxconv.package.package import Package
 

@@ -32,8 +32,7 @@ from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.round import CONSTRAINT
 from mxconv.speculation.selection import Accept, Request, Selection
 from mxconv.text.constraint import JSON_STYLE, MOST_BYTES, Constraint, ConstraintVocabulary
-from mxconv.text.distribution import Sampling, distribution
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling, distribution
 
 SCHEMA = {
     "type": "object",

@@ -14,7 +14,7 @@ from tiny_levels import decoder_of
 from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.stored_bytes import package_bytes
+from mxconv.drafts.pass_cost import package_bytes
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package

@@ -21,7 +21,7 @@ from mxconv.drafts.eagle3 import Eagle3, Eagle3Config
 from mxconv.drafts.feature_draft import FeatureDraft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
-from mxconv.engine.states import Reads, States
+from mxconv.engine.sequence_rows import Reads, States
 from mxconv.engine.tree import GrownTree, Tree
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import native_names

@@ -13,18 +13,16 @@ from head_files import eagle3_config, open_eagle3, write_eagle3
 
 from mxconv.drafts.feature_draft import FeatureDraft
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.states import States
+from mxconv.engine.sequence_rows import States
 from mxconv.engine.tree import TreeLimits
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.speculation.acceptance import GreedyAcceptance
-from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.loaded_level import DraftInputs
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Proposal, Sharpness
 from mxconv.speculation.selection import Selection
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
-from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling
 
 pytestmark = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
 VOCAB_SIZE, HIDDEN_SIZE = 60, 32

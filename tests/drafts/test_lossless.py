@@ -20,8 +20,7 @@ from tiny_levels import (
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
-from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling
 
 PENALTIES = Penalties(1.2, 0.4, 0.3, ((7, 3.0), (11, -5.0)))
 SELECTIONS = (

@@ -20,7 +20,7 @@ from mxconv.arrays import F32
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.medusa import MedusaHeads
 from mxconv.engine.cache import KVCache
-from mxconv.engine.states import States
+from mxconv.engine.sequence_rows import States
 from mxconv.errors import CheckpointError, ModelError, MxconvError
 from mxconv.kernels.engine import native_names
 from mxconv.speculation.model_draft import StagedDraft

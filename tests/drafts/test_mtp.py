@@ -23,7 +23,7 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.mtp import MtpModule, check_mtp
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.states import States
+from mxconv.engine.sequence_rows import States
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, MxconvError

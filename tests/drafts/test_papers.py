@@ -36,10 +36,9 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.speculation.acceptance import CoupledAcceptance
-from mxconv.speculation.guesses import NEGLIGIBLE
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import NEGLIGIBLE, Proposal
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import grow_best_first

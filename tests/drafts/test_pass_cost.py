@@ -10,7 +10,7 @@ from plug_ins import RECYCLING
 
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.stored_bytes import checkpoint_bytes
+from mxconv.drafts.pass_cost import checkpoint_bytes
 from mxconv.package.package import Package
 
 

@@ -11,8 +11,7 @@ from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.path_rules import PathPenalties, PathRules
 from mxconv.speculation.selection import Accept, Request, Selection
-from mxconv.text.distribution import Sampling, distribution
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling, distribution
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 PENALTIES = Penalties(1.2, 0.4, 0.3, ((7, 3.0), (11, -5.0)))

@@ -17,16 +17,15 @@ from trained_levels import PROMPTS, write_noisy, write_padded
 from mxconv.arrays import F32
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
-from mxconv.engine.states import Reads, States
+from mxconv.engine.sequence_rows import Reads, States
 from mxconv.errors import ModelError, MxconvError
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.model_draft import PassDraft
-from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import Selection
 from mxconv.speculation.session import HiddenStates
-from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling
+from mxconv.text.messages import read_prompts
 
 
 @pytest.fixture(scope="module")

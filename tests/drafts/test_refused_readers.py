@@ -24,7 +24,7 @@ from spires import spire_config, spire_tensors
 from mxconv.drafts.dflash import DflashConfig
 from mxconv.drafts.eagle3 import Eagle3Config
 from mxconv.drafts.gemma4_assistant import AssistantConfig
-from mxconv.drafts.reader_config import ReaderConfig
+from mxconv.drafts.reader_kind import ReaderConfig
 from mxconv.drafts.speculator import SpeculatorConfig
 from mxconv.drafts.spire import SpireConfig
 from mxconv.errors import ModelError

@@ -18,10 +18,9 @@ from mxconv.arrays import F32, F64
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import RejectionAcceptance, Verdict
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.guesses import Guesses
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.model_draft import ModelDraft
-from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.proposal import Draft, Guesses, Proposal
 from mxconv.speculation.round import Level
 from mxconv.speculation.selection import Accept, Selection
 from mxconv.text.distribution import Sampling, distribution

@@ -5,10 +5,9 @@ import pytest
 from tiny_levels import noisy_copy, self_draft, target_level
 
 from mxconv.speculation.acceptance import CoupledAcceptance, GreedyAcceptance
-from mxconv.speculation.guesses import LEAST, MOST, SHARPNESS, Sharpness
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import LEAST, MOST, SHARPNESS, Proposal, Sharpness
 from mxconv.text.distribution import Sampling
 
 CHAIN_AND_SIBLING = Proposal([5, 6, 7, 8], probabilities=[0.75, 0.25, 0.5, 0.25], parents=[-1, -1, 0, 2])

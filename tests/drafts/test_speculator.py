@@ -19,7 +19,7 @@ from mxconv.engine.activations import exact_gelu
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.kernels.engine import native_names
 from mxconv.speculation.acceptance import GreedyAcceptance
-from mxconv.speculation.guesses import SHARPNESS
+from mxconv.speculation.proposal import SHARPNESS
 
 EMB_DIM, VOCAB_SIZE = 32, 60
 

@@ -18,11 +18,11 @@ from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import FP16
 from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.pass_cost import checkpoint_bytes
 from mxconv.drafts.spire import Spire, SpireCache, SpireConfig
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.states import Reads, States
-from mxconv.engine.stored_bytes import checkpoint_bytes
+from mxconv.engine.sequence_rows import Reads, States
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError

@@ -35,11 +35,10 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.speculation.block_verification import BlockAcceptance
-from mxconv.speculation.guesses import SHARPNESS, Sharpness
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import SHARPNESS, Proposal, Sharpness
 from mxconv.speculation.round import Level
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics

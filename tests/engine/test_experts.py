@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from packages import quantize
 from row_invariance import assert_same_bits
 
-from mxconv.arch.elements import Linear
+from mxconv.arch.elements import Linear, Routing
 from mxconv.arch.families.registry import describe_file
-from mxconv.arch.mixture import Routing
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import FP16
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.experts import Router, WeightedMixture
+from mxconv.engine.mlp import Router, WeightedMixture
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError

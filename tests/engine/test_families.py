@@ -25,9 +25,8 @@ from packed_families import PACKED
 from row_invariance import assert_batch_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.elements import Norm
+from mxconv.arch.elements import Mixture, Norm
 from mxconv.arch.families.registry import FAMILIES, TOWERS, describe_file
-from mxconv.arch.mixture import Mixture
 from mxconv.arch.required_tensors import required_tensors
 from mxconv.arch.whole_model import HeldTensor, check_whole, faults, fitted, held_tensors
 from mxconv.checkpoint.source import open_checkpoint

@@ -20,8 +20,7 @@ from mxconv.engine.attention_window import RetrievedPages, SinkWindow
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import States
+from mxconv.engine.sequence_rows import SequenceRows, States
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError

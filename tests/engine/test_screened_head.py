@@ -12,7 +12,7 @@ from mxconv.codecs.screen_axes import ScreenAxes, candidates
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.states import States
+from mxconv.engine.sequence_rows import States
 from mxconv.engine.weights import ModelWeights, ScreenedHead
 from mxconv.kernels.encoders import encode_mxfp4
 from mxconv.kernels.engine import choose_engine, native_names

@@ -15,8 +15,7 @@ from mxconv.codecs.float16 import FP16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.sequence_rows import SequenceRows
-from mxconv.engine.states import States
+from mxconv.engine.sequence_rows import SequenceRows, States
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names

@@ -19,7 +19,7 @@ from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import Workload, level_count
 from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, package_bytes
+from mxconv.drafts.pass_cost import checkpoint_bytes, head_bytes, package_bytes
 from mxconv.engine.stored_weights import EMBEDDING, HEAD
 from mxconv.errors import PackageError
 from mxconv.kernels.draft_matrix import EightBitMatrix, FourBitFloatMatrix, FourBitMatrix

@@ -17,26 +17,23 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.states import Reads
+from mxconv.engine.sequence_rows import Reads
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.tree import Tree, TreeLimits
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.serving.joint_passes import PROMPT_ROWS, JointPasses
-from mxconv.serving.kv_budget import KvBudget
+from mxconv.serving.joint_passes import PROMPT_ROWS, JointPasses, KvBudget
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
-from mxconv.speculation.guesses import Sharpness
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.passes import Load
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.proposal import Proposal, Sharpness
 from mxconv.speculation.round import Level
 from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import grow_by_passes, of_grown
-from mxconv.text.distribution import Sampling, distribution
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling, distribution
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 pytestmark = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")

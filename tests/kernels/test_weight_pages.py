@@ -11,7 +11,7 @@ import mxconv
 from mxconv.errors import MxconvError
 from mxconv.kernels import weight_pages
 from mxconv.kernels.weight_pages import CHUNK_BYTES, FEWEST_BYTES, LARGE_PAGE, LINE, WeightPages, large_pages
-from mxconv.system import memory
+from mxconv.system import processor as memory
 from tests.packages import quantize
 
 MODEL = Path(__file__).parent.parent.parent / "examples/models/pylib-0.2m"

@@ -16,7 +16,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import PAGE
 from mxconv.engine.sequence_rows import SequenceRows
 from mxconv.errors import ModelError
-from mxconv.serving import scheduler as scheduler_module
+from mxconv.serving import llm_engine as scheduler_module
 from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel

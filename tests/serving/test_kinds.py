@@ -33,8 +33,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.reader import StagedReader
 from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
-from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling
 
 CONFIG = json.loads((TRAINED / "config.json").read_text())
 TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")

@@ -26,8 +26,7 @@ from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.round import Level
 from mxconv.speculation.selection import GREEDY, Accept, Selection
 from mxconv.speculation.through_text import ThroughText
-from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
+from mxconv.text.distribution import Penalties, Sampling
 from mxconv.train.ngram_trainer import train_ngram
 
 SELECTIONS = [GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 2**63 + 5)]

@@ -23,12 +23,11 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import GreedyAcceptance
-from mxconv.speculation.guesses import Sharpness, top_probability
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.proposal import Draft, Proposal, Sharpness, top_probability
 from mxconv.speculation.round import Level
 from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics

@@ -16,9 +16,8 @@ from simulated_machine import SimulatedBatch, SimulatedDraft, SimulatedMachine, 
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace, DraftEstimate
 from mxconv.speculation.loaded_level import USUAL_SHARE
-from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome
+from mxconv.speculation.pace import PLAIN, ROW_SHARE, Choice, FixedPace, Outcome, RowPrices
 from mxconv.speculation.passes import JointPass, Load
-from mxconv.speculation.prices import ROW_SHARE, RowPrices
 
 
 def pace_of(num_drafts: int) -> AdaptivePace:

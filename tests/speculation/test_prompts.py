@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mxconv.errors import MxconvError
-from mxconv.speculation import prompts as prompts_module
-from mxconv.speculation.prompts import read_prompts
+from mxconv.text import messages as prompts_module
+from mxconv.text.messages import read_prompts
 
 
 def write(folder: Path, content: bytes) -> Path:

@@ -5,11 +5,8 @@ from typing import Any
 import pytest
 
 from mxconv.errors import ModelError
-from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, GREEDY_DEFAULTS, OFF, SamplingInUse
-from mxconv.speculation.selection import Selection
-from mxconv.text.distribution import Sampling
-from mxconv.text.generation_config import GenerationConfig
-from mxconv.text.penalties import Penalties
+from mxconv.speculation.selection import CHAT_DEFAULTS, GREEDY_DEFAULTS, OFF, GenerationConfig, SamplingInUse, Selection
+from mxconv.text.distribution import Penalties, Sampling
 
 FILE = "generation_config.json"
 QWEN = GenerationConfig(do_sample=True, temperature=0.6, top_k=20, top_p=0.95, repetition_penalty=1.05)

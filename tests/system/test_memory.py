@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mxconv.system import memory
-from mxconv.system.memory import NEIGHBOUR_BYTES, can_forget, forget, peak_rss_bytes, release, will_read
+from mxconv.system import processor as memory
+from mxconv.system.processor import NEIGHBOUR_BYTES, can_forget, forget, peak_rss_bytes, release, will_read
 
 GROWS = """
 import numpy as np
-from mxconv.system.memory import peak_rss_bytes
+from mxconv.system.processor import peak_rss_bytes
 grown = np.ones(peak_rss_bytes() + 20_000_000, np.uint8)
 assert grown.nbytes < peak_rss_bytes() < 3 * grown.nbytes
 """

@@ -7,7 +7,7 @@ from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
 from mxconv.errors import MxconvError, PackageError
-from mxconv.system.replacement import aside, check_output, recover, write_output
+from mxconv.system.disk import aside, check_output, recover, write_output
 from mxconv.verify import verify
 
 

@@ -7,7 +7,7 @@ import pytest
 from transformers import GenerationConfig as Theirs
 
 from mxconv.errors import CheckpointError, ModelError
-from mxconv.text.generation_config import GenerationConfig
+from mxconv.speculation.selection import GenerationConfig
 
 
 def read(folder: Path, **values: object) -> GenerationConfig:

@@ -10,7 +10,7 @@ from transformers import RepetitionPenaltyLogitsProcessor, SequenceBiasLogitsPro
 from mxconv.arrays import F32
 from mxconv.errors import ModelError
 from mxconv.speculation.path_rules import PathPenalties, PathRules
-from mxconv.text.penalties import Penalties, penalized
+from mxconv.text.distribution import Penalties, penalized
 
 NUM_PATHS = 200
 

@@ -1,4 +1,8 @@
-"""DeepSeek V3: latent attention, and its routing after a few dense layers."""
+"""DeepSeek V3: latent attention, and its routing after a few dense layers; and GLM 4.
+
+GLM 4 has rotations of neighbours in half of each head, norms before and after each part, and a fused MLP. GLM 4.5 has
+DeepSeek's routing after a few dense layers, and rotations of half of each head.
+"""
 
 import math
 from dataclasses import replace
@@ -57,3 +61,27 @@ def _grown(fields: Fields, rope: RopeParameters) -> float:
     if rope.rope_type == "default" or rope.factor <= 1 or not section.values.get("mscale_all_dim"):
         return 1.0
     return 0.1 * section.number("mscale_all_dim") * math.log(rope.factor) + 1.0
+
+
+def glm4(fields: Fields) -> ModelConfig:
+    """`model_type` glm4."""
+    keys = Keys.read(fields, max_positions=131072, eps=1.5625e-07, num_key_value_heads=2, head_dim=128)
+    rope = replace(keys.rope(share=0.5), is_interleaved=True)
+    layer = keys.layer(
+        keys.attention(rope, fields.flag("attention_bias", True)),
+        keys.fused_mlp(keys.activation("hidden_act", "silu")),
+        after_mixer=keys.norm("post_self_attn_layernorm"),
+        after_mlp=keys.norm("post_mlp_layernorm"),
+    )
+    return keys.model([layer] * keys.num_hidden_layers)
+
+
+def glm4_moe(fields: Fields) -> ModelConfig:
+    """`model_type` glm4_moe; MTP layers after the others have experts, whatever precedes them."""
+    keys = Keys.read(fields, max_positions=131072, eps=1e-5, num_key_value_heads=8)
+    norms = keys.head_norms() if fields.flag("use_qk_norm", False) else {}
+    mixer = keys.attention(keys.rope(share=0.5), fields.flag("attention_bias", False), **norms)
+    activation = keys.activation("hidden_act", "silu")
+    mixture = routed_and_shared(fields, grouped_routing(fields), activation)
+    layers = [keys.layer(mixer, mlp) for mlp in mlps(first_dense(keys, 1), mixture, keys, activation)]
+    return keys.model(layers, mtp=nextn(keys, keys.layer(mixer, mixture)))

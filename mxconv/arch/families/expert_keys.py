@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from mxconv.arch.elements import Activation, Linear, Mlp
+from mxconv.arch.elements import Activation, Experts, Linear, Mixture, Mlp, Routing
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Experts, Mixture, Routing
 
 
 def routing(

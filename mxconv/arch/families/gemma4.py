@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LayerInput, LayerInputs
-from mxconv.arch.elements import Linear, Mlp
+from mxconv.arch.elements import Linear, Mixture, Mlp
 from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.gemma import rope_of
 from mxconv.arch.families.keys import FULL, SLIDING, Keys
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
 
 SIZE, NUM_SHARED = "hidden_size_per_layer_input", "num_kv_shared_layers"
 

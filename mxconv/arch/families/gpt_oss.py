@@ -4,11 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.elements import ClampedGate, Linear
+from mxconv.arch.elements import ClampedGate, Linear, Mixture
 from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
 
 ROPE: dict[str, Any] = {  # of a file that has none
     "rope_type": "yarn",

@@ -7,13 +7,12 @@ Mamba-2, attention in some layers, and in some models experts beside an MLP.
 from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.elements import Activation, Linear, Mlp
+from mxconv.arch.elements import Activation, Linear, Mixture, Mlp
 from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.keys import FULL, Keys
 from mxconv.arch.families.mamba2 import state_space
 from mxconv.arch.families.qwen3_5 import LINEAR
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
 
 RENAMED = (  # as transformers 5 has them in memory
     (".experts.gate_up_proj", ".input_linear.weight"),

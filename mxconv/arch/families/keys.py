@@ -7,9 +7,8 @@ from typing import Any
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LayerParts, Mixer
-from mxconv.arch.elements import Activation, Linear, Mlp, Norm
+from mxconv.arch.elements import Activation, Linear, Mixture, Mlp, Norm
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
 from mxconv.arch.rope_parameters import RopeParameters, scaling_of
 
 MOST_LAYERS = 4096  # the deepest published models have a few hundred; sizes in a file are not trusted

@@ -1,10 +1,9 @@
 """LFM2: short convolutions between gates, attention in some layers."""
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.elements import Linear, Mlp
+from mxconv.arch.elements import Convolution, Linear, Mlp, ShortConvolution
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
-from mxconv.arch.state_mixers import Convolution, ShortConvolution
 
 CONVOLUTION = "conv"
 

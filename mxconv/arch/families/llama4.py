@@ -4,11 +4,10 @@ from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, Temperature
-from mxconv.arch.elements import Activation, Mlp
+from mxconv.arch.elements import Activation, Mixture, Mlp
 from mxconv.arch.families.expert_keys import experts, routing, shared_mlp
 from mxconv.arch.families.keys import FULL, Keys
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
 
 CHUNKED = "chunked_attention"
 MLP = "feed_forward"

@@ -4,10 +4,9 @@ import math
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import LayerParts
-from mxconv.arch.elements import Activation, Linear
+from mxconv.arch.elements import Activation, Convolution, Linear, Mamba2
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
-from mxconv.arch.state_mixers import Convolution, Mamba2
 
 POSITIONS = 1 << 20  # none are numbered; a bound that texts stay below
 INFINITY = {"__float__": "Infinity"}  # as transformers writes it

@@ -5,11 +5,11 @@ OLMoE has experts in every layer, and queries and keys that may be clipped.
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import LayerParts
+from mxconv.arch.elements import Mixture
 from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.gemma import has_sections, rope_of
 from mxconv.arch.families.keys import FULL, SLIDING, Keys
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
 from mxconv.arch.rope_parameters import RopeParameters
 
 

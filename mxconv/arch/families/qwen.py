@@ -10,11 +10,11 @@ from operator import ge
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention
+from mxconv.arch.elements import Mixture
 from mxconv.arch.families.expert_keys import experts, gated_experts, mlps, routing, sparse_layers
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.families.mtp_modules import mtp_layers
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
 
 
 def qwen2(fields: Fields) -> ModelConfig:

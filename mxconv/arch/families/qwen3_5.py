@@ -5,13 +5,11 @@ Qwen3-Next has the same mixers, their tensors fused key head by key head, and ex
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention
-from mxconv.arch.elements import Linear, Mlp
+from mxconv.arch.elements import Convolution, GatedDeltaNet, Linear, Mixture, Mlp
 from mxconv.arch.families.expert_keys import gated_experts, mlps, sparse_layers
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.families.mtp_modules import beside
 from mxconv.arch.fields import Fields
-from mxconv.arch.mixture import Mixture
-from mxconv.arch.state_mixers import Convolution, GatedDeltaNet
 
 LINEAR = "linear_attention"
 SILU = ("silu", "swish")

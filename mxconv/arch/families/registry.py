@@ -5,23 +5,29 @@ from dataclasses import replace
 from pathlib import Path
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.cohere2 import cohere2
-from mxconv.arch.families.deepseek_v3 import deepseek_v3
-from mxconv.arch.families.exaone4 import exaone4
+from mxconv.arch.families.deepseek_v3 import deepseek_v3, glm4, glm4_moe
 from mxconv.arch.families.gemma import gemma, gemma2, gemma3
 from mxconv.arch.families.gemma4 import gemma4
-from mxconv.arch.families.glm4 import glm4, glm4_moe
 from mxconv.arch.families.gpt import gpt2, gpt_neox, starcoder2
 from mxconv.arch.families.gpt_oss import gpt_oss
 from mxconv.arch.families.granite import granite, granite_hybrid, granitemoe
-from mxconv.arch.families.hunyuan import hunyuan_v1_dense
 from mxconv.arch.families.lfm2 import lfm2
-from mxconv.arch.families.llama import arcee, llama, seed_oss, smollm3
+from mxconv.arch.families.llama import (
+    arcee,
+    cohere2,
+    exaone4,
+    hunyuan_v1_dense,
+    llama,
+    ministral3,
+    mistral,
+    mixtral,
+    phi3,
+    seed_oss,
+    smollm3,
+)
 from mxconv.arch.families.llama4 import llama4
 from mxconv.arch.families.mamba2 import mamba2
-from mxconv.arch.families.mistral import ministral3, mistral, mixtral
 from mxconv.arch.families.olmo import olmo2, olmo3, olmoe
-from mxconv.arch.families.phi3 import phi3
 from mxconv.arch.families.qwen import mimo, qwen2, qwen2_moe, qwen3, qwen3_moe
 from mxconv.arch.families.qwen3_5 import qwen3_5, qwen3_5_moe, qwen3_next
 from mxconv.arch.fields import Fields, quote

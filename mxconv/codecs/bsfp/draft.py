@@ -9,6 +9,7 @@ from mxconv.codecs.fold import fold
 from mxconv.codecs.vnni8 import padded
 
 GROUP = 128
+COLUMN_MULTIPLE = 32  # columns are padded to whole blocks of int8 activations, not to whole groups
 MAX_SCALE = float.fromhex("0x1.fep127")  # the largest finite BF16
 
 

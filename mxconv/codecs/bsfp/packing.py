@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxconv.arrays import F32, I8, I64, U8, U16
-from mxconv.codecs.bsfp.draft import decode_draft, fit_group_scales
+from mxconv.codecs.bsfp.draft import COLUMN_MULTIPLE, decode_draft, fit_group_scales
 from mxconv.codecs.bsfp.planes import Planes, decode_planes, encode_planes, planes_of, restore_escapes
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.vnni8 import (
@@ -24,8 +24,6 @@ from mxconv.codecs.vnni8 import (
     unpack_scales,
 )
 from mxconv.errors import CodecError
-
-COLUMN_MULTIPLE = 32  # columns are padded to whole blocks of int8 activations, not to whole groups
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from mxconv.package.package_folder import damaged_files, differing, listed_files
 from mxconv.package.recipe import FILE_NAME as RECIPE
 from mxconv.package.target import check_target
 from mxconv.progress import Progress, silent
+from mxconv.system.disk import put_in_place, recover, remove
 from mxconv.system.processor import usable_processors
-from mxconv.system.replacement import put_in_place, recover, remove
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mxconv.checkpoint.hub import retried
 from mxconv.checkpoint.hub_errors import translated_upload_errors
 from mxconv.checkpoint.regular_file import open_file, read_json_object
 from mxconv.conversion.recipes import make_recipe
-from mxconv.drafts.reader_config import reader_of
+from mxconv.drafts.kind import reader_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import ATTESTATION, MARKER, Measurements, model_card, read_source_card
 from mxconv.interop.hub.card import FILE_NAME as CARD

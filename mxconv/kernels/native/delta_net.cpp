@@ -1,5 +1,5 @@
 // Gated DeltaNet: linear attention whose memory forgets, and is corrected by what it misses. See
-// mxconv/arch/state_mixers.py.
+// mxconv/arch/elements.py.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>

@@ -31,7 +31,7 @@ class Noise {
     std::vector<double> numbers_;  // by token; negative: not yet
 };
 
-// What is held against tokens by those of the text: mxconv/text/penalties.py.
+// What is held against tokens by those of the text: mxconv/text/distribution.py.
 struct Penalties {
     float repetition, presence, frequency;
     std::vector<std::pair<int64_t, float>> bias;  // by token

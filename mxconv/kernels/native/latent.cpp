@@ -1,5 +1,5 @@
 // Latent attention (MLA): a cache holds one short vector a position, from which every head takes its keys and values, as
-// mxconv/engine/latent_attention.py has it. Heads meet these vectors with queries that went through the matrix of their keys.
+// mxconv/engine/attention.py has it. Heads meet these vectors with queries that went through the matrix of their keys.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 

@@ -1,4 +1,4 @@
-// Mamba-2: a state space a head, whose decay is one number. See mxconv/arch/state_mixers.py.
+// Mamba-2: a state space a head, whose decay is one number. See mxconv/arch/elements.py.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>

@@ -1,4 +1,4 @@
-// How rows choose among experts, as mxconv/arch/mixture.py has it.
+// How rows choose among experts, as mxconv/arch/elements.py has it.
 #pragma once
 
 #include "bindings.hpp"

@@ -44,7 +44,7 @@ from mxconv.serving.http.replying import Reply
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
-from mxconv.serving.kv_budget import divided
+from mxconv.serving.joint_passes import divided
 from mxconv.serving.llm_engine import Engine
 
 SCRIPTS = ("events.js", "statistics.js", "plain.js", "sampling.js", "reply.js", "talk.js", "page.js")

@@ -12,10 +12,9 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mxconv.serving.http.history import Body, Message, NamedTool, Neutral, Note, Tool
-from mxconv.speculation.sampling_in_use import RequestedSampling
-from mxconv.speculation.selection import MAX_SEED
+from mxconv.speculation.selection import MAX_SEED, RequestedSampling
 from mxconv.text.constraint import Kind
-from mxconv.text.penalties import LEAST_REPETITION, MOST_BIAS, MOST_REPETITION
+from mxconv.text.distribution import LEAST_REPETITION, MOST_BIAS, MOST_REPETITION
 
 MOST_CHOICES = 128
 MOST_STOPS = 16

@@ -24,8 +24,7 @@ from mxconv.serving.http.bodies import (
 from mxconv.serving.http.history import Message, NamedTool
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.llm_engine import Engine
-from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, RequestedSampling, SamplingInUse
-from mxconv.speculation.selection import MAX_SEED, Selection
+from mxconv.speculation.selection import CHAT_DEFAULTS, MAX_SEED, RequestedSampling, SamplingInUse, Selection
 from mxconv.text.chat import ChatPrompt, ChatTemplate
 from mxconv.text.constraint import Constraint, Grammar
 from mxconv.text.json_schema import unheld_formats

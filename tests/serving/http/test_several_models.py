@@ -19,7 +19,7 @@ from trained_levels import TRAINED
 
 from mxconv.decode import load
 from mxconv.errors import ModelError
-from mxconv.serving.kv_budget import divided
+from mxconv.serving.joint_passes import divided
 from mxconv.serving.llm_engine import Engine
 
 PATH = "/v1/completions"

@@ -1,4 +1,9 @@
-"""`mxconv bench decode`: forward passes and whole decodes of a package."""
+"""Benchmarks beside the processor's bandwidth, but for those of kernels.
+
+`mxconv bench machine`  bandwidth and peaks, and the description that `mxconv cost --hardware this-machine` reads
+`mxconv bench convert`  a conversion against a copy of the same bytes
+`mxconv bench decode`   forward passes and whole decodes of a package
+"""
 
 from dataclasses import asdict
 from functools import partial
@@ -7,14 +12,161 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.common_options import Force, Json, Package, Samples, Widths, grouped, numbers_of, widths_of
+from mxconv.cli.common_options import (
+    Force,
+    Json,
+    Package,
+    RowLength,
+    Rows,
+    Samples,
+    Threads,
+    Widths,
+    chosen_of,
+    grouped,
+    numbers_of,
+    one_of,
+    size_option,
+    widths_of,
+)
 from mxconv.cli.converted import find_or_build
 from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
 from mxconv.cli.output import Output, check_outputs, print_machine, progress_bars
+from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
     from mxconv.bench.decode_speed import DecodeResult
     from mxconv.bench.machine import Machine
+
+
+PEAKS_TABLE = {
+    "instruction set": ("implementation",),
+    "form": ("form",),
+    "giga multiply-adds/s": ("giga_multiply_adds_per_second", ".1f"),
+    "p10": ("p10", ".1f"),
+    "p90": ("p90", ".1f"),
+}
+
+
+def machine(
+    num_tokens: Widths = "1,2,4,8,16",
+    kernels: Annotated[bool, typer.Option(help="Measure which share of the roofline each kernel reaches.")] = True,
+    out_features: Rows = 8192,
+    in_features: RowLength = 8192,
+    samples: Samples = 20,
+    threads: Threads = None,
+    write: Annotated[bool, typer.Option("--write", help="Keep it as this-machine for `mxconv cost`.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the description to this file.")] = None,
+    force: Force = False,
+    json_output: Json = False,
+) -> None:
+    """Measure read bandwidth, multiply-add peaks and kernels below."""
+    from mxconv.bench.machine import implementations, this_machine
+
+    names = implementations(["all"])
+
+    from mxconv.bench.capability import measure_capability, to_toml
+    from mxconv.bench.kernel_speed import KERNELS, bench_kernels
+    from mxconv.cost.hardware import THIS_MACHINE, user_folder
+    from mxconv.kernels.engine import usable_processors
+
+    widths = widths_of(num_tokens)
+    paths = [output]
+    if write:
+        user_folder().mkdir(parents=True, exist_ok=True)
+        paths.append(user_folder() / f"{THIS_MACHINE}.toml")
+    check_outputs(force, [], paths)
+    found = this_machine(threads or usable_processors())
+    capability = measure_capability(names, found.threads, samples)
+    results = []
+    with progress_bars("figures") as progress:
+        shape = (out_features, in_features)
+        for result in bench_kernels(KERNELS if kernels else (), names[:1], widths, shape, found.threads, samples):
+            results.append(result)
+            progress("kernels", len(results), len(KERNELS) * len(widths))
+    text = to_toml(capability, found, results)
+    out = Output(json_output)
+    print_machine(out, found, found.compiler)
+    read = capability.read_bandwidth
+    out.line(f"{read.median:.1f} GB/s read ({read.p10:.1f}..{read.p90:.1f})")
+    out.table(PEAKS_TABLE, capability.peaks)
+    out.line(text)
+    for path in paths:
+        out.write_text(path, text)
+    members = asdict(capability) | {"results": [asdict(result) for result in results]}
+    out.json({"machine": asdict(found)} | members | {"read_bandwidth": read.median})
+
+
+COPY_TABLE = {
+    "codec": ("codec",),
+    "seconds": ("seconds", ".2f"),
+    "GB/s": ("input_gigabytes_per_second", ".2f"),
+    "copy GB/s": ("copy_gigabytes_per_second", ".2f"),
+    "time to copy's": ("ratio_to_copy", ".2f"),
+    "to flushed copy's": ("ratio_to_flushed_copy", ".2f"),
+    "warm seconds": ("warm_seconds", ".2f"),
+    "warm GB/s": ("warm_input_gigabytes_per_second", ".2f"),
+    "warm copy GB/s": ("warm_copy_gigabytes_per_second", ".2f"),
+    "warm time to copy's": ("warm_ratio_to_copy", ".2f"),
+    "encoder GB/s a thread": ("encoder_gigabytes_per_second", ".2f"),
+    "peak memory": ("peak_rss_bytes", "bytes"),
+}
+
+LEAST_BYTES = 1 << 16  # of a random checkpoint
+
+
+def convert(
+    source: Annotated[str | None, typer.Argument(help="A local checkpoint; random weights without one.")] = None,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(help="Codec: mxfp4 or bsfp; both by default. Repeatable.", autocompletion=one_of("mxfp4", "bsfp")),
+    ] = None,
+    num_bytes: Annotated[int, size_option("Size of the random checkpoint.")] = 1_000_000_000,
+    samples: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 3,
+    workspace: Annotated[
+        Path | None,
+        typer.Option(help="Folder on the disk to measure, for copies and packages; the system's by default."),
+    ] = None,
+    threads: Threads = None,
+    json_output: Json = False,
+) -> None:
+    """Measure a conversion beside a copy of the same bytes.
+
+    Figures are gigabytes of 16-bit input a second, cold and warm, and peak memory.
+    """
+    import tempfile
+    from typing import cast, get_args
+
+    from mxconv.bench.machine import implementations
+
+    implementations()  # first: what follows needs native kernels
+
+    from mxconv.bench.conversion_speed import bench_conversion, write_random_checkpoint
+    from mxconv.bench.machine import this_machine
+    from mxconv.conversion.options import Codec
+    from mxconv.kernels.engine import usable_processors
+    from mxconv.system.processor import can_forget
+
+    chosen = cast("list[Codec]", chosen_of("--codec", codec, get_args(Codec)))
+    if workspace is not None and not workspace.is_dir():
+        raise typer.BadParameter(f"--workspace: {str(workspace)!r}; a folder that exists is required.")
+    if num_bytes < LEAST_BYTES:
+        raise typer.BadParameter(f"--num-bytes: {num_bytes}; at least {LEAST_BYTES} are required.")
+    machine = this_machine(threads or usable_processors())
+    with tempfile.TemporaryDirectory(prefix="mxconv-bench-", dir=workspace) as folder:
+        if source is None:
+            with progress_bars() as progress:
+                write_random_checkpoint(Path(folder), num_bytes, progress)
+            source = folder
+        with progress_bars("samples") as progress:
+            results = bench_conversion(source, chosen, machine.threads, samples, workspace, progress)
+    out = Output(json_output)
+    print_machine(out, machine, machine.compiler)
+    out.table(COPY_TABLE, results)
+    if not can_forget():
+        out.line("this system drops no files from its cache: the cold figures are warm ones, too")
+    out.line(f"{format_bytes(results[0]['num_bytes'])} of 16-bit weights, medians of {results[0]['num_samples']}")
+    out.json({"machine": asdict(machine), "results": results})
+
 
 MOST_SEQUENCES = 1024
 PICTURES = ("acceptance_by_prompt.png", "acceptance_by_position.png")
