@@ -98,9 +98,9 @@ class Workshop:
         lines = self.texts[1].read_text(encoding="utf-8").splitlines()
         ids = [token for line in lines for token in tokenizer.encode(json.loads(line)["text"])]
         first, count = max(self.given.contexts), self.given.num_prompts
-        ends = [first + number * (len(ids) - first) // count for number in range(count)]
-        if len(set(ends)) < count:
+        if len(ids) < first + count:
             raise MxconvError(f"held-out text: {len(ids)} tokens; {first + count} are required. Take more files.")
+        ends = [first + number * (len(ids) - first) // count for number in range(count)]
         return [ids[end - context : end] for end in ends]
 
     def train(self) -> None:
