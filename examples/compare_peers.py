@@ -30,9 +30,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
+import peers
 import typer
-from peer_engines import LATER_WIDTHS, THREADS, WIDTHS, LlamaCppModel, MxconvModel, OpenVinoModel
-from peer_timing import Entry, Plan, Row, has, running, say_how_llama_was_built, table_of, take_turns
 from rich.console import Console
 
 from mxconv.bench.forward_speed import CONTEXT
@@ -56,7 +55,7 @@ OPENVINO_WEIGHTS = (
 )
 
 
-def compare_logits(entries: list[Entry], width: int, console: Console) -> None:
+def compare_logits(entries: list[peers.Entry], width: int, console: Console) -> None:
     """Compare the logits of a step of the same tokens within each group. INT4 weights are others than MXFP4's."""
     found = {entry: entry.ask(width, 0) for entry in entries}
     exact = found[entries[0]]
@@ -66,9 +65,9 @@ def compare_logits(entries: list[Entry], width: int, console: Console) -> None:
         console.print(f"{entry.name}: cosine {likeness:.4f} with the logits of {entries[0].name}")
         assert likeness >= MIN_LIKENESS, f"{entry.name}: not the logits of this model"
     for group in MAX_DIFFERENCE:
-        ours, *peers = (entry for entry in entries if entry.group == group)
+        ours, *others = (entry for entry in entries if entry.group == group)
         logits = found[ours]
-        for peer in peers:
+        for peer in others:
             if peer.name.endswith("INT4"):
                 continue
             difference = np.abs(logits - found[peer]).max() / np.abs(logits).max()
@@ -119,21 +118,26 @@ def export_openvino(model: Path, folder: Path, console: Console) -> dict[str, Pa
 
 
 def measure(
-    part: str, entries: list[Entry], widths: Sequence[int], rounds: int, repetitions: int, bandwidth: ReadBandwidth
-) -> list[Row]:
+    part: str,
+    entries: list[peers.Entry],
+    widths: Sequence[int],
+    rounds: int,
+    repetitions: int,
+    bandwidth: ReadBandwidth,
+) -> list[peers.Row]:
     """Milliseconds of a step, and how many times as long the best peer takes."""
-    answers, reads = take_turns(entries, widths, rounds, repetitions, bandwidth)
+    answers, reads = peers.take_turns(entries, widths, rounds, repetitions, bandwidth)
     times = {key: [1e3 * spread(seconds).median for seconds in found] for key, found in answers.items()}
     rows = []
     for group in dict.fromkeys(entry.group for entry in entries):
-        ours, *peers = (entry for entry in entries if entry.group == group)
+        ours, *others = (entry for entry in entries if entry.group == group)
         for width in widths:
-            for entry in (ours, *peers):
+            for entry in (ours, *others):
                 rate = spread(reads[width, entry]).median / 1e9
-                rows.append(Row.of(part, group, width, entry.name, times[width, entry], rate))
-            if peers:
-                best = np.min([times[width, peer] for peer in peers], axis=0)
-                rows.append(Row.of(part, group, width, RATIO, np.divide(best, times[width, ours]).tolist()))
+                rows.append(peers.Row.of(part, group, width, entry.name, times[width, entry], rate))
+            if others:
+                best = np.min([times[width, peer] for peer in others], axis=0)
+                rows.append(peers.Row.of(part, group, width, RATIO, np.divide(best, times[width, ours]).tolist()))
     return rows
 
 
@@ -146,37 +150,39 @@ def main(
 ) -> None:
     lengths = sorted({int(part) for part in prompts.split(",") if part})
     console = Console(soft_wrap=True, highlight=False, width=100)
-    engine = _native.Engine(implementations()[0], THREADS)
-    machine = this_machine(THREADS)
-    console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
+    engine = _native.Engine(implementations()[0], peers.THREADS)
+    machine = this_machine(peers.THREADS)
+    console.print(
+        f"{machine.cpu}, {peers.THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}"
+    )
     checkpoint, package, target, draft = prepare(folder, model, console)
     vocab_size = json.loads((package / "config.json").read_text())["vocab_size"]
-    makers: list[Plan] = [("BF16", "mxconv BF16", MxconvModel, (package, 0))]
-    makers += [("4 bits", "mxconv MXFP4", MxconvModel, (package, 1))]
-    if has("llama_cpp", "llama-cpp-python", console):
-        makers += [("BF16", "llama.cpp BF16", LlamaCppModel, (target,))]
-        makers += [("4 bits", "llama.cpp MXFP4", LlamaCppModel, (draft,))]
-        say_how_llama_was_built(console)
-    if has("optimum.intel", "optimum-intel", console):
+    makers: list[peers.Plan] = [("BF16", "mxconv BF16", peers.MxconvModel, (package, 0))]
+    makers += [("4 bits", "mxconv MXFP4", peers.MxconvModel, (package, 1))]
+    if peers.has("llama_cpp", "llama-cpp-python", console):
+        makers += [("BF16", "llama.cpp BF16", peers.LlamaCppModel, (target,))]
+        makers += [("4 bits", "llama.cpp MXFP4", peers.LlamaCppModel, (draft,))]
+        peers.say_how_llama_was_built(console)
+    if peers.has("optimum.intel", "optimum-intel", console):
         exported = export_openvino(checkpoint, folder, console)
-        makers += [("BF16", "OpenVINO BF16", OpenVinoModel, (exported["bf16"],))]
-        makers += [("4 bits", "OpenVINO INT4", OpenVinoModel, (exported["int4"],))]
+        makers += [("BF16", "OpenVINO BF16", peers.OpenVinoModel, (exported["bf16"],))]
+        makers += [("4 bits", "OpenVINO INT4", peers.OpenVinoModel, (exported["int4"],))]
     bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
     rows = []
 
     def measure_models(title: str, context: int, widths: Sequence[int], repetitions: int) -> None:
         ids = np.random.default_rng(0).integers(0, vocab_size, context + widths[-1]).tolist()
-        with running([(*maker[:3], (*maker[3], ids, context)) for maker in makers]) as entries:
+        with peers.running([(*maker[:3], (*maker[3], ids, context)) for maker in makers]) as entries:
             compare_logits(entries, widths[-1], console)
             found = measure(title, entries, widths, rounds, repetitions, bandwidth)
-        console.print(table_of(title, found))
+        console.print(peers.table_of(title, found))
         rows.extend(found)
 
     if lengths:
         measure_models("prompts", 0, lengths, 1)
-        measure_models(f"steps after {lengths[-1]} tokens", lengths[-1], LATER_WIDTHS, REPETITIONS)
+        measure_models(f"steps after {lengths[-1]} tokens", lengths[-1], peers.LATER_WIDTHS, REPETITIONS)
     else:
-        measure_models("whole model", CONTEXT, WIDTHS, REPETITIONS)
+        measure_models("whole model", CONTEXT, peers.WIDTHS, REPETITIONS)
     if json_output:
         print(json.dumps({"machine": asdict(machine), "rows": [asdict(row) for row in rows]}))
 

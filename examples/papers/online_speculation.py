@@ -18,6 +18,7 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
+from safetensors.torch import load_file
 
 from mxconv.codecs.float16 import BF16
 from mxconv.decode import TextModel, load
@@ -43,26 +44,16 @@ def prompts_of(files: list[Path], count: int) -> list[str]:
 class OnlineSpeculator:
     """The speculator of a model's last level, which gets new weights while the model decodes."""
 
-    def __init__(self, model: TextModel) -> None:
+    def __init__(self, model: TextModel, folder: Path) -> None:
         level = model.loaded.levels[-1]
         assert isinstance(level.reader, MlpSpeculator)
         self.reader, self.matrices = level.reader, model.loaded.matrices
         self.target = model.loaded.target
         self.model = SpeculatorModel(self.reader.config)
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(torch.from_numpy(np.array(self._weights_of(name))))
+        self.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)  # tied ones are there once
         self.optimizer = torch.optim.Adam(self.model.parameters(), LEARNING_RATE, (0.9, 0.95))
         self.states: list[torch.Tensor] = []  # of the target, each with the tokens from the one before it on
         self.tokens: list[torch.Tensor] = []
-
-    def _weights_of(self, name: str) -> np.ndarray:
-        _, part, index, kind = name.split(".")
-        stage = self.reader.stages[int(index)]
-        if part == "ln":
-            return stage.scale if kind == "weight" else stage.shift
-        matrix = {"emb": stage.embedding, "proj": stage.projection, "head": stage.head}[part]
-        return matrix.rows(np.arange(matrix.shape[0]))
 
     def learn(self, prompt: list[int], answer: list[int]) -> None:
         """Take the steps that an answer is worth; a prompt is what a user wrote, and nothing to learn."""
@@ -107,7 +98,7 @@ def main(
     texts: dict[bool, list[list[int]]] = {}
     for learns in (False, True):
         with load(package, [f"speculator:{speculator}"], levels=["target"]) as model:
-            learner = OnlineSpeculator(model)
+            learner = OnlineSpeculator(model, speculator)
             counts[learns], texts[learns] = [], []
             for prompt in prompts:  # in chains that do not adapt
                 lengths = {"num_draft_tokens": [learner.reader.config.n_predict], "confidence": [0.0]}

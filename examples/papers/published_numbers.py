@@ -4,17 +4,14 @@ python examples/papers/published_numbers.py [--every-cell]
 """
 
 import sys
-from collections.abc import Iterator
 
 from published import ml_specqd, mlp_tables, model_cards, speq_tables, spire_figures
-from published.claim import Section
+from published.claim import table
 
-
-def sections() -> Iterator[Section]:
-    """A table a paper."""
-    for paper in (ml_specqd, speq_tables, spire_figures, mlp_tables, model_cards):
-        yield from paper.sections()
-
+PAPERS = {"ML-SpecQD": ml_specqd, "SPEQ": speq_tables, "SPIRe": spire_figures, "MLP speculators": mlp_tables,
+          "Model cards": model_cards}  # fmt: skip
 
 if __name__ == "__main__":
-    print("\n".join(section.markdown("--every-cell" in sys.argv) for section in sections()), end="")
+    print(
+        "\n".join(table(title, paper.claims(), "--every-cell" in sys.argv) for title, paper in PAPERS.items()), end=""
+    )

@@ -10,13 +10,12 @@ Source:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 
 from mxconv.arrays import F32, F64
 from mxconv.drafts.kind import NUM_CANDIDATES, LookUp, LookUpKind, Parameter
-from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelBase, UpTo64
 from mxconv.speculation.acceptance import Acceptance, GreedyAcceptance
 from mxconv.speculation.loaded_level import LoadedLevel, Proposer
@@ -45,34 +44,15 @@ class Stand(LookUp[State]):
     rule of acceptance, with its noise where there is some, which is drawing without replacement. Proposals are taken
     for certain, which keeps every rule exact. A token's chance is the softmax of the ranking.
 
-    Args:
-        vocab_size: logits a row of the level above.
-        max_ngram: tokens of the longest n-gram.
-        num_candidates: tokens remembered after each.
-
-    Raises:
-        ModelError: no vocabulary, no candidates or no n-grams.
+    `max_ngram` is the number of tokens of the longest n-gram, `num_candidates` that of those remembered after each.
     """
 
     def __init__(
-        self,
-        statistics: LevelStatistics,
-        vocab_size: int,
-        max_ngram: int = 4,
-        num_candidates: int = 8,
-        confidence: float = 0.4,
+        self, statistics: LevelStatistics, max_ngram: int = 4, num_candidates: int = 8, confidence: float = 0.4
     ) -> None:
-        if not 1 <= num_candidates <= vocab_size:
-            raise ModelError(
-                f"stand: {num_candidates} candidates; 1 to the vocabulary's {vocab_size} are required. "
-                "Choose another number."
-            )
-        if max_ngram < 1:
-            raise ModelError(f"stand: n-grams of up to {max_ngram} tokens; at least 1 is required. Choose more.")
         super().__init__(statistics, confidence)
         self.acceptance: Acceptance = GreedyAcceptance()  # of the run
-        self.max_ngram = max_ngram
-        self.num_candidates = num_candidates
+        self.max_ngram, self.num_candidates = max_ngram, num_candidates
         self._seen: dict[Ngram, _Seen] = {}  # the one seen last is last
 
     def of_text(self, statistics: LevelStatistics, acceptance: Acceptance) -> Self:
@@ -138,7 +118,6 @@ def _average(known: _Seen, new: _Seen) -> _Seen:
 class StandRecord(LevelBase):
     """Its parameters: tokens of the longest n-gram, and the number of candidates after each."""
 
-    kind: Literal["stand"]
     max_ngram: UpTo64 | None = None
     num_candidates: UpTo64 | None = None
 
@@ -152,4 +131,4 @@ class StandKind(LookUpKind):
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         longest, number = loaded.record.max_ngram or 4, loaded.record.num_candidates or 8
-        return Stand(LevelStatistics(loaded.name), vocab_size, longest, number, confidence).of_text
+        return Stand(LevelStatistics(loaded.name), longest, min(number, vocab_size), confidence).of_text

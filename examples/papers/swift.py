@@ -14,7 +14,7 @@ from copy import copy
 from functools import cache, lru_cache
 from math import sqrt
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -46,10 +46,7 @@ Parts = frozenset[tuple[str, int]]  # ("layer" or "mlp", its number): what a dra
 class PartChoice(Reader):
     """The sets of parts that a model may leave out: what a pass without them costs, how often it agrees with the text.
 
-    Args:
-        model: whose parts they are.
-        first: the sets to begin with.
-        others: the parts that a search exchanges for those of a set.
+    `first` are the sets to begin with, `others` the parts that a search exchanges for those of a set.
     """
 
     def __init__(self, model: Decoder, first: list[Parts], others: list[tuple[str, int]], name: str) -> None:
@@ -57,16 +54,15 @@ class PartChoice(Reader):
         if not any(first):
             raise ModelError(f"{name}: no part of {model.name} to leave out; one at least is required. Leave out more.")
         self.without = lru_cache(16)(lambda parts: _without(model, parts, name))
-        rows, columns = model.head.shape
-        whole = rows * columns + num_layer_weights(model)
-        self.price = cache(lambda parts: (rows * columns + num_layer_weights(self.without(parts))) / whole)
+        size = cache(lambda parts: np.prod(model.head.shape) + num_layer_weights(self.without(parts)))
+        self.price = lambda parts: float(size(parts) / size(frozenset()))
         self.known = {parts: Chance(0.5, weight=2.0) for parts in first}
         self.num_rounds, self._others, self._random = 0, others, np.random.default_rng(0)
 
     @property
     def best(self) -> Parts:
         """The set with the greatest known worth."""
-        return max(self.known, key=lambda parts: self._worth(parts, self.known[parts].value))
+        return self._most_worth({parts: known.value for parts, known in self.known.items()})
 
     def to_study(self) -> Parts | None:
         """The set to study in this round, the one that may be worth most; None where none is."""
@@ -77,8 +73,9 @@ class PartChoice(Reader):
             parts, new = sorted(self.best), self._others[self._random.integers(len(self._others))]
             parts[self._random.integers(len(parts))] = new
             self.known.setdefault(frozenset(parts), Chance(self.known[self.best].value, weight=2.0))
-        hopes = {parts: min(known.value + 1 / sqrt(known.weight), 1.0) for parts, known in self.known.items()}
-        return max(hopes, key=lambda parts: self._worth(parts, hopes[parts]))
+        return self._most_worth(
+            {parts: min(known.value + 1 / sqrt(known.weight), 1.0) for parts, known in self.known.items()}
+        )
 
     def learn(self, parts: Parts, num_agreed: int, num_compared: int) -> None:
         """Learn from a study of a set."""
@@ -86,8 +83,11 @@ class PartChoice(Reader):
             known.fade()
         self.known[parts].add(num_agreed, num_compared)
 
-    def _worth(self, parts: Parts, agreement: float) -> float:
-        return max(speedup(agreement, length, self.price(parts)) for length in range(1, LENGTH + 1))
+    def _most_worth(self, agreements: dict[Parts, float]) -> Parts:
+        def worth(parts: Parts) -> float:
+            return max(speedup(agreements[parts], length, self.price(parts)) for length in range(1, LENGTH + 1))
+
+        return max(agreements, key=worth)
 
 
 class PartsDraft(Draft):
@@ -173,7 +173,6 @@ class EarlyExitKind(DraftKind):
 class SwiftRecord(LevelBase):
     """Its parameter: the share of all layers that is left out, whole or their MLPs."""
 
-    kind: Literal["swift"]
     skip: Share
 
 

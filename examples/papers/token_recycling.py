@@ -8,7 +8,6 @@ Source:
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -68,7 +67,6 @@ class TokenRecycling(LookUp[int]):
 class TokenRecyclingRecord(LevelBase):
     """Its parameters, with the number of candidates after each token."""
 
-    kind: Literal["token-recycling"]
     num_candidates: UpTo64 | None = None
 
 

@@ -85,7 +85,7 @@ TOKENS = st.integers(0, 3)
 
 
 def stand(vocab_size: int = 4, max_ngram: int = 3, num_candidates: int | None = None, confidence: float = 0.0) -> Any:
-    return Stand(LevelStatistics("stand"), vocab_size, max_ngram, num_candidates or vocab_size, confidence)
+    return Stand(LevelStatistics("stand"), max_ngram, num_candidates or vocab_size, confidence)
 
 
 def logits_of(*rows: list[float]) -> np.ndarray:

@@ -11,41 +11,28 @@ pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install 
 pytest.importorskip("transformers", reason="mxconv[hf] is not installed: transformers is missing")
 
 import torch
-from checkpoints import write_tiny_tokenizer
 from gpu_weights import DEVICE
 from packages import quantize
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from torch_models import packaged_model
 
 from mxconv.errors import ModelError
 from mxconv.gpu import device
 from mxconv.gpu.gpu_linear import GpuLinear
 from mxconv.interop.transformers import drafts, load_package, quantize_model
 
-SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
-         "num_key_value_heads": 1, "vocab_size": 96, "max_position_embeddings": 256, "tie_word_embeddings": False,
-         "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
 PROMPT = torch.tensor([[5, 9, 3, 7]], device=DEVICE)
 
 
 @pytest.fixture
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Any, Path]]:
-    """A random model of one layer in BF16, on the CPU, and its MXFP4 package; its checkpoint is beside that."""
+    """As `packaged_model`, whose texts end by their length alone."""
 
     def make(**changes: Any) -> tuple[Any, Path]:
-        folder = tmp_path_factory.mktemp("random")
-        torch.manual_seed(1)
-        config = AutoConfig.for_model(**(SMALL | {"model_type": "llama"} | changes))
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.3)
-        model.save_pretrained(folder / "source")
-        write_tiny_tokenizer(folder / "source" / "tokenizer.json", 96)
-        quantize(folder / "source", folder / "package")
+        model, package = packaged_model(tmp_path_factory.mktemp("random"), **changes)
         model.generation_config.max_length = None
         model.generation_config.eos_token_id = None
-        return model, folder / "package"
+        return model, package
 
     return make
 

@@ -227,6 +227,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "what takes turns is one matrix",
         lambda: mixture(experts=[gated_expert(True)] * 3, is_interleaved=True),
     ),
+    "draws at no temperature": ("a temperature above 0", lambda: _native.Draws(0.0, 0, 1.0, 0.0, 1, 1)),
     "a limit below zero": ("a limit of gates", lambda: mixture(clamped=(1.7, -1.0))),
     "attention that is joined": ("looks nothing up", lambda: _native.joined([(attention(), None)])),
     "nothing that is joined": ("parts to join", lambda: _native.joined([])),

@@ -1,6 +1,6 @@
 """A published number, and ours beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import mean
@@ -12,23 +12,14 @@ COLUMNS = ("number", "published", "ours", "error")
 
 @dataclass(frozen=True)
 class Claim:
-    """One number; docs/research/published.md says what the kinds are.
+    """One number; docs/research/published.md says what the kinds are."""
 
-    Args:
-        what: the number's name.
-        published: the number as printed.
-        ours: the number that the models compute from others.
-        digits: shown after the decimal point.
-        kind: how ours was found.
-        group: what it is a cell of; the page has a row for all cells, with the range and the errors.
-    """
-
-    what: str
-    published: float
-    ours: float
-    digits: int = 2
-    kind: Kind = "derived"
-    group: str = ""
+    what: str  # its name
+    published: float  # as printed
+    ours: float  # as the models compute it from others
+    digits: int = 2  # shown after the decimal point
+    kind: Kind = "derived"  # how ours was found
+    group: str = ""  # what it is a cell of; the page has a row for all cells, with the range and the errors
 
     @property
     def error(self) -> float:
@@ -36,19 +27,12 @@ class Claim:
         return self.ours / self.published - 1
 
 
-@dataclass(frozen=True)
-class Section:
-    """The figures of a paper."""
-
-    title: str
-    rows: Sequence[Claim]
-
-    def markdown(self, every_cell: bool = False) -> str:
-        """The table after its title; a row for each group unless every cell is wanted."""
-        groups = groupby(enumerate(self.rows), lambda item: item[0] if every_cell else item[1].group or item[0])
-        lines = [f"## {self.title}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-        lines += [f"| {' | '.join(_cells([row for _, row in rows]))} |" for _, rows in groups]
-        return "\n".join(lines) + "\n"
+def table(title: str, claims: Iterable[Claim], every_cell: bool = False) -> str:
+    """The figures of a paper in Markdown, after a title; a row for each group unless every cell is wanted."""
+    groups = groupby(enumerate(claims), lambda item: item[0] if every_cell else item[1].group or item[0])
+    lines = [f"## {title}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    lines += [f"| {' | '.join(_cells([claim for _, claim in rows]))} |" for _, rows in groups]
+    return "\n".join(lines) + "\n"
 
 
 def _cells(rows: Sequence[Claim]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from published.claim import Claim, Section
+from published.claim import Claim
 
 from mxconv.cost.counts import BITS
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup
@@ -33,13 +33,8 @@ SETUPS = (
 )
 
 
-def sections() -> Iterator[Section]:
+def claims() -> Iterator[Claim]:
     """The figures of Tables I to III, of Figs. 2, 3 and 7."""
-    size = Claim("Fig. 7, bytes of BF16 over MXFP4", 3.76, MXFP4_SPEED)
-    yield Section("ML-SpecQD", [*_speedups(), *_arithmetic(), *_examples(), size])
-
-
-def _speedups() -> Iterator[Claim]:
     for setup in SETUPS:
         small, mxfp4, both = setup.published
         for name, share, speed, published in (
@@ -51,6 +46,23 @@ def _speedups() -> Iterator[Claim]:
             (setup.mxfp4_share, setup.small_share), (MXFP4_SPEED, setup.small_under_mxfp4), NUM_DRAFT_TOKENS
         )
         yield Claim(f"{setup.table}, both", both, found)
+    setup = SETUPS[1]
+    shares, speeds = (setup.mxfp4_share, setup.small_share), (MXFP4_SPEED, setup.small_under_mxfp4)
+    slow, fast = (_two_drafts(shares, speeds, NUM_DRAFT_TOKENS, slowdown) for slowdown in (FP32_SLOWDOWN, 1.0))
+    yield Claim("Table III, MXFP4 draft, FP32 over int8", 1.90 / 2.03, 1.0)
+    yield Claim("Table III, MXFP4 and 0.5B drafts, FP32 over int8", 2.16 / 2.72, slow / fast)
+    star = [_two_drafts(shares, (4, 100), EXAMPLE_TOKENS) for shares in ((0.80, 0.40), (0.85, 0.45))]
+    alone = [round_speedup(share, EXAMPLE_TOKENS, speed) for share, speed in ((0.825, 4), (0.425, 100), (0.60, 10))]
+    for what, low, high, published, ours in (
+        ("Fig. 3, lower end of the star's range, 80% and 40%", 3.0, 3.5, 3.0, star[0]),
+        ("Fig. 3, upper end, 85% and 45%", 3.0, 3.5, 3.5, star[1]),
+        ("Fig. 2, the 4-bit draft alone at 82.5%, middle of the range", 2.0, 2.5, 2.25, alone[0]),
+        ("Fig. 2, the small draft alone at 42.5%, middle of the range", 2.0, 2.5, 2.25, alone[1]),
+        ("Fig. 2, ten times as fast at 60%, middle of the range", 2.5, 3.0, 2.75, alone[2]),
+    ):
+        place = "inside" if low <= ours <= high else "outside"
+        yield Claim(f"{what}: {place} {low:g} to {high:g}", published, ours)
+    yield Claim("Fig. 7, bytes of BF16 over MXFP4", 3.76, MXFP4_SPEED)
 
 
 def implied_length(share: float, speed: float, published: float) -> float:
@@ -64,25 +76,3 @@ def _two_drafts(
     """Speed-up of a draft with a draft of its own, whose verification takes `slowdown` times as long as a pass."""
     outer = LevelCost(1 / speeds[0], shares[0], length, slowdown / speeds[0])
     return hierarchy_speedup([LevelCost(1.0), outer, LevelCost(1 / speeds[1], shares[1], length)], accepted_tokens)
-
-
-def _arithmetic() -> Iterator[Claim]:
-    setup = SETUPS[1]
-    shares, speeds = (setup.mxfp4_share, setup.small_share), (MXFP4_SPEED, setup.small_under_mxfp4)
-    slow, fast = (_two_drafts(shares, speeds, NUM_DRAFT_TOKENS, slowdown) for slowdown in (FP32_SLOWDOWN, 1.0))
-    yield Claim("Table III, MXFP4 draft, FP32 over int8", 1.90 / 2.03, 1.0)
-    yield Claim("Table III, MXFP4 and 0.5B drafts, FP32 over int8", 2.16 / 2.72, slow / fast)
-
-
-def _examples() -> Iterator[Claim]:
-    star = [_two_drafts(shares, (4, 100), EXAMPLE_TOKENS) for shares in ((0.80, 0.40), (0.85, 0.45))]
-    alone = [round_speedup(share, EXAMPLE_TOKENS, speed) for share, speed in ((0.825, 4), (0.425, 100), (0.60, 10))]
-    for what, low, high, published, ours in (
-        ("Fig. 3, lower end of the star's range, 80% and 40%", 3.0, 3.5, 3.0, star[0]),
-        ("Fig. 3, upper end, 85% and 45%", 3.0, 3.5, 3.5, star[1]),
-        ("Fig. 2, the 4-bit draft alone at 82.5%, middle of the range", 2.0, 2.5, 2.25, alone[0]),
-        ("Fig. 2, the small draft alone at 42.5%, middle of the range", 2.0, 2.5, 2.25, alone[1]),
-        ("Fig. 2, ten times as fast at 60%, middle of the range", 2.5, 3.0, 2.75, alone[2]),
-    ):
-        place = "inside" if low <= ours <= high else "outside"
-        yield Claim(f"{what}: {place} {low:g} to {high:g}", published, ours)

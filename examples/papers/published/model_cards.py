@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from published.claim import Claim, Section
+from published.claim import Claim
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
@@ -50,12 +50,8 @@ CARDS = (  # billions: all, active; and whether the card counts the embedding as
 )
 
 
-def sections() -> Iterator[Section]:
+def claims() -> Iterator[Claim]:
     """Parameters of each card."""
-    yield Section("Model cards", list(_figures()))
-
-
-def _figures() -> Iterator[Claim]:
     for name, config, total, active, with_embedding in CARDS:
         architecture = ModelSizes.from_fields(Fields(config, name))
         parameters = count_parameters(architecture)

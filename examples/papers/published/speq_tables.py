@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import mean
 
-from published.claim import Claim, Section
+from published.claim import Claim
 from published.model_cards import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
 
 from mxconv.arch.fields import Fields
@@ -67,20 +67,12 @@ ENTRIES = [
 ]
 
 
-def sections() -> Iterator[Section]:
+def claims() -> Iterator[Claim]:
     """Every table of the paper; docs/research/published.md names what is assumed."""
-    yield Section("SPEQ", [*_speedups(), *_machine(), *_energy()])
-
-
-def _speedups() -> Iterator[Claim]:
-    """Table III from Table II and one Td/Tar."""
-    for entry in ENTRIES:
+    for entry in ENTRIES:  # Table III from Table II and one Td/Tar
         others = mean(other.draft_ratio for other in ENTRIES if other is not entry)
         ours = speedup(entry.acceptance, entry.length, others)
         yield Claim(f"Table III, {entry.name}", entry.speedup, ours, group="Table III by Eq. (2), entries")
-
-
-def _machine() -> Iterator[Claim]:
     for entry in ENTRIES:
         found = _compare(entry)
         what = f"{entry.name}, context {CONTEXT[entry.task]:,}, Td/Tar {found.draft_ratio:.3f}"
@@ -96,6 +88,7 @@ def _machine() -> Iterator[Claim]:
         buffers, array = (1000 * mean(each.watts()[part] for each in passes) for part in ("buffers", "array"))
         what = f"Table IV, mW of a {mode} pass; {buffers:,.0f} of ours are the buffers'"
         yield Claim(what, milliwatts, buffers + array, 0, "assumed")
+    yield from _energy()
 
 
 def _energy() -> Iterator[Claim]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from published.claim import Claim, Kind, Section
+from published.claim import Claim, Kind
 
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.throughput import (
@@ -36,12 +36,8 @@ UNITS_SAVED = (
 CRITICAL = ((SMALL, SPIRE_TARGET, 512 / 2**4), (LARGE, LLAMA_3_70B, 65536 / 2**4))  # "four powers of two" below: Fig. 3
 
 
-def sections() -> Iterator[Section]:
+def claims() -> Iterator[Claim]:
     """Figs. 3, 4 and 6 and the Cost Analysis: docs/research/published.md names the assumptions."""
-    yield Section("SPIRe", list(_figures()))
-
-
-def _figures() -> Iterator[Claim]:
     target, intensity = SPIRE_TARGET.num_parameters, open_hardware("h100-sxm").intensity("int8")
     yield Claim("body parameters of the target, 10^6", 67, target / 1e6, 0)
     for name, share, body in (("vanilla", 1 / 8, SPIRE_VANILLA), ("SPIRe", 1 / 4, SPIRE_TARGET.with_layers(1 / 4))):

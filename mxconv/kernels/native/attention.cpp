@@ -26,7 +26,7 @@ struct HeadNorms {
 };
 
 // How one matrix holds queries, keys and values: "blocks" of them, or a query, a key and a value a head.
-enum class Fused { kNone, kBlocks, kHeads };
+enum class Fused { kBlocks, kHeads, kNone };
 
 struct Attention final : Part {
     int64_t layer;   // of the cache that it writes
@@ -268,13 +268,6 @@ struct BoundHeadNorms {
     double clip;
 };
 
-Fused fused_of(const std::optional<std::string>& name) {
-    if (!name) return Fused::kNone;
-    if (*name == "blocks") return Fused::kBlocks;
-    if (*name == "heads") return Fused::kHeads;
-    throw nb::value_error("fused must be blocks, heads or None");
-}
-
 void check_heads(const Attention& a) {
     require_that(a.num_key_value_heads >= 1 && a.num_heads >= 1 && a.num_heads % a.num_key_value_heads == 0,
                  "num_heads must be a multiple of num_key_value_heads");
@@ -308,7 +301,7 @@ PartPointer make_attention(int64_t layer, int64_t source, int64_t num_heads, int
     a->num_heads = num_heads;
     a->num_key_value_heads = num_key_value_heads;
     a->head_dim = head_dim;
-    a->fused = fused_of(fused);
+    a->fused = named<Fused>("fused", fused.value_or("None"), {"blocks", "heads", "None"});
     a->scale = static_cast<float>(scale);
     a->pattern = pattern;
     a->rotation = rotation;

@@ -286,6 +286,11 @@ Penalties make_penalties(double repetition, double presence, double frequency,
             {in_answer.data(), in_answer.data() + count}};
 }
 
+Draws make_draws(double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t position) {
+    require_that(temperature > 0.0, "a temperature above 0 is required");
+    return {temperature, top_k, top_p, min_p, seed, position};
+}
+
 // A member of each node.
 template <class T>
 std::vector<T> each_node(const DraftTree& tree, T TreeNode::* member) {
@@ -305,8 +310,7 @@ void bind_decoder(nb::module_& module) {
     nb::class_<HeadScreen> screen(module, "HeadScreen", "Which rows of an output head are read.");
     define_init(screen, &make_screen, {"projection", "scores", "num_candidates"});
     nb::class_<Draws> draws(module, "Draws", "Draws at random that are coupled by their noise.");
-    define_members<double, int64_t, double, double, uint64_t, uint64_t>(
-        draws, {"temperature", "top_k", "top_p", "min_p", "seed", "position"});
+    define_init(draws, &make_draws, {"temperature", "top_k", "top_p", "min_p", "seed", "position"});
     nb::class_<Penalties> penalties(module, "Penalties",
                                     "What is held against tokens; counts are of a text and an answer.");
     define_init(penalties, &make_penalties,

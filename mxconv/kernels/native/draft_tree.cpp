@@ -74,6 +74,8 @@ void each_near(const float* logits, int64_t count, double range, const Take& tak
     for (int64_t i = whole; i < count; ++i) look_at(i);
 }
 
+using Guesses = std::vector<std::pair<int32_t, double>>;  // tokens and their chances, the likeliest first
+
 // Put a token with its score into a list of at most so many, the greatest first and of equal ones the earlier.
 void insert(Guesses& best, int32_t token, double score, int64_t most) {
     if (static_cast<int64_t>(best.size()) == most) {
@@ -116,8 +118,8 @@ void keep_likely(Guesses& near, const Draws& draws) {
     near.erase(std::remove_if(near.begin(), near.end(), is_unlikely), near.end());
 }
 
-}  // namespace
-
+// The likeliest tokens of logits, at most so many, and their shares of the softmax of sharper logits, the likeliest first and of
+// equal ones the lower token. None where the greatest logit is infinite.
 Guesses likeliest(const float* logits, int64_t count, double sharpness, int64_t most) {
     Guesses best;
     double total = 0.0;
@@ -133,30 +135,8 @@ Guesses likeliest(const float* logits, int64_t count, double sharpness, int64_t 
     return best;
 }
 
-void Noise::begin(uint64_t seed, uint64_t position, int64_t num_tokens) {
-    seed_ = seed;
-    position_ = position;
-    numbers_.assign(static_cast<size_t>(num_tokens + 3) / 4 * 4, -1.0);
-}
-
-// Philox4x64-10, four numbers a block: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3".
-double Noise::of(int64_t token) {
-    const auto place = static_cast<size_t>(token);
-    if (numbers_[place] >= 0.0) return numbers_[place];
-    uint64_t counter[4] = {place / 4 + 1, 0, 0, 0}, key[2] = {seed_, position_};
-    for (int round = 0; round < 10; ++round) {
-        const Wide even = Wide{0xD2E7470EE14C6C93} * counter[0], odd = Wide{0xCA5A826395121157} * counter[2];
-        counter[0] = static_cast<uint64_t>(odd >> 64) ^ counter[1] ^ key[0];
-        counter[2] = static_cast<uint64_t>(even >> 64) ^ counter[3] ^ key[1];
-        counter[1] = static_cast<uint64_t>(odd);
-        counter[3] = static_cast<uint64_t>(even);
-        key[0] += 0x9E3779B97F4A7C15;
-        key[1] += 0xBB67AE8584CAA73B;
-    }
-    for (size_t i = 0; i < 4; ++i) numbers_[place / 4 * 4 + i] = static_cast<double>(counter[i] >> 11) * 0x1p-53;
-    return numbers_[place];
-}
-
+// The tokens that draws with some noise put first, and their shares of the softmax of sharper scores. `ids` are the tokens that
+// logits are of, in order; nullptr: all from 0 on.
 Guesses drawn(const float* logits, int64_t count, const Draws& draws, Noise& noise, double sharpness, int64_t most,
               const int64_t* ids) {
     Guesses near, best;
@@ -182,6 +162,32 @@ Guesses drawn(const float* logits, int64_t count, const Draws& draws, Noise& noi
     for (const double score : scores) total += std::exp((score - first) * sharpness);
     for (auto& [token, share] : best) share = std::exp((share - first) * sharpness) / total;
     return best;
+}
+
+}  // namespace
+
+void Noise::begin(uint64_t seed, uint64_t position, int64_t num_tokens) {
+    seed_ = seed;
+    position_ = position;
+    numbers_.assign(static_cast<size_t>(num_tokens + 3) / 4 * 4, -1.0);
+}
+
+// Philox4x64-10, four numbers a block: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3".
+double Noise::of(int64_t token) {
+    const auto place = static_cast<size_t>(token);
+    if (numbers_[place] >= 0.0) return numbers_[place];
+    uint64_t counter[4] = {place / 4 + 1, 0, 0, 0}, key[2] = {seed_, position_};
+    for (int round = 0; round < 10; ++round) {
+        const Wide even = Wide{0xD2E7470EE14C6C93} * counter[0], odd = Wide{0xCA5A826395121157} * counter[2];
+        counter[0] = static_cast<uint64_t>(odd >> 64) ^ counter[1] ^ key[0];
+        counter[2] = static_cast<uint64_t>(even >> 64) ^ counter[3] ^ key[1];
+        counter[1] = static_cast<uint64_t>(odd);
+        counter[3] = static_cast<uint64_t>(even);
+        key[0] += 0x9E3779B97F4A7C15;
+        key[1] += 0xBB67AE8584CAA73B;
+    }
+    for (size_t i = 0; i < 4; ++i) numbers_[place / 4 * 4 + i] = static_cast<double>(counter[i] >> 11) * 0x1p-53;
+    return numbers_[place];
 }
 
 void look_up(const Kernels& kernels, const Matrix& embedding, float multiplier, const std::vector<int64_t>& ids,

@@ -42,8 +42,6 @@ struct Penalties {
     void apply(float* logits, int64_t count, const std::vector<int64_t>& path) const;
 };
 
-using Guesses = std::vector<std::pair<int32_t, double>>;  // tokens and their chances, the likeliest first
-
 struct TreeLimits {
     int64_t most_depth;           // of a path
     std::vector<double> floors;   // the chance that a node must have, the likeliest one's first
@@ -95,15 +93,6 @@ class DraftTree {
     std::vector<uint64_t> all_masks_, masks_;
     int64_t num_last_ = 0, first_of_last_ = 0, depth_ = 0;
 };
-
-// The likeliest tokens of logits, at most so many, and their shares of the softmax of sharper logits, the likeliest first and of
-// equal ones the lower token. None where the greatest logit is infinite.
-Guesses likeliest(const float* logits, int64_t count, double sharpness, int64_t most);
-
-// The tokens that draws with some noise put first, and their shares of the softmax of sharper scores. `ids` are the tokens that
-// logits are of, in order; nullptr: all from 0 on.
-Guesses drawn(const float* logits, int64_t count, const Draws& draws, Noise& noise, double sharpness, int64_t most,
-              const int64_t* ids);
 
 // Rows of an embedding of 16 bits, widened and multiplied, one after another.
 void look_up(const Kernels& kernels, const Matrix& embedding, float multiplier, const std::vector<int64_t>& ids,

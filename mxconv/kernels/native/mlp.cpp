@@ -43,7 +43,7 @@ struct Mlp final : Part {
         // matrix and the others begin within a tile, they are multiplied first.
         const bool begins_with_a_tile = !is_fused || size % kTileRows == 0;
         if (!begins_with_a_tile) {
-            const int64_t tiles = up.matrix->row_tiles(), at_once = step.tiles_at_once(*up.matrix, 1);
+            const int64_t tiles = up.matrix->row_tiles(), at_once = step.tiles_at_once(*up.matrix, tiles, 1);
             step.share(ceil_divide(tiles, at_once), [&](int64_t i) {
                 const int64_t first = i * at_once, last = std::min(first + at_once, tiles);
                 step.kernels.linear(*up.matrix, taken, first, last, m.gates, m.stride);

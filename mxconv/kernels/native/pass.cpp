@@ -40,27 +40,23 @@ Visible AttentionPattern::of(const Token& token, int32_t* others) const {
 
 namespace {
 
-uint32_t bits_of(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
+#include "numbers.inl"
 
 uint16_t bf16_of(float value) {
-    const uint32_t bits = bits_of(value);
+    const uint32_t bits = float_bits(value);
     if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>((bits >> 16 & 0x8000) | 0x7FC0);
-    return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    return round_to_bf16(value);
 }
 
 uint16_t f16_of(float value) {
-    const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000;
+    const uint32_t bits = float_bits(value), sign = bits >> 16 & 0x8000;
     uint32_t magnitude = bits & 0x7FFFFFFF;
     if (magnitude > 0x7F800000) {
         magnitude = 0x7E00 | (magnitude >> 13 & 0x3FF);
     } else if (magnitude >= 0x477FF000) {  // 65520 and above
         magnitude = 0x7C00;
     } else if (magnitude < 0x38800000) {  // below 2^-14: the last place of 0.5 is that of what is subnormal here
-        magnitude = bits_of((value < 0.0f ? -value : value) + 0.5f) - 0x3F000000;
+        magnitude = float_bits((value < 0.0f ? -value : value) + 0.5f) - 0x3F000000;
     } else {
         magnitude = (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;
     }

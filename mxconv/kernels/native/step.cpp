@@ -23,12 +23,8 @@ void Step::take_in(const Norm& norm, int forms, Activations& to, const std::vect
     to.num_tokens = tokens != nullptr ? static_cast<int64_t>(tokens->size()) : slice.num_tokens;
     for (int64_t i = 0; i < to.num_tokens; ++i) {
         const float* row = slice.x + (tokens != nullptr ? (*tokens)[static_cast<size_t>(i)] : i) * hidden_size;
-        if (norm.exists()) {
-            norm.apply(kernels.rowwise, row, own.row.data());
-            row = own.row.data();
-        }
         if (forms & kInt8) to.finite[i] = 1;
-        kernels.prepare(row, i, 0, hidden_size, forms, to);
+        kernels.prepare(normed(norm, row), i, 0, hidden_size, forms, to);
     }
 }
 
@@ -41,15 +37,15 @@ void Step::add_product(const Projection& projection, const Activations& inputs, 
 }
 
 void Step::add_rows(const float* products, const Sum& sum) {
-    each_token([&](int64_t token) {
-        const float* row = products + token * hidden_size;
-        if (sum.norm.exists()) {
-            sum.norm.apply(kernels.rowwise, row, own.row.data());
-            row = own.row.data();
-        }
-        add_row(row, sum, token, 0, hidden_size);
-    });
+    each_token(
+        [&](int64_t token) { add_row(normed(sum.norm, products + token * hidden_size), sum, token, 0, hidden_size); });
     barrier();
+}
+
+const float* Step::normed(const Norm& norm, const float* row) const {
+    if (!norm.exists()) return row;
+    norm.apply(kernels.rowwise, row, own.row.data());
+    return own.row.data();
 }
 
 void Step::add_row(const float* product, const Sum& sum, int64_t token, int64_t first, int64_t count) const {

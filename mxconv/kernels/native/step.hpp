@@ -125,18 +125,16 @@ struct Step {
         });
     }
 
-    // How many row tiles of a matrix a thread takes, a multiple of `multiple`.
-    int64_t tiles_at_once(const Matrix& matrix, int64_t multiple) const {
-        return tiles_at_once(matrix, matrix.row_tiles(), multiple);
-    }
-
-    // The same where an operator multiplies by some row tiles alone.
+    // How many row tiles of a matrix a thread takes, a multiple of `multiple`, where an operator multiplies by `row_tiles`.
     int64_t tiles_at_once(const Matrix& matrix, int64_t row_tiles, int64_t multiple) const;
 
     // Products as one operator: done(which, token, row, count, values) gets rows [row, row + count) of each, biased.
     template <class Done>
     void multiply(std::initializer_list<Product> products, const Done& done) {
-        const auto at_once = [&](const Product& p) { return tiles_at_once(*p.projection->matrix, p.multiple); };
+        const auto at_once = [&](const Product& p) {
+            const Matrix& matrix = *p.projection->matrix;
+            return tiles_at_once(matrix, matrix.row_tiles(), p.multiple);
+        };
         const auto pieces = [&](const Product& p) {
             return p.projection->exists() ? ceil_divide(p.projection->matrix->row_tiles(), at_once(p)) : 0;
         };
@@ -172,6 +170,9 @@ struct Step {
     void add_rows(const float* products, const Sum& sum);
 
   private:
+    // A row of hidden_size in the workspace after a norm; the row itself where there is none.
+    const float* normed(const Norm& norm, const float* row) const;
+
     // Columns [first, first + count) of a token.
     void add_row(const float* product, const Sum& sum, int64_t token, int64_t first, int64_t count) const;
 };

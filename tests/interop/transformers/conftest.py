@@ -7,26 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import write_tiny_tokenizer
 from packages import quantize
-from transformers import AutoConfig, AutoModelForCausalLM
+from torch_models import packaged_model
+from transformers import AutoModelForCausalLM
 
 torch.set_num_threads(1)  # tiny models: threads cost more than they bring
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 TARGET, SMALL = MODELS / "pylib-1.5m", MODELS / "pylib-0.2m"
-SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -60,16 +50,7 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tupl
     """A tiny random model of an architecture, float32, and its MXFP4 package."""
 
     def make(**changes: Any) -> tuple[Any, Path]:
-        folder = tmp_path_factory.mktemp("random")
-        torch.manual_seed(1)
-        config = AutoConfig.for_model(**(SIZES | changes))
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.3)
-        model.save_pretrained(folder / "source")
-        write_tiny_tokenizer(folder / "source" / "tokenizer.json", 96)
-        quantize(folder / "source", folder / "package")
-        return model.float(), folder / "package"
+        model, package = packaged_model(tmp_path_factory.mktemp("random"), **SIZES | changes)
+        return model.float(), package
 
     return make

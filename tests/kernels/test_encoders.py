@@ -1,16 +1,16 @@
-"""BSFP by the encoders of every implementation against the NumPy codec: the same bytes for any weights and table, and
-the same row shifts, histograms and fitted tables.
+"""Encoders of every implementation against the NumPy codecs: the same bytes for any weights, scale rule and table.
+
+Row shifts, histograms and fitted tables are the same too.
 """
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+import hypothesis.extra.numpy as arrays
 import numpy as np
 import pytest
-from encoder_weights import SHAPES, VECTORS, both, matrices, same_bits, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,11 +22,150 @@ from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.bsfp.table import RESIDUAL_BITS, SegmentTable
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
+from mxconv.codecs.mxfp4 import SCALE_RULES, NonFiniteError, dequantize_mxfp4, quantize_mxfp4
+from mxconv.codecs.vnni8 import pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.errors import CodecError
 from mxconv.kernels import encoders
 from mxconv.kernels.encoders import fit_table
+from mxconv.kernels.engine import native_names
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+
+
+@pytest.fixture(autouse=True, scope="module", params=native_names())
+def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MXCONV_KERNEL", request.param)
+        yield request.param
+
+
+SHAPES = [(1, 1), (1, 300), (15, 31), (16, 32), (17, 33), (31, 129), (20, 1100)]
+both = pytest.mark.parametrize("kind", [BF16, FP16], ids=lambda kind: kind.name)
+
+
+def same_bits(found: np.ndarray, expected: np.ndarray) -> bool:
+    return found.dtype == expected.dtype and found.shape == expected.shape and found.tobytes() == expected.tobytes()
+
+
+@cache
+def weights(kind: FloatFormat, shape: tuple[int, int]) -> np.ndarray:
+    """Gaussian rows octaves apart; outliers, both zeros, blocks and rows of zeros, subnormals, the largest numbers."""
+    rng = np.random.default_rng(shape[0] * 10_000 + shape[1])
+    values = rng.standard_normal(shape) * 2.0 ** rng.integers(-9, 9, (shape[0], 1))
+    values[rng.random(shape) < 0.02] *= 2.0**-9
+    values[rng.random(shape) < 0.02] *= 2.0**5
+    patterns = kind.encode(values.astype(np.float32))
+    patterns[rng.random(shape) < 0.05] &= 0x8000
+    for row in range(0, shape[0], 3):
+        first = int(rng.integers(shape[1]))
+        content = row // 3 % 4
+        block = patterns[row, first // 32 * 32 : first // 32 * 32 + 32]
+        if content == 0:  # around the smallest normal number
+            block[:] = rng.integers(0, 40 * kind.patterns_per_octave // 8, block.shape) | (block & 0x8000)
+        elif content == 1:
+            block &= 0x8000
+        elif content == 2:
+            block[:] = kind.infinity - 1 - rng.integers(0, 4 * kind.patterns_per_octave, block.shape)
+        else:
+            patterns[row] &= 0x8000
+    assert ((patterns & 0x7FFF) < kind.infinity).all()
+    patterns.flags.writeable = False
+    return patterns
+
+
+any_matrix = arrays.arrays(np.uint16, arrays.array_shapes(min_dims=2, max_dims=2, max_side=70))
+
+
+# ---- MXFP4 ----
+
+every_rule = pytest.mark.parametrize("rule", SCALE_RULES)
+
+
+@cache
+def every_block(kind: FloatFormat) -> np.ndarray:
+    """Each finite pattern as the largest of its block, and each below largest ones all over the range: (n, 32)."""
+    finite = np.arange(kind.infinity, dtype=np.uint16)
+    signed = np.concatenate([finite, finite | 0x8000])
+    alone = np.zeros((len(signed), 32), np.uint16)
+    alone[:, 17] = signed
+    alone[1:, 3] = signed[:-1]
+    largest = [
+        1,
+        3,
+        5,
+        3 * kind.patterns_per_octave // 2,
+        *range(0, kind.infinity, 5 * kind.patterns_per_octave // 4 + 1),
+    ]
+    blocks = [alone]
+    for top in [*largest[1:], kind.infinity - 1]:
+        below = finite[: top + 1][-12 * kind.patterns_per_octave :]
+        below = np.concatenate([below, below | 0x8000])
+        block = np.full((-(-len(below) // 31), 32), top, np.uint16)
+        block[:, 1:] = np.resize(below, (len(block), 31))
+        blocks.append(block)
+    return np.concatenate(blocks)
+
+
+@cache
+def mxfp4_by_numpy(kind: FloatFormat, rule: Any, shape: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
+    patterns = every_block(kind) if shape is None else weights(kind, shape)
+    codes, scales = quantize_mxfp4(kind.decode(patterns), rule)
+    return pack_nibbles(pad(codes, 16, 1)), pack_scales(pad(scales, 16, 1))
+
+
+@both
+@every_rule
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_mxfp4_is_that_of_numpy_at_the_edges_of_tiles(shape: tuple[int, int], rule: Any, kind: FloatFormat) -> None:
+    found = encoders.encode_mxfp4(weights(kind, shape), kind, rule)
+    assert all(map(same_bits, found, mxfp4_by_numpy(kind, rule, shape)))
+
+
+@both
+@every_rule
+def test_mxfp4_of_every_finite_pattern_is_that_of_numpy(rule: Any, kind: FloatFormat) -> None:
+    found = encoders.encode_mxfp4(every_block(kind), kind, rule)
+    assert all(map(same_bits, found, mxfp4_by_numpy(kind, rule, None)))
+
+
+@both
+@every_rule
+@given(patterns=any_matrix)
+def test_mxfp4_of_any_finite_patterns_is_that_of_numpy(rule: Any, kind: FloatFormat, patterns: np.ndarray) -> None:
+    patterns = np.where((patterns & 0x7FFF) < kind.infinity, patterns, patterns & 0x83FF).astype(np.uint16)
+    codes, scales = quantize_mxfp4(kind.decode(patterns), rule)
+    found = encoders.encode_mxfp4(patterns, kind, rule)
+    assert same_bits(found[0], pack_nibbles(pad(codes, 16, 1)))
+    assert same_bits(found[1], pack_scales(pad(scales, 16, 1)))
+
+
+@both
+@every_rule
+@pytest.mark.parametrize("place", [(0, 0), (37, 211), (39, 299), (16, 31), (15, 32), (32, 288)], ids=str)
+def test_the_first_nonfinite_weight_is_named(place: tuple[int, int], rule: Any, kind: FloatFormat) -> None:
+    for pattern in (kind.infinity, kind.infinity | 0x8000, kind.infinity + 1, 0xFFFF):
+        patterns = weights(kind, (20, 1100)).reshape(-1)[: 40 * 300].reshape(40, 300).copy()
+        patterns[place] = patterns[39, 299] = pattern
+        with pytest.raises(NonFiniteError) as caught:
+            encoders.encode_mxfp4(patterns, kind, rule)
+        assert (caught.value.row, caught.value.column) == place
+        value = kind.decode(np.array([pattern], np.uint16))[0]
+        assert str(caught.value) == f"value at index {place} is {value}; MX formats need finite values."
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_mxfp4_values_are_those_of_numpy(shape: tuple[int, int]) -> None:
+    codes, scales = encoders.encode_mxfp4(weights(BF16, shape), BF16)
+    if scales.size > 16:
+        scales[0, -1, 0], scales[0, 0, 0] = 255, 254  # NaN; infinite for codes from 4 on
+    expected = dequantize_mxfp4(unpack_nibbles(codes), unpack_scales(scales))[: shape[0], : shape[1]]
+    found = encoders.decode_mxfp4(codes, scales, shape)
+    np.testing.assert_array_equal(found, expected)
+    assert (np.signbit(found) == np.signbit(expected))[~np.isnan(expected)].all()
+
+
+# ---- BSFP ----
+
 FIELDS = [field.name for field in fields(PackedBsfp)]
 
 
@@ -91,31 +230,11 @@ def any_table(draw: Callable[..., Any]) -> SegmentTable:
     return SegmentTable(kind, bits, (tuple(starts),), tuple(levels))
 
 
-@given(table=any_table(), patterns=matrices)
+@given(table=any_table(), patterns=any_matrix)
 def test_bsfp_of_any_patterns_and_table_is_that_of_numpy(table: SegmentTable, patterns: np.ndarray) -> None:
     packed = encoders.encode_bsfp(patterns, table)
     check_bsfp(packed, packing.encode_bsfp(patterns, table))
     assert same_bits(encoders.decode_bsfp(packed, table, patterns.shape), patterns)
-
-
-def test_bsfp_vectors() -> None:
-    for case in json.loads((VECTORS / "bsfp.json").read_text())["matrices"]:
-        given_table = case["table"]
-        starts = tuple(tuple(row) for row in given_table["starts"])
-        kind, bits = FORMATS[given_table["dtype"]], given_table["residual_bits"]
-        table = SegmentTable(kind, bits, starts, tuple(given_table["levels"]), given_table["kind"])
-        text = case["patterns"]
-        patterns = np.array([[int(row[i : i + 4], 16) for i in range(0, len(row), 4)] for row in text], np.uint16)
-        shifts = None if case["row_shifts"] is None else np.array(case["row_shifts"], np.int8)[: case["rows"]]
-        packed = encoders.encode_bsfp(patterns, table, shifts)
-        for name in ("codes", "residual_low", "residual_high", "escape_high"):
-            assert getattr(packed, name).tobytes().hex() == case[name], name
-        assert packed.scales.astype(">u2").tobytes().hex() == case["scales"]
-        assert packed.escape_counts.ravel().tolist() == case["escape_counts"]
-        assert packed.escape_positions.tolist() == case["escape_positions"]
-        assert encoders.decode_bsfp_draft(packed, table, patterns.shape).astype(">f4").tobytes().hex() == "".join(
-            case["draft"]
-        )
 
 
 @both
@@ -191,7 +310,9 @@ def test_row_shifts_and_histograms_are_those_of_numpy(kernel: str, shape: tuple[
 def numpy_fits(shape: tuple[int, int], kind: FloatFormat) -> list[tuple[PatternHistogram, int | None, FittedTable]]:
     """Fitted by NumPy once for all implementations: a histogram, the residual width, the table."""
     found = []
-    for patterns in (weights(kind, shape), np.zeros(shape, np.uint16), np.full(shape, 0x3DCC, np.uint16)):
+    every_exponent = np.random.default_rng(5).integers(0, kind.infinity, (256, 512)).astype(np.uint16)
+    others = every_exponent if shape == (1, 1) else np.zeros(shape, np.uint16)
+    for patterns in (weights(kind, shape), others, np.full(shape, 0x3DCC, np.uint16)):
         histogram = PatternHistogram(kind)
         histogram.add(patterns)
         found += [(histogram, bits, fit.fit_table(histogram, bits)) for bits in (None, RESIDUAL_BITS[kind.name][-1])]
@@ -205,21 +326,8 @@ def test_fitted_tables_are_those_of_numpy(shape: tuple[int, int], kind: FloatFor
         assert fit_table(histogram, bits) == expected
 
 
-@cache
-def any_finite_patterns(kind: FloatFormat) -> tuple[PatternHistogram, FittedTable]:
-    histogram = PatternHistogram(kind)
-    histogram.add(np.random.default_rng(5).integers(0, kind.infinity, (256, 512)).astype(np.uint16))
-    return histogram, fit.fit_table(histogram)
-
-
 @both
-def test_tables_of_weights_at_every_exponent_are_those_of_numpy(kind: FloatFormat) -> None:
-    histogram, expected = any_finite_patterns(kind)
-    assert fit_table(histogram) == expected
-
-
-@both
-@given(patterns=matrices)
+@given(patterns=any_matrix)
 def test_row_shifts_of_any_patterns_are_those_of_numpy(kernel: str, kind: FloatFormat, patterns: np.ndarray) -> None:
     sums = np.empty(len(patterns))
     _native.sum_of_squares(_native.Engine(kernel, 1), patterns, kind.name, sums)
