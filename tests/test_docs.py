@@ -128,3 +128,15 @@ def test_the_index_lists_every_page(folder: str) -> None:
     index = ROOT / folder / "README.md"
     pages = {str(page.relative_to(index.parent)) for page in index.parent.rglob("*.md")} - {"README.md"}
     assert pages == {page for page in pages if f"({page})" in index.read_text()}
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_its_links_lead_to_its_files(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="`make docs` installs it")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    page = (tmp_path / "drafts.html").read_text()
+    links = {link for link in re.findall(r'href="([^"#]+)', page) if "://" not in link}
+    assert {"examples/papers/swift.py", "formats/spire.html", "glossary.html"} <= links
+    assert [link for link in links if not (tmp_path / link).is_file()] == []
