@@ -140,3 +140,12 @@ def test_the_site_is_built_without_a_warning_and_its_links_lead_to_its_files(tmp
     links = {link for link in re.findall(r'href="([^"#]+)', page) if "://" not in link}
     assert {"examples/papers/swift.py", "formats/spire.html", "glossary.html"} <= links
     assert [link for link in links if not (tmp_path / link).is_file()] == []
+
+
+def test_the_index_says_how_many_minutes_a_page_takes() -> None:
+    index = ROOT / "docs" / "README.md"
+    rows = re.findall(r"\| \[[^]]*\]\(([^)#]+)\) \| (\d+) \|", index.read_text())
+    assert len(rows) >= 17
+    for page, minutes in rows:
+        words = len((index.parent / page).read_text().split())
+        assert abs(words / 230 - int(minutes)) < 1.5, f"{page}: {words} words"
