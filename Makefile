@@ -2,6 +2,7 @@
 # make test   set up .venv with the test oracles and run the tests but for the slow ones
 # make test-slow   run those: trainings, examples, pages of docs, builds, Ray, object stores, pages in Chromium
 # make test-gpu   add Triton (198 MB to download, 691 MB installed) and run the tests of the GPU's kernels in its interpreter
+# make docs   build the site of docs/ and formats/ into build/site, with MkDocs
 # make lint   ruff, clang-format, mypy and import-linter
 #
 # The native kernels are built by pip, with the machine's C++ compiler; without one everything runs on NumPy.
@@ -10,7 +11,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 NATIVE := CMakeLists.txt $(wildcard mxconv/kernels/native/*)
 
-.PHONY: demo test test-slow test-gpu lint schema vectors clean
+.PHONY: demo test test-slow test-gpu docs lint schema vectors clean
 
 demo: .venv/core.stamp
 	$(BIN)/python examples/demo.py
@@ -27,6 +28,9 @@ test-slow: .venv/test.stamp
 
 test-gpu: .venv/gpu.stamp
 	$(PYTEST) tests/gpu tests/cli/test_bench.py
+
+docs: .venv/docs.stamp
+	$(BIN)/mkdocs build
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
@@ -69,6 +73,11 @@ clean:
 	$(PIP) torch==2.13.0
 	$(PIP) -e '.[hf,train,chat,serve,ray,s3,test,lint]'
 	touch $@ .venv/core.stamp
+
+# the extra `docs`, without building the kernels again
+.venv/docs.stamp: constraints.txt | .venv/bin/pip
+	$(PIP) mkdocs
+	touch $@
 
 # Triton alone: for Linux, and apart from the other oracles, since it is as large as all of them
 .venv/gpu.stamp: constraints.txt .venv/test.stamp

@@ -1,4 +1,4 @@
-"""The lines of six pages of docs/ run as printed; CONTRIBUTING.md and SECURITY.md name what exists."""
+"""The lines of seven pages of docs/ run as printed; CONTRIBUTING.md and SECURITY.md name what exists."""
 
 import re
 import shlex
@@ -11,11 +11,12 @@ from commands import TRAINING, environment, run_forked
 
 ROOT = Path(__file__).parent.parent
 SAID = {  # of each page, at least once
+    "quantize": "tokens that were held out",
+    "generate": "0 token mismatches, 0 logit mismatches",
     "drafts": "0 token mismatches, 0 logit mismatches",
     "training": "trained in",
-    "recipes": "gives every byte of the",
+    "publish": "signed by release@example.org",
     "verify": "the draft's codes of",
-    "attestations": "signed by release@example.org",
     "evaluate": "wrote parts.svg",
 }
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in SAID}
@@ -69,9 +70,9 @@ def test_the_pages_commands_work(page: str, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_pages_python_works(folder: Path) -> None:
-    _, code = blocks("drafts", "python")
-    (folder / "page.py").write_text(code)
-    assert "rounds" not in run(folder, "page.py").lower()
+    for code in blocks("generate", "python"):
+        (folder / "page.py").write_text(code)
+        run(folder, "page.py")
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
@@ -127,3 +128,24 @@ def test_the_index_lists_every_page(folder: str) -> None:
     index = ROOT / folder / "README.md"
     pages = {str(page.relative_to(index.parent)) for page in index.parent.rglob("*.md")} - {"README.md"}
     assert pages == {page for page in pages if f"({page})" in index.read_text()}
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_its_links_lead_to_its_files(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="`make docs` installs it")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    page = (tmp_path / "drafts.html").read_text()
+    links = {link for link in re.findall(r'href="([^"#]+)', page) if "://" not in link}
+    assert {"examples/papers/swift.py", "formats/spire.html", "glossary.html"} <= links
+    assert [link for link in links if not (tmp_path / link).is_file()] == []
+
+
+def test_the_index_says_how_many_minutes_a_page_takes() -> None:
+    index = ROOT / "docs" / "README.md"
+    rows = re.findall(r"\| \[[^]]*\]\(([^)#]+)\) \| (\d+) \|", index.read_text())
+    assert len(rows) >= 17
+    for page, minutes in rows:
+        words = len((index.parent / page).read_text().split())
+        assert abs(words / 230 - int(minutes)) < 1.5, f"{page}: {words} words"

@@ -87,7 +87,7 @@ def kernels(
     in_features: RowLength = 8192,
     samples: Samples = 40,
     threads: Threads = None,
-    device: Annotated[str, typer.Option(help="Device: cpu; cuda or cuda:1 is an NVIDIA GPU, see docs/gpu.md.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device: cpu; cuda or cuda:1 is a GPU, see docs/hardware.md.")] = "cpu",
     plot: Annotated[Path | None, typer.Option(help="Draw bandwidth against tokens; .png or .svg.")] = None,
     roofline: Annotated[Path | None, typer.Option(help="Draw the roofline; .png or .svg.")] = None,
     force: Force = False,

@@ -15,7 +15,7 @@ from mxconv.text.messages import read_prompts
 from mxconv.text.texts import MAX_LINE_BYTES, read_pieces
 
 OWN_PROMPTS = Path(__file__).with_name("calibration_prompts.jsonl")  # what `--calibrate` without a file takes
-FEWEST_TOKENS = 1024  # of texts: with 256 a draft was worse than the cast, with 512 hardly better (docs/drafts.md)
+FEWEST_TOKENS = 1024  # of texts: with 256 a draft was worse than the cast, with 512 hardly better (docs/quantize.md)
 HELD_SHARE, MOST_HELD = 8, 2048  # one token in so many more is held out, and at most so many
 WINDOW = 512  # tokens of a piece of plain text
 MAX_PROMPTS = 128  # of a file

@@ -12,5 +12,5 @@ instructions    from stored bytes to numbers in registers, by instructions that 
 
 Needs `pip install '.[gpu]'` and a torch with CUDA; only `device` and `load_package` can be imported without Triton.
 With TRITON_INTERPRET=1 set before Triton is imported, the same kernels run on the CPU, slowly, which is how they are
-tested. What is exact and what is not: docs/gpu.md.
+tested. What is exact and what is not: docs/hardware.md.
 """

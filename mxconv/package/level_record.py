@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 
 from mxconv.package.tensor_record import Count, Record
 
-DEFAULT_NUM_DRAFT_TOKENS = 8  # of BSFP too, where SPEQ has 16: docs/drafts.md says why
+DEFAULT_NUM_DRAFT_TOKENS = 8  # of BSFP too, where SPEQ has 16: docs/research/experiments.md says why
 DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6
 

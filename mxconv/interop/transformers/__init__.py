@@ -5,7 +5,7 @@
     model = AutoModelForCausalLM.from_pretrained("model")
     output = model.generate(**inputs, custom_generate=drafts("package"), max_new_tokens=64)
 
-Needs `pip install '.[hf]'`; on a GPU `.[gpu]` too, see docs/gpu.md.
+Needs `pip install '.[hf]'`; on a GPU `.[gpu]` too, see docs/hardware.md.
 """
 
 from mxconv.gpu.load_package import load_package
