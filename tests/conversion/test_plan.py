@@ -12,7 +12,6 @@ from checkpoints import write_safetensors, write_tiny_llama
 from packages import quantize
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.codecs.bsfp.packing import encode_bsfp
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import is_tied, plan_tensors
 from mxconv.conversion.survey import Survey, survey_tensor
@@ -226,39 +225,8 @@ def test_levels_have_names_of_their_own(tmp_path: Path) -> None:
     assert [level.path for level in levels[2:]] == ["drafts/1-tiny", "drafts/2-tiny-2", "drafts/3-mxfp4-2"]
 
 
-DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
-
-
 def survey(folder: Path, weights: np.ndarray, **options: Any) -> Survey:
     path = write_safetensors(folder / "m.safetensors", {"w": weights})
     chosen = QuantizeOptions(**options)
     with open_checkpoint(path) as checkpoint:
         return survey_tensor(plan_tensors(checkpoint, chosen)[0], chosen)
-
-
-def gaussian(shape: tuple[int, int], dtype: Any, scale: float = 0.02) -> np.ndarray:
-    return (np.random.default_rng(0).standard_normal(shape) * scale).astype(dtype)
-
-
-@pytest.mark.parametrize("segments", ["fitted", "paper"])
-@pytest.mark.parametrize("dtype", ["BF16", "F16"])
-def test_the_histogram_tells_the_number_of_escapes_before_anything_is_encoded(
-    tmp_path: Path, dtype: str, segments: str
-) -> None:
-    weights = gaussian((64, 257), DTYPES[dtype]) * (2.0 ** (np.arange(64) % 11 - 5))[:, None].astype(DTYPES[dtype])
-    weights[3] = 0
-    weights[:, 7] = 2.4062
-    found = survey(tmp_path, weights.astype(DTYPES[dtype]), codec="bsfp", segments=segments)
-    assert found.table is not None
-    if not found.table.has_row_shifts:  # encode_tensor computes the shifts; test_convert.py sees those
-        packed = encode_bsfp(weights.astype(DTYPES[dtype]).view(np.uint16), found.table)
-        assert len(packed.escape_high) == found.num_escapes
-    assert (found.num_escapes > 0) == (dtype == "BF16")  # at 10 residual bits and more F16 has room for all of these
-
-
-def test_rescale_changes_only_tensors_beyond_2_and_takes_the_factor_of_speq(tmp_path: Path) -> None:
-    weights = gaussian((16, 128), np.float16)
-    assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == 1.0
-    weights[0, 0] = -8
-    assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == np.float32(1.999 / 8)
-    assert survey(tmp_path, weights, codec="bsfp").rescale_factor == 1.0

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from http_servers import NAME, Running, post_head, running, wait_for
+from http_servers import NAME, Running, post_head, running
 
 from mxconv.errors import ModelError
 from mxconv.serving.http.server import listen
@@ -137,17 +137,6 @@ def test_a_wrong_base_url_is_told_the_right_path(server: Running, path: str, mea
 def test_a_slash_too_many_is_none(server: Running) -> None:
     assert server.get("/v1/models/").json() == server.get("/v1/models").json()
     assert server.post(PATH + "/", BODY).status_code == 200
-
-
-def test_malformed_and_cut_requests_leave_nothing_behind(server: Running) -> None:
-    whole = post_head(PATH, 100) + b'{"prompt": "import os", "max_tokens": 400'
-    noise = (b"\0" * 64, b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 50, b"GET /" + b"a" * 70_000, b"\x16\x03\x01\x02\0")
-    for sent in (*(whole[:length] for length in range(0, len(whole), 3)), *noise):
-        with server.connect() as peer:
-            peer.sendall(sent)
-    server.wait_until_idle()
-    wait_for(lambda: not server.serving.server.server_state.tasks)
-    assert server.post(PATH, BODY).status_code == 200
 
 
 def test_a_port_that_is_taken_is_told(server: Running) -> None:
