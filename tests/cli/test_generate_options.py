@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plug_ins import RECYCLING
 
 from mxconv.engine.cache import KVCache
 from mxconv.serving.llm_engine import Engine
@@ -104,25 +103,6 @@ def test_an_interrupt_while_it_decodes_plainly_is_no_difference(
     assert all(result.get("identical_to_target", True) for result in outcome.json["results"])
     assert outcome.json["results"][2]["ending"] == "length"
     assert "plain_seconds" not in outcome.json
-
-
-FOUR_BITS = ["--levels", "mxfp4,small"]
-
-
-def test_generate_decodes_the_4_bit_level_and_says_so(run: Any, package: Path, prompts: Path) -> None:
-    arguments = ["generate", package, "--prompts", prompts, "--max-new-tokens", 12, "--json"]
-    outcome = run(*arguments, *FOUR_BITS, "--draft", RECYCLING, "--check")
-    assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.json["target"] == "mxfp4"
-    assert "3 of 3 texts identical to plain decoding of mxfp4 (" in outcome.stderr
-    for result in outcome.json["results"]:
-        assert result["identical_to_target"]
-        assert [level["name"] for level in result["levels"]] == ["mxfp4", "small", "token-recycling"]
-    texts = [
-        [r["token_ids"] for r in run(*arguments, "--levels", name).json["results"]] for name in ("mxfp4", "target")
-    ]
-    assert texts[0] == [result["token_ids"] for result in outcome.json["results"]]
-    assert texts[0] != texts[1]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -70,33 +69,10 @@ def test_what_an_earlier_head_noted_is_named_when_it_is_gone(
         pass
 
 
-class Connected:
-    """In place of Ray, which connects a process once: what it was asked for."""
+class Refused:
+    """In place of Ray that is asked for a token, as 2.60 says it."""
 
     __version__ = "0"
-
-    def init(self, **options: object) -> None:
-        self.options = options
-
-
-def test_a_head_that_comes_late_is_waited_for(closed: str) -> None:
-    ray, inputs = Connected(), socket.socket()
-    host, _, port = closed.rpartition(":")
-
-    def listen() -> None:
-        inputs.bind((host, int(port)))
-        inputs.listen()
-
-    timer = threading.Timer(0.3, listen)
-    timer.start()
-    with inputs:
-        _connect(ray, closed, {"namespace": "mxconv"})
-    timer.join()
-    assert ray.options == {"namespace": "mxconv", "address": closed}
-
-
-class Refused(Connected):
-    """In place of Ray that is asked for a token, as 2.60 says it."""
 
     def init(self, **options: object) -> None:
         try:

@@ -56,15 +56,6 @@ def test_figures_are_torchs() -> None:
     assert found.agreement_error == pytest.approx(float(same.std() / root), rel=1e-12)
 
 
-def test_texts_of_any_cut_have_the_same_figures() -> None:
-    target, logits = (RANDOM.normal(0, 3, (NUM_TOKENS, 50)).astype(np.float32) for _ in range(2))
-    tokens = RANDOM.integers(0, 50, NUM_TOKENS)
-    cut = TokenScores()
-    for rows in (slice(0, 1), slice(1, 40), slice(40, None)):
-        cut.add(target[rows], logits[rows], tokens[rows])
-    assert cut.quality("x") == scored(target, logits, tokens).quality("x")
-
-
 @given(arrays(np.float32, (3, 5), elements=st.floats(-100, 100, width=32)))
 def test_a_model_does_not_diverge_from_itself_nor_from_a_shifted_one(logits: np.ndarray) -> None:
     exact = log_softmax(logits)

@@ -82,15 +82,6 @@ def test_texts_ids_and_lists_of_either_are_the_same_prompt(server: Running) -> N
     assert len(set(texts)) == 1
 
 
-def test_echo_begins_with_the_prompt(server: Running) -> None:
-    client = server.client()
-    plain = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=8, temperature=0)
-    echoed = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=8, temperature=0, echo=True)
-    stream = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=8, temperature=0, echo=True, stream=True)
-    assert echoed.choices[0].text == PROMPT + plain.choices[0].text
-    assert "".join(chunk.choices[0].text for chunk in stream) == echoed.choices[0].text
-
-
 def test_a_stop_string_ends_the_text_and_is_no_part_of_it(server: Running) -> None:
     full = server.model.generate(PROMPT, max_new_tokens=64).text
     stop = full[10:13]
