@@ -76,7 +76,7 @@ def test_a_package_and_its_trace_give_prediction_beside_measurement(
     outcome = run("cost", package, *traces, "--hardware", own, "--context", 20, "--json")
     errors = [abs(row["error"]) for row in outcome.json["predictions"]["strategies"]]
     assert outcome.json["predictions"]["mean_error"] == pytest.approx(sum(errors) / 2)
-    assert "another processor" not in outcome.stderr
+    assert "another processor" not in outcome.stderr and "over 2 traces" in outcome.stderr
     outcome = run("cost", "--config", config, *traces, "--hardware", "core-ultra-9-285k")
     assert outcome.exit_code == 2
     assert "--trace: needs the package" in outcome.stderr
