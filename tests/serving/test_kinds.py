@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +21,11 @@ from trained_levels import PROMPTS, TRAINED, write_mixture, write_noisy, write_r
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.decoder import Decoder
-from mxconv.engine.native_decoder import NativeDecoder
 from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
 from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
 
 CONFIG = json.loads((TRAINED / "config.json").read_text())
 KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
@@ -127,37 +123,3 @@ def test_every_text_is_the_targets_own(folder: Path, name: str, is_constrained: 
             lengths = [lengths[0]] * (len(loaded.levels) - 1)
         vocabulary = ConstraintVocabulary(loaded.tokenizer, loaded.target.config.vocab_size)
         check(loaded, lengths, tree, [vocabulary.compile(each) if is_constrained else None for each in CONSTRAINTS])
-
-
-@pytest.mark.parametrize("selection", [GREEDY, Selection(Sampling(0.7), seed=3), Selection(penalties=Penalties(1.1))])
-def test_a_text_alone_takes_the_passes_of_generate_and_texts_side_by_side_share_theirs(
-    folder: Path, selection: Selection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: Counter[str] = Counter()
-
-    def counted(name: str, real: Any) -> Any:
-        def call(*args: Any) -> Any:
-            calls[name] += 1
-            return real(*args)
-
-        return call
-
-    monkeypatch.setattr(Decoder, "forward_batch", counted("forward", Decoder.forward_batch))
-    monkeypatch.setattr(NativeDecoder, "grow", counted("grow", NativeDecoder.grow))
-    with LoadedPackage(folder / "mxfp4", ["target", "mxfp4"]) as loaded:
-        requests = [Request(loaded.tokenizer.encode(prompt), 16, (), selection) for prompt in PROMPTS]
-
-        def fresh() -> Hierarchy:
-            return Hierarchy(loaded.levels, [3], [0.0], 8)
-
-        for request in requests:
-            fresh().generate(request.prompt, 16, selection=selection)
-        expected = Counter(calls)
-        assert expected["grow"] >= len(requests) and expected["forward"] > len(requests)
-        calls.clear()
-        for request in requests:
-            run_all(Engine(fresh(), 1), [request])
-        assert calls == expected
-        calls.clear()
-        run_all(Engine(fresh(), len(requests)), requests)
-        assert calls["grow"] < expected["grow"] / 2  # while others are in their prompts, or have ended
