@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from mxconv.engine.cache import KVCache
-from mxconv.serving.llm_engine import Engine
 
 
 @pytest.fixture
@@ -60,28 +59,6 @@ def test_prompts_that_do_not_fit_end_with_errors_of_their_own(run: Any, package:
     assert [results[0]["token_ids"], results[2]["token_ids"]] == [alone[0], alone[2]]
     assert results[0]["identical_to_target"] and "identical_to_target" not in results[1]
     assert f"{path}: 1 of 3 prompts came to no end; the first: KV cache: " in outcome.stderr
-
-
-def test_an_interrupt_keeps_what_there_is(run: Any, package: Path, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, steps = Engine.step, 0
-
-    def interrupted(self: Engine) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 3:
-            raise KeyboardInterrupt
-        return real(self)
-
-    arguments = ["generate", package, "--prompts", many, "--max-new-tokens", 12, "--json"]
-    whole = [result["token_ids"] for result in run(*arguments).json["results"]]
-    monkeypatch.setattr(Engine, "step", interrupted)
-    outcome = run(*arguments, "--batch", 2, "--check")
-    assert outcome.exit_code == 130
-    results = outcome.json["results"]
-    assert results[-1]["token_ids"] == [] and results[-1]["ending"] == "interrupted"
-    assert results[0]["token_ids"] and all(
-        tokens[: len(result["token_ids"])] == result["token_ids"] for tokens, result in zip(whole, results, strict=True)
-    )
 
 
 @pytest.mark.parametrize("batch", [["--batch", 2], []], ids=str)
