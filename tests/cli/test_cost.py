@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -52,18 +50,6 @@ def test_every_model_answers_with_inputs_outputs_and_source(run: Any, config: Pa
     assert len(outcome.stdout.splitlines()) == 1
 
 
-def test_a_draft_that_the_hardware_cannot_run_is_no_answer(run: Any, package: Path, tmp_path: Path) -> None:
-    pages = ("--html", tmp_path / "page.html", "--plot", tmp_path / "roofline.svg", "--figure", "roofline")
-    outcome = run("cost", package, "--hardware", "speq-28nm", "--acceptance", "1,0.1", "--sweep", "--json", *pages)
-    assert outcome.exit_code == 0, outcome.stderr
-    assert len(outcome.json["sweep"]) == 1 and "mxfp4 (mxfp4)" not in (tmp_path / "roofline.svg").read_text()
-    assert "left out, since the hardware has no mode" in (tmp_path / "page.html").read_text()
-    words = " ".join(outcome.stderr.split())
-    assert "Fastest: mxfp4" not in words and "Fastest: hierarchy" not in words
-    assert "left out, since the hardware has no mode for a draft: mxfp4, hierarchy" in words
-    assert "SPEQ's accelerator: no BSFP draft among the levels, the only one that it runs" in words
-
-
 def test_a_package_and_its_trace_give_prediction_beside_measurement(
     run: Any, package: Path, config: Path, tmp_path: Path
 ) -> None:
@@ -90,7 +76,7 @@ def test_a_package_and_its_trace_give_prediction_beside_measurement(
     outcome = run("cost", package, *traces, "--hardware", own, "--context", 20, "--json")
     errors = [abs(row["error"]) for row in outcome.json["predictions"]["strategies"]]
     assert outcome.json["predictions"]["mean_error"] == pytest.approx(sum(errors) / 2)
-    assert "another processor" not in outcome.stderr
+    assert "another processor" not in outcome.stderr and "over 2 traces" in outcome.stderr
     outcome = run("cost", "--config", config, *traces, "--hardware", "core-ultra-9-285k")
     assert outcome.exit_code == 2
     assert "--trace: needs the package" in outcome.stderr
@@ -135,19 +121,6 @@ def test_acceptance_is_that_of_the_packages_own_evaluation(run: Any, package: Pa
     assert source == f"evaluation of this package: agreement on {outcome.json['num_tokens']:,} tokens"
 
 
-def test_an_answer_needs_no_pictures_no_manifest_and_no_arrays(config: Path) -> None:
-    program = (
-        "import sys\nfrom mxconv.cli.main import main\n"
-        f"sys.argv = ['mxconv', 'cost', '--config', {str(config)!r}, '--hardware', 'speq-28nm']\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "heavy = ('numpy', 'matplotlib', 'jinja2', 'mxconv.package.manifest')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.splitlines()[-1] == "[]"
-
-
 def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: Path, user_folder: Path) -> None:
     native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
     arguments = ("bench", "machine", "--write", "--threads", 1, "--num-tokens", "1,2")
@@ -171,7 +144,7 @@ def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: 
     assert "nothing is overwritten" in run(*arguments).stderr
 
 
-def test_cost_has_a_level_of_mtp_which_generate_checks(run: Any, tmp_path: Path) -> None:
+def test_cost_has_a_level_of_mtp_which_generate_checks_and_verify_proves(run: Any, tmp_path: Path) -> None:
     source, package = write_mimo(tmp_path / "source"), tmp_path / "package"
     assert run("quantize", source, "-o", package, "--draft", "mtp").exit_code == 0
     done = run("cost", package, "--hardware", "a100-80g")
@@ -182,3 +155,7 @@ def test_cost_has_a_level_of_mtp_which_generate_checks(run: Any, tmp_path: Path)
     done = run("generate", package, *words)
     assert done.exit_code == 0, done.stderr
     assert "1 of 1 texts identical to plain decoding" in done.stdout
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "import os"}\n')
+    proof = run("verify", package, "--decode", prompts, "--max-new-tokens", 8, "--levels", "target,mtp", "--json")
+    assert proof.exit_code == 0 and proof.json["ok"] and proof.json["decode"]["num_token_mismatches"] == 0

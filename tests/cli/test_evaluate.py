@@ -43,15 +43,6 @@ def test_the_last_line_of_stdout_is_the_contracts_object(run: Any, package: Path
     assert "28 tokens of 4 windows by" in outcome.stderr and f"{draft['mean_kl']:.5f} ± " in outcome.stderr
 
 
-def test_prompts_are_answered_by_the_target_and_every_token_counts(run: Any, package: Path, prompts: Path) -> None:
-    arguments = ["evaluate", package, "--prompts", prompts, "--max-new-tokens", 5, "--levels", "mxfp4", "--json"]
-    found = run(*arguments).json
-    generated = run("generate", package, "--prompts", prompts, "--max-new-tokens", 5, "--levels", "target", "--json")
-    assert found["num_tokens"] == sum(len(result["token_ids"]) for result in generated.json["results"])
-    assert (found["num_texts"], found["context"]) == (3, None)
-    assert [level["name"] for level in found["levels"]] == ["target", "mxfp4"]
-
-
 def test_parts_are_listed_and_drawn(run: Any, package: Path, text: Path, tmp_path: Path) -> None:
     plot = tmp_path / "parts.svg"
     outcome = run("evaluate", package, "--texts", text, *FEW, "--by-layer", "--plot", plot, "--json")

@@ -36,16 +36,6 @@ def test_the_last_line_of_stdout_is_the_object_and_the_rest_goes_to_stderr(
     assert f"note: {note}" in outcome.stderr.replace("\n", " ").replace("  ", " ")
 
 
-def test_without_json_files_go_to_stdout_and_notes_to_stderr(run: Any, exportable: Path, tmp_path: Path) -> None:
-    path = tmp_path / "[bold] a.gguf"
-    outcome = run("export", exportable, "--to", "gguf", "-o", path, "--level", "target")
-    assert outcome.exit_code == 0 and outcome.stderr == ""
-    first, second = outcome.stdout.splitlines()
-    assert first.startswith(f"{path}: gguf, 21 tensors, ") and second == f"  {path}"
-    outcome = run("export", exportable, "--to", "gguf", "-o", tmp_path / "both")
-    assert "note: " in outcome.stderr and "note: " not in outcome.stdout
-
-
 def test_a_tied_embedding_that_is_rounded_with_the_head_is_told(run: Any, tmp_path: Path) -> None:
     for tied in (True, False):
         folder = tmp_path / f"tied-{tied}"

@@ -5,7 +5,7 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from packages import quantize
 from plug_ins import RECYCLING
 
 from mxconv.cli.common_options import parse_bytes
-from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.text.tokenizer import Tokenizer
 
 RATES = {"tokens_per_second", "decoding_tokens_per_second"}
@@ -145,21 +144,6 @@ def test_ctrl_c_stops_with_what_was_generated(run: Any, process: Callable[..., A
     assert errors == ""
 
 
-def test_an_interrupt_before_the_first_token_leaves_an_empty_result(
-    run: Any, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: Hierarchy, *arguments: Any) -> Iterator[tuple[int, Any]]:
-        raise KeyboardInterrupt
-        yield
-
-    monkeypatch.setattr(Hierarchy, "stream", interrupted)
-    outcome = run("generate", package, "--prompt", "Once", "--check", "--json")
-    assert outcome.exit_code == 130
-    (result,) = outcome.json["results"]
-    assert (result["text"], result["token_ids"], result["ending"]) == ("", [], "interrupted")
-    assert "0 tokens in 0 rounds of the target" in outcome.stderr
-
-
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 
 
@@ -214,12 +198,6 @@ def test_an_empty_answer_says_why(run: Any, source: Path, tmp_path: Path) -> Non
     assert "the answer is empty: the first token ended the text. An instruct model needs its chat template" in (
         outcome.stderr
     )
-
-
-@pytest.mark.parametrize("command", [(), ("quantize",), ("bench",), ("bench", "decode"), ("train", "ngram")])
-def test_help_has_a_short_name(command: tuple[str, ...], run: Any) -> None:
-    short, long = (run(*command, flag) for flag in ("-h", "--help"))
-    assert short.exit_code == 0 and short.stdout == long.stdout and "Usage: mxconv" in short.stdout
 
 
 def test_a_model_in_the_place_of_a_package_is_converted_once(

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plug_ins import RECYCLING
 
 from mxconv.engine.cache import KVCache
-from mxconv.serving.llm_engine import Engine
 
 
 @pytest.fixture
@@ -63,28 +61,6 @@ def test_prompts_that_do_not_fit_end_with_errors_of_their_own(run: Any, package:
     assert f"{path}: 1 of 3 prompts came to no end; the first: KV cache: " in outcome.stderr
 
 
-def test_an_interrupt_keeps_what_there_is(run: Any, package: Path, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, steps = Engine.step, 0
-
-    def interrupted(self: Engine) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 3:
-            raise KeyboardInterrupt
-        return real(self)
-
-    arguments = ["generate", package, "--prompts", many, "--max-new-tokens", 12, "--json"]
-    whole = [result["token_ids"] for result in run(*arguments).json["results"]]
-    monkeypatch.setattr(Engine, "step", interrupted)
-    outcome = run(*arguments, "--batch", 2, "--check")
-    assert outcome.exit_code == 130
-    results = outcome.json["results"]
-    assert results[-1]["token_ids"] == [] and results[-1]["ending"] == "interrupted"
-    assert results[0]["token_ids"] and all(
-        tokens[: len(result["token_ids"])] == result["token_ids"] for tokens, result in zip(whole, results, strict=True)
-    )
-
-
 @pytest.mark.parametrize("batch", [["--batch", 2], []], ids=str)
 def test_an_interrupt_while_it_decodes_plainly_is_no_difference(
     run: Any, package: Path, many: Path, batch: list[Any], monkeypatch: pytest.MonkeyPatch
@@ -104,25 +80,6 @@ def test_an_interrupt_while_it_decodes_plainly_is_no_difference(
     assert all(result.get("identical_to_target", True) for result in outcome.json["results"])
     assert outcome.json["results"][2]["ending"] == "length"
     assert "plain_seconds" not in outcome.json
-
-
-FOUR_BITS = ["--levels", "mxfp4,small"]
-
-
-def test_generate_decodes_the_4_bit_level_and_says_so(run: Any, package: Path, prompts: Path) -> None:
-    arguments = ["generate", package, "--prompts", prompts, "--max-new-tokens", 12, "--json"]
-    outcome = run(*arguments, *FOUR_BITS, "--draft", RECYCLING, "--check")
-    assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.json["target"] == "mxfp4"
-    assert "3 of 3 texts identical to plain decoding of mxfp4 (" in outcome.stderr
-    for result in outcome.json["results"]:
-        assert result["identical_to_target"]
-        assert [level["name"] for level in result["levels"]] == ["mxfp4", "small", "token-recycling"]
-    texts = [
-        [r["token_ids"] for r in run(*arguments, "--levels", name).json["results"]] for name in ("mxfp4", "target")
-    ]
-    assert texts[0] == [result["token_ids"] for result in outcome.json["results"]]
-    assert texts[0] != texts[1]
 
 
 @pytest.fixture

@@ -22,18 +22,24 @@ HEAVY = (  # not pydantic: some versions of typer look for it themselves when a 
     "gguf", "rich.console", "rich.table", "rich.progress", "rich.markdown", "mxconv.convert", "mxconv.checkpoint",
     "ray", "fsspec",
 )  # fmt: skip
+MAIN = "from mxconv.cli.main import main\ntry:\n    main()\nexcept SystemExit as end:\n    assert not end.code"
+LIGHT: dict[str, tuple[str, str, tuple[str, ...]]] = {  # a program, its arguments, and what it need not import
+    "help": (MAIN, "generate --help", HEAVY),
+    "cost": (MAIN, "cost --config S/config.json --hardware speq-28nm",
+             ("numpy", "matplotlib", "jinja2", "mxconv.package.manifest")),
+    "inspect": (MAIN, "inspect S --tensor *norm*", ("torch", "transformers", "matplotlib", "jinja2")),
+    "a checkpoint": ("from mxconv.checkpoint.source import open_checkpoint\nopen_checkpoint(sys.argv[1]).close()", "S",
+                     ("torch", "transformers", "huggingface_hub")),
+    "workers": ("import mxconv.cli.main, mxconv.cluster.connection, mxconv.convert", "", ("ray",)),
+}  # fmt: skip
 
 
-def test_help_imports_nothing_that_takes_time() -> None:
-    program = (
-        "import sys\n"
-        "from mxconv.cli.main import main\n"
-        "sys.argv = ['mxconv', 'generate', '--help']\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        f"print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])\n"
-    )
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "Usage: mxconv" in finished.stdout + finished.stderr
+@pytest.mark.parametrize("what", LIGHT)
+def test_what_takes_time_is_imported_only_where_it_is_needed(what: str, source: Path) -> None:
+    program, arguments, heavy = LIGHT[what]
+    program = f"import sys\n{program}\nprint('imported:', *[name for name in {heavy!r} if name in sys.modules])"
+    command = [sys.executable, "-c", program, *arguments.replace("S", str(source)).split()]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
     assert finished.stdout.splitlines()[-1] == "imported:"
 
 
@@ -47,8 +53,9 @@ def test_help_says_what_the_program_is_for_and_names_every_command(run: Any) -> 
 
 @pytest.mark.parametrize("arguments", [[], ["bench"], ["train"]])
 def test_no_summary_in_a_list_of_commands_is_cut_off(run: Any, arguments: list[str]) -> None:
-    summaries = run(*arguments, "--help").stdout.partition("Commands:")[2]
-    assert summaries and "..." not in summaries
+    short, long = (run(*arguments, flag).stdout for flag in ("-h", "--help"))
+    summaries = long.partition("Commands:")[2]
+    assert summaries and "..." not in summaries and short == long
 
 
 def test_mxconv_debug_adds_the_traceback_to_the_message(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ REFUSED = [  # the command, with P for a package and S for its source; the exit 
     ("evaluate P --texts a --chat", 2, "--chat needs --prompts"),
     ("evaluate P --texts a --plot a.png", 2, "--plot needs --by-layer"),
     ("evaluate P --texts a --context 4", 2, "Input should be greater than or equal to 8"),
+    ("evaluate P --texts SHORT --context 100", 1, "a window of 100 is required. Give a longer file"),
     ("evaluate me/model --texts a --write", 1, "a package on the Hub; the evaluation is written into a local folder"),
     ("verify P --chat", 2, "--chat needs --decode"),
     ("verify P --decode a --system b", 2, "--system needs --chat"),
@@ -113,7 +114,8 @@ def test_a_refusal_says_why_and_writes_nothing(
 ) -> None:
     if command.startswith("bench"):
         pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
-    words = [{"P": package, "S": source}.get(word, word) for word in shlex.split(command)]
+    named = {"P": package, "S": source, "SHORT": package / "generation_config.json"}
+    words = [named.get(word, word) for word in shlex.split(command)]
     outcome = run(*words)
     assert (outcome.exit_code, outcome.stdout) == (code, ""), outcome.stderr
     assert message in " ".join(outcome.stderr.split()) and "Traceback" not in outcome.stderr

@@ -1,9 +1,7 @@
 """Where `--workers` leads, and what is said where it leads nowhere."""
 
 import socket
-import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -71,33 +69,10 @@ def test_what_an_earlier_head_noted_is_named_when_it_is_gone(
         pass
 
 
-class Connected:
-    """In place of Ray, which connects a process once: what it was asked for."""
+class Refused:
+    """In place of Ray that is asked for a token, as 2.60 says it."""
 
     __version__ = "0"
-
-    def init(self, **options: object) -> None:
-        self.options = options
-
-
-def test_a_head_that_comes_late_is_waited_for(closed: str) -> None:
-    ray, inputs = Connected(), socket.socket()
-    host, _, port = closed.rpartition(":")
-
-    def listen() -> None:
-        inputs.bind((host, int(port)))
-        inputs.listen()
-
-    timer = threading.Timer(0.3, listen)
-    timer.start()
-    with inputs:
-        _connect(ray, closed, {"namespace": "mxconv"})
-    timer.join()
-    assert ray.options == {"namespace": "mxconv", "address": closed}
-
-
-class Refused(Connected):
-    """In place of Ray that is asked for a token, as 2.60 says it."""
 
     def init(self, **options: object) -> None:
         try:
@@ -114,8 +89,3 @@ def test_a_cluster_that_asks_for_a_token_is_not_asked_again() -> None:
         pytest.raises(MxconvError, match=r"answers only whoever knows its token; .* Copy ~/.ray/auth_token"),
     ):
         _connect(Refused(), f"127.0.0.1:{inputs.getsockname()[1]}", {})
-
-
-def test_nobody_imports_ray_who_did_not_ask() -> None:
-    code = "import sys, mxconv.cli.main, mxconv.cluster.connection, mxconv.convert; assert 'ray' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -25,7 +25,6 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cluster.connection import cluster, import_ray
 from mxconv.cluster.executor import RayExecutor
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.preparation import prepare
 from mxconv.convert import convert
 from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import CheckpointError, MxconvError, PackageError
@@ -166,34 +165,6 @@ def test_proofs_and_figures_are_the_same(make: Make, source: Path, tmp_path: Pat
     flip(shard, shard.stat().st_size - 100)
     bad = verify(tmp_path / "p", executor=make())
     assert bad.damaged_files == ["bsfp.safetensors"] and bad == verify(tmp_path / "p")
-
-
-def watch_workers(stop: threading.Event, peaks: dict[int, int], busy: set[int]) -> None:
-    """Note the most memory that each worker has had, and who has done a tensor."""
-    while not stop.wait(0.01):
-        for pid, title in workers():
-            with contextlib.suppress(OSError, IndexError):  # it has just ended
-                status = Path(f"/proc/{pid}/status").read_text()
-                peaks[pid] = int(status.split("VmHWM:")[1].split()[0]) * 1024
-            if "Tensor" in title:
-                busy.add(pid)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the most memory that another process had is known on Linux")
-def test_workers_need_what_a_dry_run_says(make: Make, large: Path, tmp_path: Path) -> None:
-    with open_checkpoint(large) as checkpoint:
-        stated = prepare(checkpoint, QuantizeOptions(codec="bsfp")).worker_bytes
-    for pid, _ in workers():  # their peaks are of decoding, too, in other tests
-        os.kill(pid, signal.SIGKILL)
-    stop, peaks, busy = threading.Event(), dict[int, int](), set[int]()
-    watcher = threading.Thread(target=watch_workers, args=(stop, peaks, busy))
-    watcher.start()
-    try:
-        by_ray(make, large, tmp_path / "ray", codec="bsfp")
-    finally:
-        stop.set()
-        watcher.join()
-    assert busy and max(peaks[pid] for pid in busy) < stated
 
 
 def test_a_piece_whose_worker_is_gone_is_done_again(make: Make, tmp_path: Path) -> None:

@@ -75,32 +75,22 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_drafts_of_every_kind_become_levels(tmp_path: Path, table: Path) -> None:
-    target, small = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "small", num_hidden_layers=1)
-    specs = ("streaming:sink=2,window=9,cache=own", f"checkpoint:{small}", f"ngram:{table}")
+    """A table below a model is in the tokens of that model."""
+    target, small = write_tiny_llama(tmp_path / "m", vocab_size=90), write_tiny_llama(tmp_path / "small")
+    specs = (
+        "streaming:sink=2,window=9,cache=own",
+        f"checkpoint:{small}",
+        f"ngram:{table}",
+        "prompt-lookup:min_ngram=2",
+    )
     manifest = quantize(target, tmp_path / "p", drafts=specs)
     levels = manifest.levels[2:]
-    assert [level.name for level in levels] == ["streaming", "small", "stories"]
-    assert [level.kind for level in levels] == ["streaming", "model", "ngram"]
+    assert [level.name for level in levels] == ["streaming", "small", "stories", "prompt-lookup"]
+    assert [level.kind for level in levels] == ["streaming", "model", "ngram", "prompt-lookup"]
     assert (levels[0].sink, levels[0].window, levels[0].shares) == (2, 9, ["weights", "tokenizer"])
     assert levels[2].path == "drafts/3-stories/stories.safetensors"
     assert (tmp_path / "p" / levels[2].path).read_bytes() == table.read_bytes()
-    assert verify(tmp_path / "p").ok
-    level = quantize(target, tmp_path / "look-up", drafts=("prompt-lookup:max_ngram=4",)).levels[2]
-    assert (level.kind, level.max_ngram) == ("prompt-lookup", 4)
-
-
-def test_a_table_below_a_model_is_in_the_tokens_of_that_model(tmp_path: Path, table: Path) -> None:
-    target, small = write_tiny_llama(tmp_path / "m", vocab_size=90), write_tiny_llama(tmp_path / "small")
-    manifest = quantize(target, tmp_path / "p", drafts=(f"checkpoint:{small}", f"ngram:{table}"))
-    assert [level.kind for level in manifest.levels[2:]] == ["model", "ngram"]
-
-
-def test_several_look_ups_may_come_last(tmp_path: Path, table: Path) -> None:
-    target = write_tiny_llama(tmp_path / "m")
-    specs = ("streaming", f"ngram:{table}", "prompt-lookup:min_ngram=2")
-    levels = quantize(target, tmp_path / "p", drafts=specs).levels[2:]
-    assert [level.kind for level in levels] == ["streaming", "ngram", "prompt-lookup"]
-    assert (levels[2].min_ngram, levels[2].max_ngram) == (2, 3)
+    assert (levels[3].min_ngram, levels[3].max_ngram) == (2, 3)
     assert verify(tmp_path / "p").ok
 
 

@@ -10,7 +10,7 @@ import pytest
 from checkpoints import write_safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packages import check_exact, compare, files_of, flip, forge, header_of, quantize
+from packages import check_exact, files_of, flip, forge, header_of, quantize
 from stacked_models import write_random_model
 
 from mxconv.errors import PackageError
@@ -161,19 +161,6 @@ def test_own_tables_where_experts_differ_and_one_where_that_costs_less(tmp_path:
     one, other = differing.experts.segments
     assert one.levels != other.levels
     assert alike.segments is not None and alike.experts is not None and not alike.experts.segments
-
-
-@either_way
-def test_rescaled_experts_have_a_factor_each_and_come_back_as_declared(tmp_path: Path, axes: str) -> None:
-    first, second = (array.astype(np.float16) for array in random_stacks())
-    first[2, 7, 9] = -8
-    source = write_stacks(tmp_path / "m.safetensors", axes, first, second)
-    records = {r.name: r for r in quantize(source, tmp_path / "p", codec="bsfp", outliers="rescale").tensors}
-    factors = [segments.rescale_factor for segments in records[FIRST].all_segments]
-    assert factors == [1.0, 1.0, np.float32(1.999 / 8)]
-    assert not records[SECOND].is_rescaled
-    found = {tensor.name: tensor.status for tensor in compare(tmp_path / "p", source).tensors}
-    assert found == {FIRST: "lossy", SECOND: "bit-exact"}
 
 
 def test_a_stack_that_contradicts_itself_is_refused(tmp_path: Path) -> None:

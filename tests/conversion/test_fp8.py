@@ -98,21 +98,6 @@ def test_logits_are_those_of_the_decoded_checkpoint(
         assert np.array_equal(found[0][1], found[1][1])
 
 
-def test_one_changed_byte_or_scale_of_the_source_is_found(source: Path, package: Path, tmp_path: Path) -> None:
-    for name, expected in ((MATRIX, {MATRIX}), (f"{MATRIX}_scale_inv", {f"{MATRIX}_scale_inv", MATRIX})):
-        tensors = tensors_of(source)
-        raw = tensors[name].view(torch.uint8)
-        raw[0, 0] ^= 1 if raw.dtype != torch.float32 else 0
-        if name != MATRIX:
-            tensors[name][0, 0] *= 4
-        other = tmp_path / name
-        other.mkdir()
-        safetensors.torch.save_file(tensors, other / "model.safetensors")
-        (other / "config.json").write_bytes((source / "config.json").read_bytes())
-        found = {tensor.name for tensor in compare(package, other).tensors if tensor.status != "bit-exact"}
-        assert found == (expected if package.name == "mxfp4" else {name})
-
-
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e8m0fnu])
 def test_scales_of_every_dtype_are_read(tmp_path: Path, dtype: Any) -> None:
     codes = np.random.default_rng(0).integers(0, 0x7F, (130, 40)).astype(np.uint8)

@@ -129,15 +129,6 @@ def test_what_a_slice_takes_is_what_was_counted(
     assert peaks[1] < peaks[0] / 2
 
 
-def test_the_expert_that_is_read_counts_beside_its_slices(source: Path) -> None:
-    process, weight = worker_memory._rates()
-    required = process + 2 * 128 * 192 + weight * 16 * 128
-    with open_checkpoint(source) as checkpoint:
-        options = {"skip": ("*q_proj*",), "memory_bytes": 1}
-        with pytest.raises(MxconvError, match=rf"{required:,} bytes are required, for tensor \S*gate_up_proj of shape"):
-            prepare(checkpoint, QuantizeOptions(**options))  # type: ignore[arg-type]
-
-
 def _least(source: Path) -> int:
     """What is required, as the refusal of one byte says."""
     with open_checkpoint(source) as checkpoint, pytest.raises(MxconvError, match="at least") as refused:

@@ -12,7 +12,6 @@ from checkpoints import write_safetensors, write_tiny_llama
 from packages import quantize
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.codecs.bsfp.packing import encode_bsfp
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import is_tied, plan_tensors
 from mxconv.conversion.survey import Survey, survey_tensor
@@ -60,12 +59,6 @@ def plan(source: Path, **options: Any) -> dict[str, tuple[str, str]]:
     with open_checkpoint(source) as checkpoint:
         plans = plan_tensors(checkpoint, QuantizeOptions(**options))
     return {plan.name: (plan.codec, plan.reason) for plan in plans}
-
-
-def error_of(source: Path, **options: Any) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        plan(source, **options)
-    return str(caught.value)
 
 
 def matrix(dtype: Any = BF16, shape: tuple[int, ...] = (16, 32)) -> np.ndarray:
@@ -133,52 +126,45 @@ def test_skip_takes_shell_patterns_and_the_first_that_matches_is_the_reason(tmp_
     assert plans["lm_head.weight"] == ("keep", "--skip lm_head*")
 
 
-def test_a_checkpoint_of_which_nothing_would_be_quantized_is_refused(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "m")
-    assert (
-        error_of(folder, skip=("*",)) == f"{folder}: none of its 21 tensors would be quantized; "
-        "at least one matrix is required. Check the checkpoint and --skip."
-    )
+HALF, SINGLE, E4M3 = matrix(np.float16), matrix(np.float32), matrix(ml_dtypes.float8_e4m3fn)
+# tensors and options; what is said; options with which it is planned, and as what
+REFUSED: dict[str, tuple[dict[str, np.ndarray], dict[str, Any], str, dict[str, Any], tuple[str, str]]] = {
+    "nothing": ({"w": HALF}, {"skip": ("*",)}, "none of its 1 tensors would be quantized; at least one matrix is req",
+                {}, ("mxfp4", "matrix")),
+    "F32": ({"w": SINGLE}, {}, "tensor w is F32; 16-bit weights are required. Give --dtype bf16 or --dtype fp16 to ro",
+            {"dtype": "fp16"}, ("mxfp4", "matrix")),
+    "F16 as BF16": ({"w": HALF}, {"dtype": "bf16"}, "tensor w is F16, but --dtype bf16 was given; --dtype rounds F32",
+                    {"dtype": "fp16"}, ("mxfp4", "matrix")),
+    "FP8": ({"a": HALF, "w": E4M3}, {}, "tensor w has dtype F8_E4M3, which is not supported; BF16 or F16 (or F32 with",
+            {"skip": ("w",)}, ("keep", "--skip w")),
+}  # fmt: skip
 
 
-def test_f32_needs_a_dtype_and_says_so(tmp_path: Path) -> None:
-    path = write_safetensors(tmp_path / "m.safetensors", {"w": matrix(np.float32), "b": matrix(np.float32, (3,))})
-    assert error_of(path) == (
-        f"{path}: tensor w is F32; 16-bit weights are required. "
-        "Give --dtype bf16 or --dtype fp16 to round it; the choice is recorded."
-    )
-    assert plan(path, dtype="fp16") == {"w": ("mxfp4", "matrix"), "b": ("keep", "not a matrix")}
-
-
-def test_a_dtype_does_not_change_16_bit_weights(tmp_path: Path) -> None:
-    path = write_safetensors(tmp_path / "m.safetensors", {"w": matrix(np.float16)})
-    assert error_of(path, dtype="bf16") == (
-        f"{path}: tensor w is F16, but --dtype bf16 was given; --dtype rounds F32 only, 16-bit weights stay as they "
-        "are. Leave it out."
-    )
-    assert plan(path, dtype="fp16") == {"w": ("mxfp4", "matrix")}
-
-
-def test_other_dtypes_are_named_unless_they_are_skipped(tmp_path: Path) -> None:
-    tensors = {"w": matrix(), "eight": matrix(ml_dtypes.float8_e4m3fn), "wide": matrix(np.float64)}
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_planned_is_refused_with_the_way_out(case: str, tmp_path: Path) -> None:
+    tensors, options, message, others, planned = REFUSED[case]
     path = write_safetensors(tmp_path / "m.safetensors", tensors)
-    assert error_of(path, skip=("wide",)) == (
-        f"{path}: tensor eight has dtype F8_E4M3, which is not supported; BF16 or F16 (or F32 with --dtype) is "
-        "required. Export the model in 16 bits, or keep the tensor with --skip 'eight'."
-    )
-    assert plan(path, skip=("wide", "eight"))["eight"] == ("keep", "--skip eight")
+    with pytest.raises(CheckpointError) as caught:
+        plan(path, **options)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert plan(path, **others)["w"] == planned
 
 
-def test_a_weight_file_of_the_name_of_ours_is_refused_before_it_could_be_written_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mxfp4.safetensors", "has the name of a file that mxconv writes; another name is required. Rename it."),
+        ("LICENSE:old", "path 'LICENSE:old'; a relative path of plain names joined by '/' is required. Rename it."),
+    ],
+)
+def test_a_file_that_a_package_cannot_hold_is_refused_at_the_start(name: str, message: str, tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path / "m")
-    weights = (folder / "model.safetensors").rename(folder / "mxfp4.safetensors")
-    before = weights.read_bytes()
+    (folder / "generation_config.json" if "LICENSE" in name else folder / "model.safetensors").rename(folder / name)
+    before = (folder / name).read_bytes()
     with pytest.raises(CheckpointError) as caught:
         quantize(folder, tmp_path / "p")
-    assert str(caught.value) == (
-        f"{weights}: has the name of a file that mxconv writes; another name is required. Rename it."
-    )
-    assert weights.read_bytes() == before
+    assert str(caught.value) == f"{folder / name}: {message}"
+    assert (folder / name).read_bytes() == before
 
 
 def test_where_the_weights_do_not_go_along_their_file_may_have_any_name(tmp_path: Path) -> None:
@@ -188,17 +174,6 @@ def test_where_the_weights_do_not_go_along_their_file_may_have_any_name(tmp_path
     quantize(folder, tmp_path / "p", codec="bsfp", segments="paper")
     assert verify(tmp_path / "p").lossless
     assert weights.read_bytes() == before
-
-
-def test_a_file_name_that_no_manifest_may_hold_is_refused_at_the_start(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "m")
-    (folder / "LICENSE:old").write_text("x")
-    with pytest.raises(CheckpointError) as caught:
-        quantize(folder, tmp_path / "p")
-    assert str(caught.value) == (
-        f"{folder}/LICENSE:old: path 'LICENSE:old'; a relative path of plain names joined by '/' is required. "
-        "Rename it."
-    )
 
 
 def test_shards_in_a_folder_of_their_own_keep_their_place(tmp_path: Path) -> None:
@@ -226,39 +201,8 @@ def test_levels_have_names_of_their_own(tmp_path: Path) -> None:
     assert [level.path for level in levels[2:]] == ["drafts/1-tiny", "drafts/2-tiny-2", "drafts/3-mxfp4-2"]
 
 
-DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
-
-
 def survey(folder: Path, weights: np.ndarray, **options: Any) -> Survey:
     path = write_safetensors(folder / "m.safetensors", {"w": weights})
     chosen = QuantizeOptions(**options)
     with open_checkpoint(path) as checkpoint:
         return survey_tensor(plan_tensors(checkpoint, chosen)[0], chosen)
-
-
-def gaussian(shape: tuple[int, int], dtype: Any, scale: float = 0.02) -> np.ndarray:
-    return (np.random.default_rng(0).standard_normal(shape) * scale).astype(dtype)
-
-
-@pytest.mark.parametrize("segments", ["fitted", "paper"])
-@pytest.mark.parametrize("dtype", ["BF16", "F16"])
-def test_the_histogram_tells_the_number_of_escapes_before_anything_is_encoded(
-    tmp_path: Path, dtype: str, segments: str
-) -> None:
-    weights = gaussian((64, 257), DTYPES[dtype]) * (2.0 ** (np.arange(64) % 11 - 5))[:, None].astype(DTYPES[dtype])
-    weights[3] = 0
-    weights[:, 7] = 2.4062
-    found = survey(tmp_path, weights.astype(DTYPES[dtype]), codec="bsfp", segments=segments)
-    assert found.table is not None
-    if not found.table.has_row_shifts:  # encode_tensor computes the shifts; test_convert.py sees those
-        packed = encode_bsfp(weights.astype(DTYPES[dtype]).view(np.uint16), found.table)
-        assert len(packed.escape_high) == found.num_escapes
-    assert (found.num_escapes > 0) == (dtype == "BF16")  # at 10 residual bits and more F16 has room for all of these
-
-
-def test_rescale_changes_only_tensors_beyond_2_and_takes_the_factor_of_speq(tmp_path: Path) -> None:
-    weights = gaussian((16, 128), np.float16)
-    assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == 1.0
-    weights[0, 0] = -8
-    assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == np.float32(1.999 / 8)
-    assert survey(tmp_path, weights, codec="bsfp").rescale_factor == 1.0

@@ -1,7 +1,6 @@
 """Checkpoints that are no 16-bit model: another quantizer's, adapters, parts of models, packages."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -307,13 +306,3 @@ def test_a_part_of_a_model_is_refused(tmp_path: Path, name: str, part: str) -> N
 def test_one_part_of_one_is_a_model(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "m" / "model-00001-of-00001.safetensors", llama_tensors())
     assert quantize(tmp_path / "m", tmp_path / "p").tensors
-
-
-def test_a_package_is_no_source(tmp_path: Path) -> None:
-    package = tmp_path / "made" / "package"
-    quantize(write_tiny_llama(tmp_path / "m"), package)
-    shutil.rmtree(tmp_path / "m")
-    assert refusal(package) == (
-        f"{package}: holds mxconv.json, so it is a package that mxconv wrote; a model's own weights are required. Give "
-        "the model that it was converted from, or write those first: mxconv export PACKAGE --to safetensors"
-    )

@@ -180,15 +180,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "package"
 
 
-@pytest.mark.parametrize(
-    ("level", "files"),
-    [(None, ["out-BF16.gguf", "out-MXFP4.gguf"]), ("target", ["out-BF16.gguf"]), ("draft", ["out-MXFP4.gguf"])],
-)
-def test_a_folder_gets_a_file_a_level(package: Path, level: Any, files: list[str], tmp_path: Path) -> None:
-    assert export_gguf(package, tmp_path / "out", level=level).files == files
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
-
-
 def test_a_place_that_cannot_be_written_is_refused(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "out").mkdir()

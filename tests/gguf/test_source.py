@@ -15,15 +15,12 @@ from ml_dtypes import bfloat16
 from packages import quantize
 
 from mxconv.arch.families.registry import describe_values
-from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.engine.rope import frequencies
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.gguf.ggml_type import pack_blocks, unpack_blocks
-from mxconv.gguf.rotations import llama3_factors
 from mxconv.open_source import open_source
 from mxconv.package.package import Package
 from mxconv.verify import verify
@@ -200,26 +197,6 @@ def test_linear_scaling_special_ids_and_a_tied_head_are_taken(tmp_path: Path) ->
     assert config["tie_word_embeddings"]
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
     assert (config["rope_theta"], config["bos_token_id"], config["eos_token_id"]) == (500000.0, 3, [5, 7])
-
-
-def test_the_factors_of_llama_3_become_its_parameters(tmp_path: Path) -> None:
-    factors = llama3_factors(16, RopeParameters(10000.0, "llama3", 32.0))
-    config = config_of(write_gguf(tmp_path / "a.gguf", tensors() | {"rope_freqs.weight": factors}))
-    assert config["rope_scaling"] == {
-        "rope_type": "llama3",
-        "factor": 32.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-
-
-def test_factors_divide_frequencies_as_our_own_rope_does() -> None:
-    """The model's RoPE agrees with transformers; see tests/engine/test_attention.py."""
-    rope = RopeParameters(5e5, "llama3", 8.0, 1.0, 4.0, 8192)
-    divided = frequencies(RopeParameters(5e5), 128) / llama3_factors(128, rope)
-    np.testing.assert_allclose(divided, frequencies(rope, 128), rtol=1e-6)
-    assert len(np.unique(llama3_factors(128, rope))) > 3
 
 
 EPSILON, LENGTH = "attention.layer_norm_rms_epsilon", "the length of a head, 16, is required"

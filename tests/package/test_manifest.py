@@ -110,17 +110,15 @@ def test_a_manifest_that_cannot_be_written_leaves_the_old_one(package: Path, mad
     assert (package / "mxconv.json").read_bytes() == made
 
 
-@pytest.mark.parametrize("path", ["a", "a/b.c", "drafts/1-x/model.safetensors", "...", "ü/日本"])
-def test_plain_relative_paths_are_allowed(path: str) -> None:
-    assert check_relative(path) == path
+ALLOWED = ["a", "a/b.c", "drafts/1-x/model.safetensors", "...", "ü/日本"]
+OTHERS = ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\\b", "C:a", "a\0", "a\n", "\u202ea"]
 
 
-@pytest.mark.parametrize(
-    "path", ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\\b", "C:a", "a\0", "a\n", "\u202ea"]
-)
-def test_every_other_path_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="a relative path of plain names joined by '/' is required"):
-        check_relative(path)
+def test_plain_relative_paths_are_allowed_and_no_others() -> None:
+    assert [check_relative(path) for path in ALLOWED] == ALLOWED
+    for path in OTHERS:
+        with pytest.raises(ValueError, match="a relative path of plain names joined by '/' is required"):
+            check_relative(path)
 
 
 @given(st.text())

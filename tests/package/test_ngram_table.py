@@ -175,19 +175,6 @@ def test_equal_contexts_are_refused_even_where_two_checked_parts_meet(
     read_ngram_table(path)
 
 
-def test_a_table_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "table.safetensors"
-    path.write_bytes(GOOD)
-    table = read_ngram_table(path)
-    table.check_tokenizer(VECTORS["tokenizer_sha256"], "--draft ngram")
-    with pytest.raises(CheckpointError) as caught:
-        table.check_tokenizer("f" * 64, "--draft ngram:table")
-    assert str(caught.value) == (
-        "--draft ngram:table: its tokens are of a tokenizer.json with SHA-256 0123456789abcdef...; that of the model, "
-        "ffffffffffffffff..., is required. Run `mxconv train ngram` with the model as --tokenizer."
-    )
-
-
 def test_the_worked_example_of_the_format_is_a_vector() -> None:
     text = (Path(__file__).parents[2] / "formats" / "ngram.md").read_text()
     table = read_arrays(bytes.fromhex(CASES["one document"]["file"]))

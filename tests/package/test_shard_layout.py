@@ -1,17 +1,12 @@
 """Arrays of matrices, and their places in files."""
 
-import hashlib
 import json
-import random
-from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.errors import CheckpointError
-from mxconv.package.growing_shard import ArrayPlace, EncodedTensor, FolderSink, GrowingShard, Write
 from mxconv.package.shard_layout import RESERVED, plan_layout, smallest_limit
 from mxconv.package.stored import StoredArray, bsfp_arrays, mxfp4_arrays, mxint8_arrays
 
@@ -110,32 +105,6 @@ NAMES = st.text(min_size=1).filter(lambda name: name != RESERVED)
 def test_no_shard_of_several_tensors_is_longer_than_the_limit(parts: list[tuple[str, int]]) -> None:
     for shard in plan_layout({"model": {name: kept(name, size) for name, size in parts}}, 4000).shards:
         assert shard.num_bytes <= 4000 or len(shard.offsets) == 1
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_shard_is_hashed_in_order_while_its_arrays_are_written_in_any(tmp_path: Path, seed: int) -> None:
-    order = random.Random(seed)
-    layout = plan_layout(
-        {"s": {f"t{n}": (StoredArray(f"t{n}.x", "U8", (order.choice([0, 1, 7, 64, 500]),)),) for n in range(12)}}, 10**9
-    )
-    (shard,) = layout.shards
-    growing = GrowingShard(shard, tmp_path, layout.tensors[shard.file_name])
-    names = list(layout.arrays)
-    order.shuffle(names)
-    for number, name in enumerate(names):
-        (array,) = layout.arrays[name]
-
-        def encode(write: Write, name: str = name, array: StoredArray = array) -> list[EncodedTensor]:
-            write(array.name, 0, np.frombuffer(order.randbytes(array.num_bytes), np.uint8))
-            return [EncodedTensor(name, "", {})]
-
-        FolderSink(tmp_path, {array.name: ArrayPlace(shard.file_name, shard.offsets[array.name])}).take(encode)
-        assert growing.finish(EncodedTensor("another shard's", "", {})) is None
-        finished = growing.finish(EncodedTensor(name, "", {}))
-        assert (finished is None) == (number < len(names) - 1)
-    assert finished is not None
-    assert [each.name for each in finished.tensors] == names
-    assert finished.file.sha256 == hashlib.sha256((tmp_path / shard.file_name).read_bytes()).hexdigest()
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=12), st.integers(1, 3000))

@@ -50,20 +50,6 @@ def resume(source: Path, package: Path, **options: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    "options", [{"codec": "mxfp4"}, {"codec": "bsfp", "segments": "paper"}], ids=lambda o: o["codec"]
-)
-def test_an_interrupted_conversion_goes_on_where_it_stopped_and_gives_the_same_bytes(
-    source: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    quantize(source, tmp_path / "whole", **EACH | options)
-    interrupt(source, tmp_path / "p", 9, **options)
-    with pytest.raises(StoppedError):
-        quantize(source, tmp_path / "p", stop_after(5), **EACH | options)  # a second time
-    assert resume(source, tmp_path / "p", **options) == 14
-    assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
-
-
-@pytest.mark.parametrize(
     ("content", "num_kept"),
     [
         (lambda text: text[:-30], 8),  # the last line cut short

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browser import Browse, browser
-from cost_questions import config_question, package_question
+from cost_questions import config_question
 from published.model_cards import GPT_OSS_20B
 from run_traces import run_lines, write_lines
 
@@ -104,26 +104,6 @@ def test_a_config_gives_every_table_of_the_terminal_and_its_pictures() -> None:
     experts = config_question(GPT_OSS_20B)
     assert num_pictures(cost_page(replace(experts, models=["roofline"]))) == 1
     assert num_pictures(cost_page(replace(experts, models=["throughput"]))) == 0
-
-
-def test_traces_are_on_the_page_and_the_mean_error_leaves_out_targets_that_the_cache_holds(
-    tiny_llama: Path, package: Callable[..., Path], tmp_path: Path
-) -> None:
-    question = replace(package_question(package(tiny_llama, codec="bsfp"), tmp_path), models=["roofline"])
-    assert "drafted, acceptance by position: 0.828, 0.750, 0.667, 0.500" in words(cost_page(question))
-
-    def predicted(cache: int | None) -> tuple[dict[str, Any], str]:
-        report = cost_report(replace(question, hardware=replace(question.hardware, last_level_cache_bytes=cache)))
-        table = next(table for name, table in report_tables(report) if name == "predictions")
-        return report["predictions"], " ".join(table.lines)
-
-    assert "so targets that fit a cache count too" in predicted(None)[1]
-    predictions, text = predicted(1)
-    mean = sum(abs(row["error"]) for row in predictions["strategies"]) / 2
-    assert text.endswith(f"Mean error {mean:.1%} over 2 traces")
-    predictions, text = predicted(33_000_000)
-    assert predictions["mean_error"] is None
-    assert "No mean error; 2 left out, whose target fits the cache of 33 MB" in text
 
 
 def test_an_inspection_has_a_row_a_tensor_the_totals_and_a_picture(tiny_llama: Path, inspect_path: Inspect) -> None:

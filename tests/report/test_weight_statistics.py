@@ -222,14 +222,6 @@ def test_the_window_is_the_highest_of_the_best_ones(float_format: FloatFormat, p
     assert found.num_outside_window == len(weights) - held[best]
 
 
-@given(st.lists(st.integers(0, 65535), max_size=40), st.lists(st.integers(0, 65535), max_size=40))
-def test_counts_add_up(first: list[int], second: list[int]) -> None:
-    added = counts_of(BF16, np.array(first, np.uint16)) + counts_of(BF16, np.array(second, np.uint16))
-    together = counts_of(BF16, np.array(first + second, np.uint16))
-    assert (added.fields == together.fields).all()
-    assert (added.num_zero, added.max_abs) == (together.num_zero, together.max_abs)
-
-
 @given(st.dictionaries(st.integers(0, 254), st.integers(1, 10**9), min_size=1, max_size=60))
 def test_bars_hold_every_weight_once_and_the_window_field_by_field(counts: dict[int, int]) -> None:
     fields = np.zeros(256, np.int64)

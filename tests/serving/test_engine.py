@@ -10,7 +10,7 @@ from batches import alone, assert_as_alone, position_bytes, random_prompt, run_a
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plug_ins import RECYCLING
-from tiny_levels import FORMATS, VOCAB_SIZE, Decoded, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
+from tiny_levels import FORMATS, VOCAB_SIZE, Decoded, decoder_of, look_up, noisy_copy, self_draft, target_level
 
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import PAGE
@@ -163,11 +163,6 @@ def test_bad_requests_are_refused_at_once(request_: Request, message: str) -> No
     assert engine.is_idle and engine.step() == []
 
 
-def test_no_sequences_at_a_time_are_refused() -> None:
-    with pytest.raises(ModelError, match="engine: 0 sequences at a time"):
-        Engine(hierarchy_of("plain"), 0)
-
-
 def test_prompts_enter_in_pieces_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_module, "PROMPT_ROWS", 16)
     hierarchy = hierarchy_of("models, trees")
@@ -306,36 +301,3 @@ def counted_rows(decoder: Decoder, engine: Engine, requests: Listed[Request]) ->
         return rows, run_all(engine, requests)
     finally:
         del decoder.forward_batch
-
-
-def test_models_that_draft_share_beginnings_too() -> None:
-    levels = [target_level(0, FORMATS["BF16"], **SIZES), noisy_copy(0, 0.3, **SIZES)]
-    hierarchy = Hierarchy(levels, [3], [0.0], "chain")
-    beginning = random_prompt(np.random.default_rng(5), VOCAB_SIZE, 2 * PAGE + 3)
-    requests = [Request([*beginning, n, n + 1], 9, (), GREEDY) for n in range(3)]
-    engine = Engine(hierarchy, 3)
-    (first,), heard = run_all(engine, requests[:1])
-    assert_as_alone(levels[0], requests[:1], [first], heard)
-    draft = decoder_of(levels[1])
-    assert engine._budget.pool_of(draft).num_kept == 2
-    assert engine._budget.num_shared(requests[1].prompt) == 0  # nobody has them now
-    rows, (sequences, heard) = counted_rows(draft, engine, requests[1:])
-    assert_as_alone(levels[0], requests[1:], sequences, heard)
-    assert 0 < max(rows) < 2 * PAGE  # none of them evaluates the beginning again
-
-
-@pytest.mark.parametrize("name", ["plain", "models, trees"])
-def test_a_text_that_is_set_back_begins_with_its_own_pages(name: str) -> None:
-    hierarchy = hierarchy_of(name)
-    engine = Engine(hierarchy, 2)
-    request = Request(random_prompt(np.random.default_rng(2), VOCAB_SIZE, 100), 60)
-    sequence = engine.submit(request)
-    while sequence.num_tokens < 135:
-        engine.step()
-    sequence.set_back()
-    pool = engine._budget.pool_of(decoder_of(hierarchy.levels[0]))
-    assert pool.num_kept == 2
-    while not engine.is_idle:
-        engine.step()
-    plain = by_hand(decoder_of(hierarchy.levels[0]), request.prompt, 60, (), request.selection)
-    assert sequence.generation.token_ids == plain.token_ids

@@ -2,14 +2,12 @@
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.numpy
 from batches import alone, assert_as_alone, position_bytes, run_all
 from family_checkpoints import make_model, write_checkpoint
 from gemma4_assistants import CLUSTERS, make_assistant, write_assistant
@@ -20,23 +18,16 @@ from plug_ins import RECYCLING, STAND, SWIFT
 from reader_files import WRITERS
 from trained_levels import PROMPTS, TRAINED, write_mixture, write_noisy, write_renumbered
 
-from mxconv.arrays import F32
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.medusa import MedusaHeads
-from mxconv.drafts.speculator import MlpSpeculator
-from mxconv.engine.decoder import Decoder
-from mxconv.engine.native_decoder import NativeDecoder
 from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.reader import StagedReader
 from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.text.constraint import Constraint, ConstraintVocabulary, Grammar
-from mxconv.text.distribution import Penalties, Sampling
+from mxconv.text.distribution import Sampling
 
 CONFIG = json.loads((TRAINED / "config.json").read_text())
-TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")
 KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     # package, levels, further drafts, lengths, tree
     "BSFP and its 4 bits": ("bsfp", ["target", "bsfp"], ["prompt-lookup"], "auto", "auto"),
@@ -132,74 +123,3 @@ def test_every_text_is_the_targets_own(folder: Path, name: str, is_constrained: 
             lengths = [lengths[0]] * (len(loaded.levels) - 1)
         vocabulary = ConstraintVocabulary(loaded.tokenizer, loaded.target.config.vocab_size)
         check(loaded, lengths, tree, [vocabulary.compile(each) if is_constrained else None for each in CONSTRAINTS])
-
-
-@pytest.mark.parametrize("selection", [GREEDY, Selection(Sampling(0.7), seed=3), Selection(penalties=Penalties(1.1))])
-def test_a_text_alone_takes_the_passes_of_generate_and_texts_side_by_side_share_theirs(
-    folder: Path, selection: Selection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: Counter[str] = Counter()
-
-    def counted(name: str, real: Any) -> Any:
-        def call(*args: Any) -> Any:
-            calls[name] += 1
-            return real(*args)
-
-        return call
-
-    monkeypatch.setattr(Decoder, "forward_batch", counted("forward", Decoder.forward_batch))
-    monkeypatch.setattr(NativeDecoder, "grow", counted("grow", NativeDecoder.grow))
-    with LoadedPackage(folder / "mxfp4", ["target", "mxfp4"]) as loaded:
-        requests = [Request(loaded.tokenizer.encode(prompt), 16, (), selection) for prompt in PROMPTS]
-
-        def fresh() -> Hierarchy:
-            return Hierarchy(loaded.levels, [3], [0.0], 8)
-
-        for request in requests:
-            fresh().generate(request.prompt, 16, selection=selection)
-        expected = Counter(calls)
-        assert expected["grow"] >= len(requests) and expected["forward"] > len(requests)
-        calls.clear()
-        for request in requests:
-            run_all(Engine(fresh(), 1), [request])
-        assert calls == expected
-        calls.clear()
-        run_all(Engine(fresh(), len(requests)), requests)
-        assert calls["grow"] < expected["grow"] / 2  # while others are in their prompts, or have ended
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "reader"),
-    [
-        ("speculator", "speculator", MlpSpeculator),
-        ("medusa", "medusa", MedusaHeads),
-    ],
-)
-def test_a_stage_of_a_reader_is_one_pass_for_all_texts(
-    folder: Path, kind: str, name: str, reader: type[StagedReader], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And each proposes what it proposes alone."""
-    rows: list[int] = []
-    real = reader.advance
-
-    def advance(self: StagedReader, index: int, states: F32, tokens: Sequence[int]) -> F32:
-        rows.append(len(tokens))
-        return real(self, index, states, tokens)
-
-    monkeypatch.setattr(reader, "advance", advance)
-    spec = parse_draft(f"{kind}:{folder / name}")
-    with LoadedPackage(folder / "mxfp4", ["target"], drafts=[spec]) as loaded:
-        hierarchy = Hierarchy(loaded.levels, [2], [0.0], "chain")
-        requests = [Request(loaded.tokenizer.encode(prompt), 12) for prompt in PROMPTS]
-
-        def proposed(at_a_time: int) -> list[tuple[int, int]]:
-            rows.clear()
-            sequences, _ = run_all(Engine(hierarchy, at_a_time), requests)
-            levels = [sequence.generation.trace.statistics[1] for sequence in sequences]
-            return [(level.num_proposed, level.num_accepted) for level in levels]
-
-        alone, one_by_one = proposed(1), list(rows)
-        beside, side_by_side = proposed(len(requests)), list(rows)
-    assert alone == beside and all(number > 0 for number, _ in alone)
-    assert set(one_by_one) == {1} and sum(side_by_side) == sum(one_by_one)
-    assert max(side_by_side) == len(requests) and len(side_by_side) < 0.6 * len(one_by_one)

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -210,31 +209,6 @@ def test_a_store_that_goes_away_ends_the_command_with_an_error_and_leaves_no_pac
     assert re.search(rf"{url}[^:]*: {reason}", said)
     assert line.happened["gone"] >= 3  # it was asked again
     assert "mxconv.json" not in s3.files(folder)
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda store: store.read("a", 0, 4),
-        lambda store: store.read_all("a"),
-        lambda store: store.write("b", b"new"),
-        lambda store: store.look("a"),
-        lambda store: store.looks(),
-        lambda store: store.delete(["a"]),
-    ],
-    ids=["read", "read_all", "write", "look", "looks", "delete"],
-)
-def test_every_request_is_tried_as_often_as_the_policy_says(
-    s3: S3Server, folder: str, impatient: None, ask: Callable[[Store], Any]
-) -> None:
-    s3.put(f"{folder}/a", b"text")
-    with (
-        between(s3.endpoint, gone_after(0)) as line,
-        connected(line.url),
-        pytest.raises(PackageError, match="the store gives no good answer"),
-    ):
-        ask(store(folder))
-    assert line.happened["gone"] in (3, 6)  # aiohttp sends what does not matter twice once more by itself
 
 
 def test_an_upload_whose_last_answer_is_lost_has_happened(

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import pytest
 import safetensors
-from checkpoints import write_index, write_raw_safetensors, write_tiny_llama
+from checkpoints import write_raw_safetensors, write_tiny_llama
 from commands import run_without_torch
 from hub_server import HubServer
 from packages import files_of, quantize
@@ -188,20 +188,6 @@ def _no_shard(local: Path) -> None:
     next(iter(local.glob("model-*"))).unlink()
 
 
-def _lying_index(local: Path) -> None:
-    write_index(local, {"lm_head.weight": "../model.safetensors"})
-
-
-def _cut(local: Path) -> None:
-    path = local / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def _lying_header(local: Path) -> None:
-    header = {"a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 2**40]}}
-    write_raw_safetensors(local / "model.safetensors", header, bytes(4))
-
-
 def _only_bin(local: Path) -> None:
     (local / "model.safetensors").rename(local / "pytorch_model.bin")
 
@@ -219,9 +205,6 @@ def _nothing(local: Path) -> None:
     ("spoil", "num_shards", "said"),
     [
         (_no_shard, 2, r"/model.safetensors.index.json: names shard 'model-0000\d-of-00002.safetensors', which is not"),
-        (_lying_index, 2, r"/model.safetensors.index.json: tensor 'lm_head.weight' is in '../model.safetensors'"),
-        (_cut, 1, r"/model.safetensors: tensor .*: ends at byte .* of a file of"),
-        (_lying_header, 1, r"/model.safetensors: tensor 'a': data_offsets"),
         (_only_bin, 1, r": holds .bin files alone; safetensors are required on an object store."),
         (_no_json, 1, r"/config.json: no valid JSON in UTF-8"),
         (_nothing, 1, r": no such folder, or an empty one; one with a model is required."),

@@ -88,21 +88,6 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_those_who_come(packa
         assert health.status_code == 503 and health.json()["status"] == "failed"
 
 
-def test_at_the_end_running_requests_finish(package: Path) -> None:
-    with running(package) as server:
-        expected = server.post(PATH, LONG).json()["choices"]
-        server.gate.clear()
-        with ThreadPoolExecutor() as pool:
-            answer = pool.submit(server.post, PATH, LONG)
-            wait_for(lambda: server.serving.admission.num_open == 1)
-            server.serving.server.stop()
-            wait_for(lambda: server.serving.admission.closes)
-            server.gate.set()
-            assert answer.result().json()["choices"] == expected
-        server.thread.join(10)
-        assert not server.thread.is_alive()
-
-
 def test_at_the_end_requests_that_take_too_long_get_an_error(package: Path) -> None:
     with running(package, drain_seconds=0.3) as server:
         _slow_down(server)

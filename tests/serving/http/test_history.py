@@ -273,14 +273,6 @@ def test_templates_get_what_they_can_render(running: Running, model: str, messag
     assert "/" not in found and "--" not in found
 
 
-def test_system_messages_of_agents_reach_a_strict_template(running: Running) -> None:
-    body = {"model": "strict", "messages": [U, A, S, U], "system": "x", "max_tokens": 1}
-    assert running.post(MESSAGES, body).status_code == 200
-    items = [{"role": "developer", "content": "y"}, {"role": "user", "content": "z"}]
-    response = {"model": "strict", "instructions": "x", "input": items, "max_output_tokens": 1}
-    assert running.post(RESPONSES, response).status_code == 200
-
-
 def test_the_last_message_of_an_assistant_is_continued(running: Running) -> None:
     begun = [U, {"role": "assistant", "content": "The capital is "}]
     assert rendered(running, "strict", begun) == "# user: u!\n# assistant: The capital is "

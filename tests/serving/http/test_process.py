@@ -21,29 +21,20 @@ PATH = "/v1/completions"
 KEY = "from-the-environment"
 
 
-def test_one_line_says_where_it_listens(package: Path, tmp_path: Path) -> None:
+def test_one_line_says_where_it_listens_and_several_packages_have_one_address(
+    package: Path, plain_package: Path, tmp_path: Path
+) -> None:
     key = tmp_path / "key"
     key.write_text("from-a-file\n")
-    with serve(package, "--json", "--api-key-file", str(key), "--model-name", "mine", MXCONV_API_KEY="not-this") as (
-        process,
-        line,
-    ):
+    words = (str(plain_package), "--json", "--api-key-file", str(key), "--model-name", "mine", "--model-name", "yours")
+    with serve(package, *words, MXCONV_API_KEY="not-this") as (process, line):
         found = json.loads(line)
-        assert found["model"] == "mine" and found["url"].startswith("http://127.0.0.1:")
-        models = httpx.get(found["url"] + "/v1/models", headers={"Authorization": "Bearer from-a-file"}).json()
-        assert models["data"][0]["id"] == "mine"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(SECONDS) == 0
-        assert process.communicate() == ("", "")
-
-
-def test_several_packages_have_one_address(package: Path, plain_package: Path) -> None:
-    with serve(package, str(plain_package), "--json") as (process, line):
-        found = json.loads(line)
-        assert found["model"] == package.name and found["models"] == [package.name, plain_package.name]
+        assert found["model"] == "mine" and found["models"] == ["mine", "yours"]
+        assert found["url"].startswith("http://127.0.0.1:")
         for name in found["models"]:
-            body = {"model": name, "prompt": "import os\n", "max_tokens": 2}
-            assert httpx.post(found["url"] + PATH, json=body, timeout=SECONDS).json()["model"] == name
+            body, headers = {"model": name, "prompt": "import os\n", "max_tokens": 2}, {"x-api-key": "from-a-file"}
+            answer = httpx.post(found["url"] + PATH, json=body, headers=headers, timeout=SECONDS).json()
+            assert answer["model"] == name
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 0
         assert process.communicate() == ("", "")

@@ -172,17 +172,6 @@ def test_one_models_load_takes_no_place_of_another(package: Path, plain_package:
         assert [one.json()["error"]["code"] for one in (refused, full)] == ["queue_full"] * 2
 
 
-def test_an_engine_that_fails_ends_the_service_of_all(package: Path, plain_package: Path) -> None:
-    with running(package, others={LARGER: plain_package}) as server:
-
-        def fail() -> Any:
-            raise ArithmeticError("the weights melted")
-
-        server.serving.admission.thread.engines[1].step = fail  # type: ignore[method-assign]
-        for name, status in ((NAME, 200), (LARGER, 500), (NAME, 503)):
-            assert server.post(PATH, {"model": name, "prompt": "x", "max_tokens": 1}).status_code == status
-
-
 def test_a_second_package_that_is_broken_leaves_nothing_running(package: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(package, broken)

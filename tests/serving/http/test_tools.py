@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -165,23 +164,6 @@ def test_an_answer_is_what_generate_writes_under_the_constraint(server: Running,
         "choice": lambda text: text in json.loads(constraint.text),
     }
     assert fits[constraint.kind](expected.text)
-
-
-def test_many_at_a_time_with_those_that_leave(server: Running) -> None:
-    """Each with a constraint of its own, some cut off, some with none."""
-
-    def ask(number: int) -> tuple[str, str | None]:
-        wanted = "ab"[number % 2] * (number % 7 + 1)
-        body = {"prompt": "x", "max_tokens": 20, "seed": number, "guided_regex": f"<{wanted}>"}
-        if number % 5 == 4:
-            return "", None if server.post(
-                "/v1/completions", {"prompt": "x", "max_tokens": 3}
-            ).status_code == 200 else "x"
-        return f"<{wanted}>", server.post("/v1/completions", body).json()["choices"][0]["text"]
-
-    with ThreadPoolExecutor(12) as pool:
-        for expected, found in pool.map(ask, range(40)):
-            assert found == expected or (found is None and not expected)
 
 
 def test_an_answer_that_cannot_go_on_is_the_requests_fault(server: Running) -> None:
