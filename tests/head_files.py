@@ -1,4 +1,4 @@
-"""EAGLE-3 and DFlash heads with random weights on disk, in the format of the `speculators` package; and in torch."""
+"""EAGLE-3 and DFlash heads with random weights on disk, in the format of the `speculators` package."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
-import torch
 from checkpoints import write_safetensors
 from reader_levels import open_reader
 
@@ -99,7 +98,7 @@ def eagle3_tensors(config: dict[str, Any], known: Sequence[int] | None = None, s
     return _random(shapes, layer["vocab_size"], known, seed)
 
 
-def dflash_tensors(config: dict[str, Any], known: Sequence[int] | None = None, seed: int = 0) -> dict[str, np.ndarray]:
+def dflash_tensors(config: dict[str, Any], known: Sequence[int] | None = None) -> dict[str, np.ndarray]:
     """The same of a DFlash head."""
     layer = config["transformer_layer_config"]
     size = layer["hidden_size"]
@@ -112,7 +111,7 @@ def dflash_tensors(config: dict[str, Any], known: Sequence[int] | None = None, s
         shapes |= _layer_shapes(f"layers.{index}", layer, size)
     if known is not None:
         shapes["lm_head.weight"] = (len(known), size)
-    return _random(shapes, layer["vocab_size"], known, seed)
+    return _random(shapes, layer["vocab_size"], known, 0)
 
 
 def _layer_shapes(name: str, layer: dict[str, Any], num_read: int) -> dict[str, tuple[int, ...]]:
@@ -157,10 +156,8 @@ def write_eagle3(
     return write_tensors(folder, config, halves(eagle3_tensors(config, known, seed), dtype))
 
 
-def write_dflash(
-    folder: Path, config: dict[str, Any], dtype: str = "F16", known: Sequence[int] | None = None, seed: int = 0
-) -> Path:
-    return write_tensors(folder, config, halves(dflash_tensors(config, known, seed), dtype))
+def write_dflash(folder: Path, config: dict[str, Any], dtype: str = "F16", known: Sequence[int] | None = None) -> Path:
+    return write_tensors(folder, config, halves(dflash_tensors(config, known), dtype))
 
 
 def halves(tensors: Mapping[str, np.ndarray], dtype: str = "F16") -> dict[str, np.ndarray]:
@@ -175,13 +172,13 @@ def write_tensors(folder: Path, config: dict[str, Any], tensors: dict[str, np.nd
     return folder
 
 
-def _target(num_layers: int, **matrices: Any) -> Any:
-    return SimpleNamespace(config=SimpleNamespace(num_hidden_layers=num_layers), **matrices)
+def _target(**matrices: Any) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(num_hidden_layers=8), **matrices)
 
 
-def open_eagle3(folder: Path, kernel: str = "numpy", num_layers: int = 8) -> Eagle3:
-    """A head in 16 bits for a target of so many layers, alone."""
-    head: Eagle3 = open_reader("eagle3", folder, kernel, _target(num_layers, embedding=None))
+def open_eagle3(folder: Path, kernel: str = "numpy") -> Eagle3:
+    """A head in 16 bits for a target of eight layers, alone."""
+    head: Eagle3 = open_reader("eagle3", folder, kernel, _target(embedding=None))
     head.grower = None
     return head
 
@@ -194,86 +191,5 @@ def open_dflash(folder: Path, kernel: str = "numpy") -> Dflash:
         name: make.dense(beside[name].astype(np.float16).view(np.uint16), FP16) if name in beside else None
         for name in ("embedding", "head")
     }
-    head: Dflash = open_reader("dflash", folder, kernel, _target(8, **given))
+    head: Dflash = open_reader("dflash", folder, kernel, _target(**given))
     return head
-
-
-class TorchEagle3:
-    """The head in float64, over whole texts, without a cache."""
-
-    def __init__(self, folder: Path) -> None:
-        import safetensors.torch
-
-        stored = safetensors.torch.load_file(folder / "model.safetensors")
-        self.config = json.loads((folder / "config.json").read_text())
-        self.layer = self.config["transformer_layer_config"]
-        self.weights = {name: tensor.double() for name, tensor in stored.items() if tensor.is_floating_point()}
-        self.d2t = stored.get("d2t")
-
-    def logits(self, states: np.ndarray, tokens: Sequence[int], drafted: Sequence[int]) -> np.ndarray:
-        """(len(drafted) + 1, draft_vocab_size): after the text, and after each further token.
-
-        Args:
-            states: (num_states, len(tokens) - 1, hidden_size) of the target, in the order of the layer ids.
-            tokens: the text.
-            drafted: what follows.
-        """
-        pairs, found = self._fused(torch.from_numpy(states).double()), []
-        text = list(tokens[1:])
-        for token in (*drafted, None):
-            made = self._layers(pairs, text)[-1:]
-            normed = self._norm("norm", made)
-            found.append(normed @ self.weights["lm_head.weight"].T)
-            pairs = torch.cat([pairs, normed if self.config.get("norm_output") else made])
-            text.append(token)
-        return torch.cat(found).numpy()
-
-    def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.rms_norm(
-            x, x.shape[-1:], self.weights[f"{name}.weight"], eps=self.layer["rms_norm_eps"]
-        )
-
-    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
-
-    def _fused(self, states: torch.Tensor) -> torch.Tensor:
-        if self.config.get("fc_norm"):
-            states = torch.stack([self._norm(f"fc_norm.{place}", part) for place, part in enumerate(states)])
-        joined = torch.cat(list(states), dim=1)
-        if self.config.get("norm_before_fc"):
-            joined = self._norm("input_norm", joined)
-        return joined @ self.weights["fc.weight"].T
-
-    def _layers(self, features: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-        for index in range(self.layer["num_hidden_layers"]):
-            name = f"layers.{index}"
-            if index == 0:
-                embedded = self._norm(f"{name}.input_layernorm", self.weights["embed_tokens.weight"][list(tokens)])
-                normed = self._norm(f"{name}.hidden_norm", features)
-                taken = torch.cat([embedded, normed], dim=1)
-                x = normed if self.config["norm_before_residual"] else features
-            else:
-                taken = self._norm(f"{name}.input_layernorm", x)
-            x = x + self._attention(f"{name}.self_attn", taken)
-            h = self._norm(f"{name}.post_attention_layernorm", x)
-            gate = torch.nn.functional.silu(self._linear(f"{name}.mlp.gate_proj", h))
-            x = x + self._linear(f"{name}.mlp.down_proj", gate * self._linear(f"{name}.mlp.up_proj", h))
-        return x
-
-    def _attention(self, name: str, taken: torch.Tensor) -> torch.Tensor:
-        heads = {"q": self.layer["num_attention_heads"]} | dict.fromkeys("kv", self.layer["num_key_value_heads"])
-        parts = {part: self._linear(f"{name}.{part}_proj", taken).unflatten(1, (n, -1)) for part, n in heads.items()}
-        for part in "qk":
-            if f"{name}.{part}_norm.weight" in self.weights:
-                parts[part] = self._norm(f"{name}.{part}_norm", parts[part])
-            parts[part] = self._rotated(parts[part])
-        query, key, value = (parts[part].transpose(0, 1) for part in "qkv")
-        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-        return self._linear(f"{name}.o_proj", mixed.transpose(0, 1).flatten(1))
-
-    def _rotated(self, x: torch.Tensor) -> torch.Tensor:
-        """By complex numbers; the first pair stands at the position of its token, 1."""
-        half, theta = x.shape[-1] // 2, self.layer.get("rope_theta", 10000.0)
-        angles = torch.arange(1, len(x) + 1).double()[:, None] / theta ** (torch.arange(half).double() / half)
-        turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None]
-        return torch.cat([turned.real, turned.imag], dim=-1)

@@ -96,9 +96,9 @@ class SimulatedMachine:
 Price = Callable[[int], float]  # rows of a pass to seconds
 
 
-def roofline(rows_for_nothing: int, slope: float = 0.004) -> Price:
+def roofline(rows_for_nothing: int) -> Price:
     """A second while memory is the limit, and beyond so many rows as much as they are more."""
-    return lambda rows: max(1.0, rows / rows_for_nothing) + slope * rows
+    return lambda rows: max(1.0, rows / rows_for_nothing) + 0.004 * rows
 
 
 @dataclass
@@ -177,11 +177,11 @@ class SimulatedBatch:
         self.num_tokens += sum(counts)
         return counts
 
-    def best(self, num_texts: int, most: int = 16) -> tuple[float, int]:
+    def best(self, num_texts: int) -> tuple[float, int]:
         """Of all fixed lengths the most tokens for the time of a plain one, and that length; 0 is none."""
         plain = self.price(num_texts)
         rates = []
-        for length in range(most + 1):
+        for length in range(17):
             tokens = sum(self.acceptance**depth for depth in range(length + 1))
             seconds = self.price(num_texts * (1 + length)) + length * self.draft_share * self.price(num_texts)
             rates.append((tokens * plain / seconds, -length))

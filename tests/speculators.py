@@ -4,12 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
-from checkpoints import write_safetensors
-
-DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
+from head_files import halves, write_tensors
 
 
 def speculator_config(emb_dim: int, vocab_size: int, changes: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -45,12 +42,8 @@ def speculator_tensors(config: dict[str, Any], seed: int = 0) -> dict[str, np.nd
     return {name: array.astype(np.float32) for name, array in tensors.items()}
 
 
-def write_speculator(folder: Path, config: dict[str, Any], dtype: str = "F16", seed: int = 0) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = speculator_tensors(config, seed)
-    write_safetensors(folder / "model.safetensors", {name: a.astype(DTYPES[dtype]) for name, a in tensors.items()})
-    return folder
+def write_speculator(folder: Path, config: dict[str, Any], dtype: str = "F16") -> Path:
+    return write_tensors(folder, config, halves(speculator_tensors(config), dtype))
 
 
 def torch_logits(folder: Path, state: np.ndarray, tokens: list[int]) -> list[np.ndarray]:

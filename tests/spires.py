@@ -5,13 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import safetensors.torch
 import torch
-from checkpoints import write_safetensors
-
-DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
+from head_files import halves, write_tensors
 
 
 def spire_config(target: Mapping[str, Any], target_layers: Sequence[int], **changes: Any) -> dict[str, Any]:
@@ -56,10 +53,7 @@ def tensors_by_type(target: Mapping[str, np.ndarray], config: Mapping[str, Any])
 
 
 def write_spire(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], dtype: str = "F16") -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    write_safetensors(folder / "model.safetensors", {name: a.astype(DTYPES[dtype]) for name, a in tensors.items()})
-    return folder
+    return write_tensors(folder, dict(config), halves(tensors, dtype))
 
 
 def torch_logits(folder: Path, states: np.ndarray, tokens: Sequence[int], past: Sequence[int] = ()) -> np.ndarray:

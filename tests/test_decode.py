@@ -50,19 +50,6 @@ def test_streamed_pieces_are_the_text(model: TextModel) -> None:
     assert (seen, answer.token_ids) == (whole.text, whole.token_ids)
 
 
-def test_drafts_change_no_token_whatever_they_are(model: TextModel) -> None:
-    for temperature in (0.0, 0.9):
-        plain = model.generate("A dog", drafts=[], temperature=temperature)
-        for options in (
-            {"drafts": ["mxfp4"]},
-            {"drafts": ["prompt-lookup"]},
-            {"num_draft_tokens": "auto"},
-            {"num_draft_tokens": [3], "confidence": [0.0]},
-        ):
-            answer = model.generate("A dog", temperature=temperature, **options)  # type: ignore[arg-type]
-            assert answer.token_ids == plain.token_ids
-
-
 def test_what_adaptive_levels_learn_stays_with_the_model(model: TextModel) -> None:
     assert model.hierarchy({"num_draft_tokens": "auto"}) is model.hierarchy({"num_draft_tokens": "auto", "seed": 1})
     assert model.hierarchy({}) is not model.hierarchy({"drafts": []})
@@ -115,8 +102,3 @@ def test_values_out_of_range_are_refused(model: TextModel) -> None:
     ):
         with pytest.raises(MxconvError, match=message):
             model.generate("a", **options)  # type: ignore[arg-type]
-
-
-def test_the_package_has_no_other_attributes() -> None:
-    with pytest.raises(AttributeError, match="module 'mxconv' has no attribute 'lode'"):
-        mxconv.lode  # noqa: B018

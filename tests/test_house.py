@@ -1,8 +1,9 @@
-"""The house: names that are used once, imports without a circle, files of a size to read."""
+"""The house: names that are used once, imports without a circle or what only Unix has, sizes to read."""
 
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -69,3 +70,24 @@ def test_files_that_comments_name_are_there() -> None:
     named = {(str(source.relative_to(ROOT)), name) for source in sources for name in path.findall(source.read_text())}
     assert len(named) > 80
     assert sorted(each for each in named if not any((ROOT / up / each[1]).exists() for up in (".", "mxconv"))) == []
+
+
+# ---- what only Unix has ----
+
+UNIX = {"fcntl", "resource", "termios", "pwd", "grp", "syslog", "tty", "pty", "readline"}
+
+
+def at_once(node: ast.AST) -> Iterator[str]:
+    """The modules that are imported when a file is, those under `if` and `try` too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield (child.module or "").partition(".")[0]
+        elif not isinstance(child, ast.FunctionDef | ast.Lambda):
+            yield from at_once(child)
+
+
+def test_no_import_needs_a_module_of_unix() -> None:
+    found = {path.name: UNIX & {*at_once(ast.parse(path.read_text()))} for path in FILES}
+    assert {name: modules for name, modules in found.items() if modules} == {}

@@ -14,7 +14,6 @@ import pytest
 from checkpoints import write_sharded, write_tiny_llama
 from ngram_tables import write_table
 from packages import (
-    MANIFEST,
     files_of,
     flip,
     forge,
@@ -267,18 +266,3 @@ def test_a_killed_build_leaves_no_package(tmp_path: Path) -> None:
         assert not target.exists() or files_of(target) == files_of(tmp_path / "package")
         subprocess.run([*command, str(target), "--force"], check=True, stdout=subprocess.DEVNULL)
         assert files_of(target) == files_of(tmp_path / "package")
-
-
-def test_a_recipe_of_48_files_is_short(tmp_path: Path) -> None:
-    """As many files and tensors as a model of 70 billion weights has, names as long; each tensor is small."""
-    parts = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
-    parts += ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"]
-    zeros = np.zeros((16, 32), np.float16)
-    tensors = {f"model.layers.{layer}.{part}.weight": zeros for layer in range(80) for part in parts}
-    source = write_sharded(tmp_path / "source", tensors, 48)
-    quantize(source, tmp_path / "package", codec="mxfp4", max_shard_bytes=12_000)
-    recipe = write_recipe(tmp_path / "package", tmp_path / "recipe.json")
-    assert len(recipe.package.files) > 80 and (tmp_path / "package" / MANIFEST).stat().st_size > 250_000
-    assert (tmp_path / "recipe.json").stat().st_size < 64_000
-    build(tmp_path / "recipe.json", tmp_path / "built")
-    assert files_of(tmp_path / "built") == files_of(tmp_path / "package")

@@ -15,15 +15,13 @@ from dequantized import dequantized
 from packages import forge, quantize
 from plug_ins import RECYCLING
 from tiny_levels import by_hand, decoder_of, speculate
-from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
+from trained_levels import PROMPTS, TRAINED, write_renumbered
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from mxconv.decode import TextModel
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError, PackageError
-from mxconv.kernels.engine import kernel_names
 from mxconv.package.manifest import read_manifest
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
@@ -96,28 +94,6 @@ def test_drafts_change_no_token_and_no_logit_of_the_4_bit_level(make_package: Ca
     assert (found.token_ids, found.logits) == (expected.token_ids, expected.logits)
 
 
-@pytest.fixture(scope="module")
-def trained_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small trained model with a draft that is wrong at times, and one of other tokens."""
-    folder = tmp_path_factory.mktemp("trained")
-    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", f"checkpoint:{write_renumbered(folder / 'foreign')}")
-    quantize(TRAINED, folder / "package", drafts=drafts)
-    return folder / "package"
-
-
-@pytest.mark.parametrize("name", kernel_names())
-def test_every_kernel_decodes_the_4_bit_level_as_itself_with_drafts_that_are_right_and_wrong(
-    trained_package: Path, name: str
-) -> None:
-    with LoadedPackage(trained_package, ["mxfp4", "noisy", "foreign"], name, 2) as loaded:
-        for hierarchy in (Hierarchy(loaded.levels), Hierarchy(loaded.levels[:2], [3], [0.0])):
-            verified(loaded, hierarchy, list(PROMPTS[:2]), GREEDY)
-            _, generation = speculate(hierarchy, loaded.tokenizer.encode(PROMPTS[1]), 24)
-            draft = generation.trace.statistics[1]
-            assert draft.num_accepted > 0
-        assert draft.num_accepted < draft.num_proposed  # without a threshold some fall
-
-
 @pytest.mark.parametrize(
     ("codec", "dtype", "tied"),
     [("mxfp4", "BF16", False), ("mxfp4", "F16", True), ("bsfp", "BF16", True)],
@@ -153,25 +129,6 @@ def torch_model(package: Path, source: Path) -> Any:
     model = LlamaForCausalLM(LlamaConfig(**config)).eval()
     model.load_state_dict(state | {name: torch.from_numpy(array) for name, array in drafts.items()})
     return model
-
-
-def test_a_view_of_the_model_is_decoded_with_the_4_bit_copy_below_it(tmp_path: Path) -> None:
-    codec, selection = "mxfp4", COUPLED
-    drafts = ("streaming,sink=1,window=5",)
-    quantize(write_tiny_llama(tmp_path / "source", num_hidden_layers=3), tmp_path / "p", codec=codec, drafts=drafts)
-    with LoadedPackage(tmp_path / "p", ["target", "streaming"]) as other:
-        ids = other.tokenizer.encode(TEXT)
-        expected = by_hand(decoder_of(other.levels[1]), ids, 24, selection=selection)
-        assert expected != by_hand(decoder_of(other.levels[0]), ids, 24, selection=selection)
-    with LoadedPackage(
-        tmp_path / "p", ["streaming", codec], drafts=[parse_draft(f"{RECYCLING},confidence=0")]
-    ) as loaded:
-        for tree in ("chain", 12):
-            hierarchy = Hierarchy(loaded.levels, tree=tree)  # type: ignore[arg-type]
-            verified(loaded, hierarchy, [TEXT], selection)
-            found, generation = speculate(hierarchy, ids, 24, selection=selection)
-            assert (found.token_ids, found.logits) == (expected.token_ids, expected.logits)
-        assert generation.trace.statistics[1].num_proposed > 0 and loaded.levels[1].shares_cache
 
 
 def test_a_small_model_of_the_package_is_decoded_in_its_own_tokens(tmp_path: Path) -> None:
@@ -244,29 +201,6 @@ def test_a_source_that_is_gone_keeps_none_from_running_who_needs_nothing_of_it(t
         LoadedPackage(tmp_path / "package", ["mxfp4", "small"])
 
 
-def test_the_4_bit_level_alone_rebuilds_no_16_bit_matrix_but_the_embedding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[tuple[int, int]] = []
-    dense, bsfp = Matrices.dense, Matrices.bsfp
-
-    def counted_dense(self: Matrices, patterns: Any, *arguments: Any) -> Any:
-        made.append(patterns.shape)
-        return dense(self, patterns, *arguments)
-
-    def counted_bsfp(self: Matrices, stored: Any, *arguments: Any) -> Any:
-        made.append(stored.shape)
-        return bsfp(self, stored, *arguments)
-
-    monkeypatch.setattr(Matrices, "dense", counted_dense)
-    monkeypatch.setattr(Matrices, "bsfp", counted_bsfp)
-    quantize(write_tiny_llama(tmp_path / "source", tie_word_embeddings=True), tmp_path / "package", codec="bsfp")
-    with LoadedPackage(tmp_path / "package", ["bsfp"], "numpy"):
-        assert made == [(96, 64)]
-    with LoadedPackage(tmp_path / "package", ["target", "bsfp"], "numpy"):
-        assert len(made) == 1 + 15
-
-
 REFUSED = {
     "a look-up first": (
         ["prompt-lookup", "small"],
@@ -288,24 +222,6 @@ def test_orders_that_make_no_sense_are_refused(make_package: Callable[..., Path]
     package = make_package("mxfp4", "BF16")
     with pytest.raises(ModelError, match=f"^{package}: {message}"):
         LoadedPackage(package, names)
-
-
-def test_vocabularies_are_compared_with_the_runs_target(tmp_path: Path) -> None:
-    source = write_tiny_llama(tmp_path / "source")
-    few = write_tiny_llama(tmp_path / "few", vocab_size=90, seed=1)
-    same = write_tiny_llama(tmp_path / "same", vocab_size=90, seed=2, with_tokenizer=False)
-    quantize(source, tmp_path / "package", drafts=(f"checkpoint:{few}",))
-    (same / "tokenizer.json").write_bytes((few / "tokenizer.json").read_bytes())
-    specs = [parse_draft(f"checkpoint:{same}"), parse_draft(RECYCLING)]
-    with LoadedPackage(tmp_path / "package", ["few"], drafts=specs) as loaded:
-        assert [level.tokenizer is loaded.tokenizer for level in loaded.levels] == [True] * 3
-    with LoadedPackage(tmp_path / "package", ["mxfp4"], drafts=specs) as loaded:
-        assert [level.tokenizer is loaded.tokenizer for level in loaded.levels] == [True, False, False]
-        verified(loaded, Hierarchy(loaded.levels), [TEXT], GREEDY)
-    short = write_tiny_llama(tmp_path / "short", vocab_size=80, seed=3, with_tokenizer=False)
-    (short / "tokenizer.json").write_bytes((few / "tokenizer.json").read_bytes())
-    with pytest.raises(ModelError, match="level short and its target have 80 and 90 rows of tokens; 90 tokens need 90"):
-        LoadedPackage(tmp_path / "package", ["few"], drafts=[parse_draft(f"checkpoint:{short}")])
 
 
 def test_the_certificate_names_the_level_that_was_decoded(tmp_path: Path) -> None:

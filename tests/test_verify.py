@@ -174,10 +174,3 @@ def test_a_failed_verification_is_not_written_down(tmp_path: Path, made: dict[st
     with pytest.raises(PackageError) as caught:
         write_certificate(tmp_path / "p", verify(tmp_path / "p"))
     assert str(caught.value) == (f"{tmp_path}/p: verification failed; only a good one is written down. Convert again.")
-
-
-def test_progress_ends_at_its_total(package: Path) -> None:
-    last: dict[str, tuple[int, int]] = {}
-    verify(package, progress=lambda stage, done, total: last.update({stage: (done, total)}))
-    assert list(last) == ["hash package", "verify"]
-    assert all(done == total > 0 for done, total in last.values())

@@ -22,11 +22,15 @@ from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.draft_matrix import FourBitMatrix, mxfp4_matrix
 from mxconv.kernels.matrix import DenseMatrix, Matrix
 from mxconv.package.level_record import LevelRecord, ModelRecord, PlainRecord
+from mxconv.speculation.acceptance import Acceptance, GreedyAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.pace import FixedPace
+from mxconv.speculation.proposal import Draft, Proposal
+from mxconv.speculation.round import Level
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.statistics import Generation
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import Generation, LevelStatistics
 from mxconv.text.distribution import distribution
 
 VOCAB_SIZE = 24
@@ -143,10 +147,29 @@ def _noisy_copy(seed: int, noise: float, name: str, **config: Any) -> Decoder:
 FORMATS = {"BF16": BF16, "F16": FP16}
 
 
-def levels_of(count: int, dtype: str = "BF16") -> list[LoadedLevel]:
+def levels_of(count: int) -> list[LoadedLevel]:
     """Target, its 4-bit copy in the same cache, a small model with its own."""
-    every = [target_level(0, FORMATS[dtype]), self_draft(0, FORMATS[dtype]), noisy_copy(0, 0.3)]
-    return every[:count]
+    return [target_level(), self_draft(), noisy_copy(0, 0.3)][:count]
+
+
+def level_over(
+    decoder: Decoder,
+    draft: Draft | None = None,
+    acceptance: Acceptance | None = None,
+    vocab_size: int = VOCAB_SIZE,
+    shared: Session | None = None,
+) -> Level:
+    """A level of a run with a session of its own or a shared one, whose draft is asked for four tokens."""
+    return Level(
+        decoder=decoder,
+        session=Session(KVCache(decoder.config)) if shared is None else shared,
+        shares_session=shared is not None,
+        vocab_size=vocab_size,
+        acceptance=acceptance or GreedyAcceptance(),
+        statistics=LevelStatistics("level"),
+        drafts=[draft] if draft else [],
+        pace=FixedPace(4),
+    )
 
 
 @dataclass(frozen=True)

@@ -226,15 +226,6 @@ def test_the_text_of_a_gemma_3_file_that_gives_five_sizes() -> None:
     assert config.embedding_multiplier == math.sqrt(2560)
 
 
-def test_olmo_3_scales_the_rotations_of_layers_that_see_all() -> None:
-    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
-    config = described("olmo3", rope_theta=500000, rope_scaling=yarn, max_position_embeddings=65536)
-    near, far = config.layers[0].mixer.rope, config.layers[3].mixer.rope
-    assert near is not None and far is not None
-    assert (near.rope_type, near.theta, far.rope_type, far.theta) == ("default", 5e5, "yarn", 5e5)
-    assert far.multiplier == pytest.approx(0.1 * math.log(8) + 1)
-
-
 def test_phi_with_longrope_serves_its_original_context() -> None:
     scaling = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     config = described(

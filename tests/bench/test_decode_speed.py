@@ -1,7 +1,6 @@
 """Forward passes and whole decodes of tiny packages: what is measured, and what is refused."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,7 @@ from packages import quantize
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-from mxconv.bench.decode_speed import (  # noqa: E402
-    DecodeResult,
-    bench_decoding,
-    four_bit_level,
-    strategies_of,
-)
+from mxconv.bench.decode_speed import DecodeResult, bench_decoding, four_bit_level  # noqa: E402
 from mxconv.bench.forward_speed import bench_forwards  # noqa: E402
 from mxconv.drafts.loader import LoadedPackage  # noqa: E402
 from mxconv.errors import ModelError, MxconvError  # noqa: E402
@@ -53,15 +47,6 @@ STRATEGIES = {
 }
 
 
-def test_strategies_are_greedy_each_draft_alone_all_together_and_auto(loaded: LoadedPackage) -> None:
-    strategies = strategies_of(loaded.levels)
-    assert {name: [level.name for level in own.levels] for name, own in strategies.items()} == STRATEGIES
-    assert [hierarchy.adaptive for hierarchy in strategies.values()] == [False, False, True, False, True, False, True]
-    assert [*strategies_of(loaded.levels[:1])] == ["greedy"]
-    names = ["greedy", "mxfp4", "mxfp4 (trees)", "auto"]
-    assert [*strategies_of(loaded.levels[:2])] == names
-
-
 def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPackage) -> None:
     results = {r.strategy: r for r in decodes(loaded, "Once upon", "A dog", max_new_tokens=6)}
     assert list(results) == list(STRATEGIES)
@@ -84,54 +69,14 @@ def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPacka
     assert all(0 <= rate <= 1 for rate in drafted.acceptance_by_position[0])
 
 
-def test_float32_activations_are_compared_with_int8_ones(package: Path, loaded: LoadedPackage) -> None:
-    assert loaded.matrices.engine is not None
-    kernel = loaded.matrices.engine.name
-    assert four_bit_level(loaded.levels).name == "mxfp4"
-    with LoadedPackage(package, None, kernel, 2, activations="fp32") as other:
-        by_name = {name: own.levels for name, own in strategies_of(loaded.levels, other.levels).items()}
-        assert by_name["mxfp4 (fp32)"] == other.levels[:2] and by_name["hierarchy (fp32)"] == other.levels
-        assert by_name["mxfp4"] == loaded.levels[:2] and by_name["hierarchy"] == loaded.levels
-        results = decodes(loaded, "Once upon", max_new_tokens=6, fp32=other.levels)
-    names = list(STRATEGIES)
-    assert [r.strategy for r in results] == [*names[:3], "mxfp4 (fp32)", *names[3:6], "hierarchy (fp32)", "auto"]
-    assert results[3].levels == ["target", "mxfp4"] and results[3].acceptance_rates[0] is not None
-    assert results[7].levels == ["target", "mxfp4", "small"] and None not in results[7].acceptance_rates
-    assert all(r.identical_to_greedy for r in results)
-    with pytest.raises(ModelError, match=r"^levels target, small: no 4-bit draft of the target; one is required"):
-        four_bit_level([loaded.levels[0], loaded.levels[2]])
-
-
-def test_tokens_that_differ_are_reported(loaded: LoadedPackage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mxconv.speculation.hierarchy import Hierarchy
-
-    generate = Hierarchy.generate
-
-    def spoiled(self: Hierarchy, *arguments: Any) -> Any:
-        generation = generate(self, *arguments)
-        if len(self.levels) == 1:
-            return generation
-        return replace(generation, token_ids=[*generation.token_ids[:-1], generation.token_ids[-1] ^ 1])
-
-    monkeypatch.setattr(Hierarchy, "generate", spoiled)
-    assert [r.identical_to_greedy for r in decodes(loaded, "Once")] == [True, *[False] * 6]
-
-
-def test_batches_stand_beside_plain_decoding_of_as_many_texts(loaded: LoadedPackage) -> None:
-    results = decodes(loaded, "Once upon", "A dog", "In it", max_new_tokens=6, batches=(1, 2))
-    assert [(r.batch, r.strategy) for r in results] == [(n, name) for n in (1, 2) for name in STRATEGIES]
-    rates = {(r.batch, r.strategy): r.tokens_per_second for r in results}
-    for result in results:
-        assert result.identical_to_greedy and result.num_prompts == 4
-        assert result.num_tokens == results[0].num_tokens * result.batch  # both turns
-        assert result.tokens_per_second == pytest.approx(result.num_tokens / result.seconds)
-        assert result.scaling == pytest.approx(result.tokens_per_second / rates[1, result.strategy])
-        assert (result.fraction_of_bandwidth is None) == (result.num_bytes is None) == (result.batch == 2)
-
-
 def test_a_prompt_without_tokens_is_an_error(loaded: LoadedPackage) -> None:
     with pytest.raises(MxconvError, match="prompt '': no tokens; at least one is required"):
         decodes(loaded, "")
+
+
+def test_an_ablation_without_a_4_bit_draft_is_refused(loaded: LoadedPackage) -> None:
+    with pytest.raises(ModelError, match=r"^levels target, small: no 4-bit draft of the target; one is required"):
+        four_bit_level([loaded.levels[0], loaded.levels[2]])
 
 
 def test_each_level_is_measured_at_each_width(loaded: LoadedPackage) -> None:

@@ -1,4 +1,4 @@
-"""A machine: its description, its rates, and the file that `mxconv cost` reads."""
+"""A machine, as `mxconv cost` reads it; conversions beside copies, their encoders compared before."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,9 @@ import pytest
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
 import mxconv  # noqa: E402
+from mxconv.bench import conversion_speed  # noqa: E402
 from mxconv.bench.capability import Capability, Peak, to_toml  # noqa: E402
+from mxconv.bench.conversion_speed import ConversionSample, check_encoder, summarize  # noqa: E402
 from mxconv.bench.machine import (  # noqa: E402
     DEFAULT_CACHE_BYTES,
     Machine,
@@ -18,8 +20,9 @@ from mxconv.bench.machine import (  # noqa: E402
     listed_cache_bytes,
     this_machine,
 )
-from mxconv.bench.rates import MIN_BYTES, PIECE_BYTES, PeakArithmetic, ReadBandwidth, Spread, spread  # noqa: E402
+from mxconv.bench.rates import Spread  # noqa: E402
 from mxconv.cost.hardware import parse_hardware  # noqa: E402
+from mxconv.errors import MxconvError  # noqa: E402
 
 
 def test_the_largest_listed_cache_is_the_last_level_and_one_that_nobody_lists_counts_as_64_mib(tmp_path: Path) -> None:
@@ -55,31 +58,35 @@ def test_a_machine_names_its_processor_compiler_and_sources(tmp_path: Path, monk
     assert this_machine(1).commit is None
 
 
-class Recorder:
-    """Takes the place of an engine."""
-
-    def __init__(self) -> None:
-        self.reads: list[tuple[int, int]] = []  # address, bytes
-
-    def read(self, part: np.ndarray) -> int:
-        self.reads.append((part.ctypes.data, part.nbytes))
-        return 0
+# ---- conversions ----
 
 
-def test_samples_go_on_where_the_last_one_stopped_in_whole_pieces_and_begin_again_at_the_end() -> None:
-    engine: Any = Recorder()
-    rate = ReadBandwidth(engine, 4 * MIN_BYTES)
-    assert all(rate.sample(num_bytes) > 0 for num_bytes in (1, 2 * MIN_BYTES + 1, 1, 100 * MIN_BYTES))
-    first, longer = engine.reads[0][0], 2 * MIN_BYTES + PIECE_BYTES
-    assert [(address - first, size) for address, size in engine.reads] == [
-        (0, MIN_BYTES), (MIN_BYTES, longer), (0, MIN_BYTES), (0, 4 * MIN_BYTES),
-    ]  # fmt: skip
+def test_rates_are_input_bytes_a_second_and_ratios_are_of_seconds() -> None:
+    cold = [ConversionSample(copy, 2 * copy, 3 * copy, 100) for copy in (1.0, 2.0, 4.0)]
+    warm = [ConversionSample(0.5, 1.0, 1.0, 300)]
+    result = summarize("mxfp4", 6 * 10**9, 2, cold, warm, encoder_rate=5e9)
+    expected = {
+        "seconds": 6, "input_gigabytes_per_second": 1, "copy_gigabytes_per_second": 3, "ratio_to_copy": 3,
+        "flushed_copy_gigabytes_per_second": 1.5, "ratio_to_flushed_copy": 1.5, "warm_input_gigabytes_per_second": 6,
+        "warm_copy_gigabytes_per_second": 12, "warm_ratio_to_copy": 2, "encoder_gigabytes_per_second": 5,
+        "peak_rss_bytes": 300,
+    }  # fmt: skip
+    assert {key: result[key] for key in expected} == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", _native.available())
-def test_every_implementation_has_a_peak_of_each_form(name: str) -> None:
-    assert all(PeakArithmetic(_native.Engine(name, 1), form).sample() > 0 for form in ("bf16", "float", "int8"))
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_the_encoders_pass_and_one_that_differs_in_a_byte_is_refused(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patterns = np.random.default_rng(0).integers(0x3C00, 0x3E00, (32, 256)).astype(np.uint16)
+    check_encoder(codec, patterns)
+    encode = getattr(conversion_speed, f"stored_{codec}")
 
+    def wrong(patterns: np.ndarray) -> Any:
+        stored = encode(patterns)
+        getattr(stored, "packed", stored).codes[0, 0, 0] ^= 1
+        return stored
 
-def test_a_spread_is_the_median_and_the_tenths_around_it() -> None:
-    assert spread(list(range(101))) == Spread(50, 10, 90)
+    monkeypatch.setattr(conversion_speed, f"stored_{codec}", wrong)
+    with pytest.raises(MxconvError, match=f"encoder {codec}: other weights than the NumPy codec's"):
+        check_encoder(codec, patterns)

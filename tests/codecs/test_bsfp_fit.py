@@ -40,21 +40,6 @@ def test_row_shifts_stop_at_what_keeps_segments_finite(kind: FloatFormat) -> Non
 
 
 @both
-def test_slices_add_up_to_the_whole(kind: FloatFormat) -> None:
-    patterns = uneven(kind, 50, 40)
-    whole, parts = PatternHistogram(kind), PatternHistogram(kind)
-    whole.add(patterns)
-    for start in range(0, 50, 7):
-        parts.add(patterns[start : start + 7])
-    assert (parts.counts == whole.counts).all()
-    assert (parts.shifted_counts == whole.shifted_counts).all()
-    assert (parts.shifted_energy == whole.shifted_energy).all()
-    assert parts.row_shifts.tolist() == whole.row_shifts.tolist() == row_shifts_of(patterns, kind).tolist()
-    assert (parts.num_rows, parts.num_columns, parts.num_weights) == (50, 40, 2000)
-    assert parts.shifted_counts.sum() == 2000
-
-
-@both
 def test_every_pattern_counts_where_it_is(kind: FloatFormat) -> None:
     histogram = PatternHistogram(kind)
     histogram.add(np.arange(1 << 16, dtype=np.uint16).reshape(256, 256))

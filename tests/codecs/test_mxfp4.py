@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from mxconv.codecs.e2m1 import VALUES, decode_e2m1, encode_e2m1
-from mxconv.codecs.e8m0 import decode_e8m0
+from mxconv.codecs.e2m1 import VALUES, encode_e2m1
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule, dequantize_mxfp4, quantize_mxfp4
 from mxconv.errors import CodecError
@@ -22,10 +21,6 @@ matrices = arrays(
     array_shapes(min_dims=2, max_dims=2, max_side=70),
     elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
 )
-
-
-def gaussian(rows: int, columns: int, sigma: float = 0.02) -> np.ndarray:
-    return np.random.default_rng(columns).normal(0, sigma, (rows, columns)).astype(np.float32)
 
 
 def amax_of(values: np.ndarray) -> np.ndarray:
@@ -75,12 +70,6 @@ def test_mse_is_never_worse_than_ocp(values: np.ndarray) -> None:
         return ((difference.reshape(len(values), -1, 32) / np.where(largest > 0, largest, 1)) ** 2).sum(axis=-1)
 
     assert (squared_errors("mse") <= squared_errors("ocp") * (1 + 1e-12)).all()
-
-
-def test_mse_is_better_than_ocp_on_gaussian_weights() -> None:
-    values = gaussian(64, 512)
-    errors = {rule: ((dequantize_mxfp4(*quantize_mxfp4(values, rule)) - values) ** 2).sum() for rule in SCALE_RULES}
-    assert errors["mse"] < 0.98 * errors["ocp"]
 
 
 @every_rule
@@ -181,12 +170,6 @@ def test_mxfp4_blocks_equal_ml_dtypes_on_ten_million_weights_of_every_magnitude(
     assert scales_seen == set(range(253))
 
 
-def test_codes_and_scales_decode_as_ml_dtypes_has_them() -> None:
-    codes, scales = np.arange(16, dtype=np.uint8), np.arange(256, dtype=np.uint8)
-    assert decode_e2m1(codes).tobytes() == oracles.e2m1_values_by_ml_dtypes(codes).tobytes()
-    np.testing.assert_array_equal(decode_e8m0(scales), oracles.e8m0_values_by_ml_dtypes(scales))
-
-
 def weights() -> Iterator[np.ndarray]:
     """(rows, 1024) float32 from BF16 and FP16 weights: trained-like, tie-laden, and any finite pattern."""
     rng = np.random.default_rng(3)
@@ -224,22 +207,6 @@ def test_the_ggml_rule_equals_gguf() -> None:
     assert 0 < num_left_out < 100_000
 
 
-def test_gguf_wraps_its_scale_below_2_to_the_minus_125_where_ours_clamps() -> None:
-    values = np.zeros((1, 32), np.float32)
-    values[0, 0] = 2.0**-126
-    assert quantize_mxfp4(values, "ggml")[1].tolist() == [[0]]
-    # -1 as an unsigned byte: C leaves it open, x86 wraps and aarch64 saturates
-    assert oracles.mxfp4_by_gguf(values)[1].tolist() in ([[255]], [[0]])
-
-
-def test_gguf_rounds_its_logarithm_up_just_below_a_power_of_two_of_float32() -> None:
-    values = np.zeros((1, 32), np.float32)
-    values[0, 0] = np.nextafter(np.float32(8), np.float32(0))
-    assert quantize_mxfp4(values, "ggml")[1].tolist() == [[127]]
-    assert oracles.mxfp4_by_gguf(values)[1].tolist() == [[128]]
-    assert not oracles.gguf_scale_is_sound(values).any()
-
-
 def test_the_even_rule_equals_compressed_tensors() -> None:
     pytest.importorskip("compressed_tensors")
     num_compared = num_left_out = 0
@@ -253,18 +220,3 @@ def test_the_even_rule_equals_compressed_tensors() -> None:
         num_left_out += int((~sound).sum())
     assert num_compared > 1_000_000
     assert 0 < num_left_out < 50_000
-
-
-def test_compressed_tensors_drops_the_sign_of_negative_zero_where_ours_keeps_it() -> None:
-    pytest.importorskip("compressed_tensors")
-    values = np.full((1, 32), 4, np.float32)
-    values[0, :3] = [-0.0, -0.1, 0.0]
-    assert quantize_mxfp4(values, "even")[0][0, :3].tolist() == [8, 8, 0]
-    assert oracles.mxfp4_by_compressed_tensors(values)[0][0, :3].tolist() == [0, 8, 0]
-
-
-def test_compressed_tensors_overflows_from_1_75_times_2_to_the_127_where_ours_saturates() -> None:
-    pytest.importorskip("compressed_tensors")
-    values = np.full((1, 32), 1.75 * 2.0**127, np.float32)
-    assert quantize_mxfp4(values, "even")[1].tolist() == [[252]]
-    assert oracles.mxfp4_by_compressed_tensors(values)[1].tolist() == [[127]]

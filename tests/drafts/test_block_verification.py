@@ -7,24 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import permutations, product
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from packages import quantize
-from tiny_levels import decoder_of
-from trained_levels import PROMPTS, write_noisy
 
-from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.cache import KVCache
-from mxconv.engine.decoder import Decoder
 from mxconv.speculation import acceptance, block_verification
 from mxconv.speculation.acceptance import RejectionAcceptance, Verdict
 from mxconv.speculation.block_verification import BlockAcceptance
 from mxconv.speculation.proposal import Proposal
-from mxconv.text.distribution import Sampling, distribution
+from mxconv.text.distribution import Sampling
 
 VOCAB = range(3)
 Tokens = tuple[int, ...]
@@ -269,47 +262,3 @@ def test_what_is_proposed_as_certain_is_judged_as_drawn_from_itself(parents: lis
         assert {text: texts[text] for text in expected} == pytest.approx(expected, abs=1e-12)
         means.append(mean)
     assert means[0] > 0 and (parents or means[1] == pytest.approx(means[0]))  # a chain gains nothing
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("block")
-    quantize(write_noisy(folder / "source", 0.0), folder / "package")
-    return folder / "package"
-
-
-@pytest.mark.usefixtures("exact")
-def test_of_a_real_drafts_chains_no_fewer_tokens_are_accepted_than_one_by_one(package: Path) -> None:
-    """A trained model and its 4-bit copy, which draw from three tokens: all chains of three, and all verdicts."""
-    sampling, gains = Sampling(1.2, top_k=3), []
-    with LoadedPackage(package, num_threads=1) as loaded:
-        target, draft = (decoder_of(level) for level in loaded.levels[:2])
-        for prompt in PROMPTS:
-            proposals = list(real_chains(target, draft, loaded.tokenizer.encode(prompt), sampling, 3))
-            means = []
-            for kind in RULES:
-                found = [
-                    (proposed * chance, len(verdict.path))
-                    for proposed, rows, proposal in proposals
-                    for chance, verdict in outcomes(kind, rows, proposal)
-                ]
-                assert sum(chance for chance, _ in found) == pytest.approx(1)
-                means.append(sum(chance * count for chance, count in found))
-            gains.append(means[1] - means[0])
-    assert min(gains) >= -1e-12 and max(gains) > 1e-3
-
-
-def real_chains(
-    target: Decoder, draft: Decoder, ids: list[int], sampling: Sampling, length: int
-) -> Iterator[tuple[float, list[np.ndarray], Proposal]]:
-    """Every chain of a draft after a prompt, its chance, and the target's distributions."""
-    found: list[tuple[float, list[int], list[np.ndarray]]] = [(1.0, [], [])]
-    for _ in range(length):
-        deeper = []
-        for chance, tokens, drawn_from in found:
-            row = distribution(draft.forward([*ids, *tokens], KVCache(draft.config))[-1], sampling)
-            deeper += [(chance * row[token], [*tokens, int(token)], [*drawn_from, row]) for token in row.nonzero()[0]]
-        found = deeper
-    for chance, tokens, drawn_from in found:
-        logits = target.forward([*ids, *tokens], KVCache(target.config))[-length - 1 :]
-        yield chance, [distribution(row, sampling) for row in logits], Proposal(tokens, drawn_from)

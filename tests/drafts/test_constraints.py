@@ -11,7 +11,6 @@ from typing import Any
 
 import jsonschema
 import llguidance.numpy
-import numpy as np
 import pytest
 from batches import alone, assert_as_alone, run_all
 from llguidance import LLMatcher, LLTokenizer
@@ -28,7 +27,6 @@ from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.round import CONSTRAINT
 from mxconv.speculation.selection import Accept, Request, Selection
 from mxconv.text.constraint import JSON_STYLE, MOST_BYTES, Constraint, ConstraintVocabulary
@@ -200,30 +198,6 @@ def test_what_cannot_be_followed_is_refused_before_a_token(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         vocabulary(loaded).compile(Constraint(kind, text))
-
-
-def test_of_what_was_drawn_nothing_is_left_out(loaded: LoadedPackage) -> None:
-    """A verifier that drew anew where a drawn token is ruled out would draw from another distribution."""
-    rules = with_constraint(Selection(), loaded, Constraint("regex", "ab")).acceptance(1).rules
-    assert rules is not None
-    certain, drawn = Proposal([9, 9]), Proposal([9, 9], [np.ones(10) / 10] * 2)
-    assert rules.allowed([5], certain).tokens == [] and rules.allowed([5], drawn) is drawn
-
-
-def test_a_mask_is_none_after_the_text_or_outside_of_it(loaded: LoadedPackage) -> None:
-    selection = with_constraint(Selection(), loaded, Constraint("regex", "ab"))
-    rules = selection.acceptance(2).rules
-    assert rules is not None and rules.mask is not None
-    logits = np.zeros(loaded.target.config.vocab_size, np.float32)
-    (end,) = loaded.tokenizer.eos_token_ids
-    ab = loaded.tokenizer.encode("ab", add_special_tokens=False)
-    assert np.isfinite(rules.row(logits, [5, 6, *ab])).sum() == 1
-    assert np.isfinite(rules.row(logits, [5, 6, *ab], [end])).all()  # nothing is chosen there
-    assert np.isfinite(rules.row(logits, [5, 6], [9, 9])).all()
-    assert 1 <= np.isfinite(rules.row(logits, [5, 6])).sum() < 5
-    for answer, is_inside in (([], True), ([*ab], True), ([*ab, end], True), ([end], False), ([9, 9], False)):
-        rules.mask.go_to([5, 6], answer)
-        assert rules.mask.is_inside == is_inside
 
 
 NUM_REQUESTS = round(12 * float(os.environ.get("MXCONV_TEST_SCALE", "1")))

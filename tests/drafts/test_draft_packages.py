@@ -57,19 +57,6 @@ def test_a_package_drafts_from_its_four_bits(folder: Path, tmp_path: Path, codec
         assert loaded.bytes_per_pass(level) == own.bytes_per_pass(own.levels[1])
 
 
-def test_its_four_bits_multiply_what_those_of_the_package_multiply(folder: Path) -> None:
-    spec = parse_draft(f"package:{folder / 'mxfp4'}")
-    found = {}
-    for activations in ("int8", "fp32"):
-        with (
-            LoadedPackage(folder / "alone", drafts=[spec], activations=activations) as loaded,
-            LoadedPackage(folder / "mxfp4", activations=activations) as own,
-        ):
-            found[activations] = logits(decoder_of(loaded.levels[2])).tobytes()
-            assert found[activations] == logits(decoder_of(own.levels[1])).tobytes()
-    assert found["int8"] != found["fp32"]
-
-
 @pytest.mark.parametrize("name", ["target", "streaming"])
 def test_another_level_is_named(folder: Path, tmp_path: Path, name: str) -> None:
     with (

@@ -1,6 +1,7 @@
-"""EAGLE-3 heads against the package that defines their format and against torch, and as drafts."""
+"""EAGLE-3 heads against the package that defines their format, and as drafts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoints import write_safetensors
-from head_files import TorchEagle3, eagle3_config, eagle3_tensors, open_eagle3, write_eagle3, write_tensors
+from head_files import eagle3_config, eagle3_tensors, open_eagle3, write_eagle3, write_tensors
 from packages import quantize
-from reader_levels import HIDDEN_SIZE, NUM_LAYERS, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
+from reader_levels import HIDDEN_SIZE, NUM_LAYERS, VOCAB_SIZE, check_all, specs
 from tiny_levels import by_hand, decoder_of
 from trained_levels import EMBEDDING, PROMPTS, copy_trained, write_noisy
 
@@ -21,15 +22,21 @@ from mxconv.drafts.eagle3 import Eagle3, Eagle3Config
 from mxconv.drafts.feature_draft import FeatureDraft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
-from mxconv.engine.sequence_rows import Reads, States
-from mxconv.engine.tree import GrownTree, Tree
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.sequence_rows import States
+from mxconv.engine.tree import GrownTree, Tree, TreeLimits
 from mxconv.errors import ModelError
-from mxconv.kernels.engine import native_names
+from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.kernels.rowwise import rms_norm
+from mxconv.speculation.acceptance import GreedyAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.loaded_level import DraftInputs
 from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.selection import GREEDY
+from mxconv.speculation.proposal import Proposal, Sharpness
+from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.text.distribution import Penalties, Sampling
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors" / "eagle3"
 KERNELS = ["numpy", *native_names()[:1]]
@@ -70,50 +77,31 @@ def test_the_vectors_have_every_switch_and_both_vocabularies() -> None:
     assert {config.draft_vocab_size == config.vocab_size for config in configs} == {False, True}
 
 
-@pytest.mark.parametrize(
-    ("changes", "layer", "known"),
-    [
-        ({}, {}, None),
-        ({"norm_before_residual": True}, {}, KNOWN),
-        ({"target_hidden_size": 24, "norm_output": True}, {"num_key_value_heads": 4, "attention_bias": True}, KNOWN),
-        ({"eagle_aux_hidden_state_layer_ids": [4, 0], "fc_norm": True}, {"num_hidden_layers": 2, "head_dim": 12}, None),
-        (
-            {"norm_before_fc": True, "norm_before_residual": True},
-            {"model_type": "qwen3", "num_key_value_heads": 1, "rope_theta": 1e6},
-            None,
-        ),
-    ],
-    ids=["plain", "normed residual", "wide target", "two layers", "qwen3"],
-)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_tree_of_continuations_is_that_of_torch_path_by_path(
-    changes: dict[str, Any], layer: dict[str, Any], known: list[int] | None, kernel: str, tmp_path: Path
-) -> None:
-    """The text in two parts, and a tree in two frontiers, each row with the feature of its parent."""
-    sizes = {"draft_vocab_size": len(known)} if known else {}
-    config = eagle3_config(SMALL_VOCAB, SMALL_SIZE, changes | sizes, layer)
-    folder = write_eagle3(tmp_path / "head", config, known=known)
-    head, torch_head = open_eagle3(folder, kernel), TorchEagle3(folder)
-    rng, ids = np.random.default_rng(1), head.config.layers_of(8)
+@pytest.mark.parametrize("case", [*sorted(path.name for path in VECTORS.iterdir()), "a wide target"])
+def test_bits_of_a_row_are_those_of_its_path(case: str, kernel: str, tmp_path: Path) -> None:
+    """The text in two parts, and a tree in three frontiers, each row with the feature of its parent."""
+    folder = VECTORS / case
+    if not folder.exists():
+        config = eagle3_config(SMALL_VOCAB, SMALL_SIZE, {"target_hidden_size": 24})
+        folder = write_eagle3(tmp_path / "head", config)
+    head, rng = open_eagle3(folder, kernel), np.random.default_rng(1)
     text = rng.integers(0, SMALL_VOCAB, 7).tolist()
-    states = rng.standard_normal((len(ids), 6, head.sizes.hidden_size)).astype(np.float32)  # in the order of the ids
-    read = states[[ids.index(layer) for layer in head.reads.layers]]
-
+    read = rng.standard_normal((len(head.reads.layers), 6, head.sizes.hidden_size)).astype(np.float32)
     cache = head.new_cache()
     head.advance(head.fuse(read[:, :4]), text[1:5], cache)
     features = head.advance(head.fuse(read[:, 4:]), text[5:], cache)[-1:]
     parents, tokens = [-1, -1, 0, 0, 1, 2], [5, 6, 7, 8, 9, 10]
     for start, stop in ((0, 2), (2, 5), (5, 6)):
-        tree = Tree(parents[:stop], start)
         above = features[[parent + 1 for parent in parents[start:stop]]]
-        features = np.concatenate([features, head.advance(above, tokens[start:stop], cache, tree)])
-    logits = head.logits(features)
-    whole = Tree(parents)
+        grown = head.advance(above, tokens[start:stop], cache, Tree(parents[:stop], start))
+        features = np.concatenate([features, grown])
     for row in range(-1, 6):
-        drafted = [tokens[above] for above in whole.path(row)]
-        expected = torch_head.logits(states, text, drafted)[-1]
-        np.testing.assert_allclose(logits[row + 1][known or slice(None)], expected, rtol=1e-5, atol=1e-5)
-        assert known is None or np.isneginf(np.delete(logits[row + 1], known)).all()
+        alone = head.new_cache()
+        feature = head.advance(head.fuse(read), text[1:], alone)[-1:]
+        for node in Tree(parents).path(row):
+            feature = head.advance(feature, [tokens[node]], alone)
+        np.testing.assert_array_equal(features[row + 1 : row + 2], feature)
 
 
 def test_layers_that_a_target_has() -> None:
@@ -182,17 +170,6 @@ def write_fitted(folder: Path, package: Path) -> Path:
     return write_tensors(folder, config, halves)
 
 
-@pytest.mark.parametrize(
-    ("head", "place"), [("head", "below the target"), ("head", "below a copy, in trees"), ("head-mxfp4", "in trees")]
-)
-def test_the_text_is_the_targets(package: Path, head: str, place: str) -> None:
-    levels, tree = PLACES[place]
-    with LoadedPackage(package, levels, drafts=specs(package.parent, f"eagle3:HERE/{head}")) as loaded:
-        for selection in SELECTIONS.values():
-            _, accepted = check_place(loaded.levels, tree, selection)
-            assert tree == "auto" or head != "head" or accepted > 0
-
-
 def test_a_draft_whose_head_rests_grows_at_once_and_the_text_is_the_targets(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,26 +229,6 @@ def test_it_has_read_what_stands_in_the_end(
     assert num_rows < num_seen / 2  # what stood before is not read again
 
 
-def test_numbers_of_states_tell_who_wrote_them(package: Path) -> None:
-    with LoadedPackage(package, ["target", "mxfp4"]) as loaded:
-        target, draft = (decoder_of(level) for level in loaded.levels)
-        session = Session(KVCache(target.config))
-        session.states.want(reads := Reads((2,)))
-        session.feed(target, [1, 2, 3], 1)
-        first = session.states.numbers(3)
-        assert len(set(first.tolist())) == 3
-        with session.borrow([1, 2, 4, 5]):
-            session.feed(draft, [4], 1)
-            inside = session.states.numbers(3)
-            assert inside[:2].tolist() == first[:2].tolist() and inside[2] not in first
-        np.testing.assert_array_equal(session.states.numbers(3), first)
-        session.feed(target, [6, 7, 8], 3, Tree([-1, -1, 1]))
-        session.keep(3, [1, 2])
-        kept = session.states.numbers(5)
-        assert kept[:3].tolist() == first.tolist() and kept[4] == kept[3] + 1 == inside[2] + 3
-        assert session.states.read(reads, 0, 5).shape == (1, 5, HIDDEN_SIZE)
-
-
 def test_a_head_may_leave_the_embedding_with_the_target(package: Path, tmp_path: Path) -> None:
     """It then looks up the target's own rows."""
     tensors = {name: array.astype(ml_dtypes.bfloat16) for name, array in eagle3_tensors(CONFIG).items()}
@@ -309,3 +266,104 @@ def test_a_model_with_too_few_layers_is_not_read(package: Path, tmp_path: Path) 
         with pytest.raises(ModelError, match=r"level head reads hidden states of 64 numbers.*, and short above it has"):
             Hierarchy(loaded.levels, [3, 3])
         check_all(loaded.levels, "auto", "auto", GREEDY)
+
+
+# ---- trees that a head grows in one native call ----
+
+needs_native = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
+MANY = [*range(3, 40), 44, 47, 51]
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "plain": ({}, {}, "BF16"),
+    "adds to the normed feature": ({"norm_before_residual": True}, {}, "F16"),
+    "feeds back the normed feature": ({"norm_output": True, "fc_norm": True}, {}, "BF16"),
+    "two layers": ({"norm_before_fc": True}, {"num_hidden_layers": 2, "attention_bias": True}, "BF16"),
+    "norms of heads": ({}, {"model_type": "qwen3", "head_dim": 16}, "F16"),
+}
+
+
+def draft_of(folder: Path, context: list[int], at_once: bool) -> tuple[FeatureDraft, Session]:
+    head, make = open_eagle3(folder, native_names()[-1]), Matrices(choose_engine(native_names()[-1], num_threads=2))
+    head.grower = make.pair_grower(head.paired) if at_once else None
+    session = Session(head.new_cache())
+    inputs = DraftInputs(session, GreedyAcceptance(), LevelStatistics("head"), 50, 0.0, Sharpness())
+    draft = FeatureDraft(head, inputs)
+    read(session, context, 0)
+    return draft, session
+
+
+def read(session: Session, context: list[int], start: int) -> None:
+    """The states of all tokens but the last, as a target would leave them."""
+    states = States(session.states.reads.layers)
+    rows = np.random.default_rng(5).standard_normal((states.room(8, 0, 0).values.shape[0], 64, SMALL_SIZE))
+    states.values = rows[:, start : len(context) - 1].astype(np.float32)
+    session.states.write(start, states)
+    session.tokens = context[:-1]
+
+
+@needs_native
+@pytest.mark.parametrize("case", CASES)
+def test_chains_and_trees_are_the_same_either_way(tmp_path: Path, case: str) -> None:
+    changes, layer, dtype = CASES[case]
+    config = eagle3_config(SMALL_VOCAB, SMALL_SIZE, {"draft_vocab_size": len(MANY)} | changes, layer)
+    write_eagle3(tmp_path, config, dtype, MANY, seed=3)
+    context = np.random.default_rng(1).integers(0, SMALL_VOCAB, 40).tolist()
+    made: list[list[Proposal]] = []
+    for at_once in (True, False):
+        draft, session = draft_of(tmp_path, context[:9], at_once)
+        assert (draft._head.grower is not None) == at_once
+        proposals = []
+        for end in (9, 10, 14, 24):  # what was accepted since is read first
+            if end > 9:
+                read(session, context[:end], len(session.tokens))
+            for floor in (None, 0.0, 0.05):
+                proposals.append(draft.propose(context[:end], TreeLimits.chain(5, floor)))
+                proposals.append(
+                    draft.propose(context[:end], TreeLimits(4, [0.0, 0.0, *[0.002] * 14], least_sum=floor))
+                )
+        made.append(proposals)
+        assert draft.statistics.num_forwards > 40
+        assert draft._cache.length >= 23
+    for found, expected in zip(*made, strict=True):
+        assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
+        np.testing.assert_allclose(found.probabilities, expected.probabilities, rtol=1e-4)
+        assert set(found.tokens) <= {token for token in MANY if token < 50}
+    assert max(len(proposal.tokens) for proposal in made[0]) == 16
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(Sampling(0.8, top_p=0.9), seed=2**63),
+        Selection(penalties=Penalties(1.3, 0.3, 0.2, ((44, 2.0), (45, 9.0), (3, -1.0)))),
+        Selection(Sampling(1.0), seed=4, penalties=Penalties(0.7)),
+        Selection(Sampling(1.0), "rejection"),
+    ],
+)
+def test_draws_and_penalties_are_the_same_either_way_and_rejection_goes_pass_by_pass(
+    tmp_path: Path, selection: Selection
+) -> None:
+    config = eagle3_config(SMALL_VOCAB, SMALL_SIZE, {"draft_vocab_size": len(MANY)})
+    write_eagle3(tmp_path, config, known=MANY, seed=3)
+    limits, context, made = TreeLimits(4, [0.0] * 9, -1.0, 0.0, 1.0), [1, 2, 3, 41, 44, 44, 45, 47, 50], []
+    for at_once in (True, False):
+        draft, _ = draft_of(tmp_path, context, at_once)
+        draft.inputs = replace(draft.inputs, acceptance=selection.acceptance(4))
+        draft.num_wanted = 4
+        grows_at_once = at_once and selection.accept == "coupled"
+        by_rule = draft.inputs.acceptance.at_once(limits, context)
+        assert (by_rule is not None and draft.grow_at_once(context, by_rule) is not None) == grows_at_once
+        made.append(draft.propose(context, TreeLimits(4, [0.0] * 9, least_sum=0.0)))
+    if selection.accept == "coupled":
+        assert (made[0].tokens, made[0].parents) == (made[1].tokens, made[1].parents)
+        np.testing.assert_allclose(made[0].probabilities, made[1].probabilities, rtol=1e-3)
+
+
+@needs_native
+@pytest.mark.parametrize("known", [[*range(3, 40), 51, 47], None])
+def test_a_head_whose_tokens_are_not_in_order_grows_pass_by_pass(tmp_path: Path, known: list[int] | None) -> None:
+    size = SMALL_VOCAB if known is None else len(known)
+    write_eagle3(tmp_path, eagle3_config(SMALL_VOCAB, SMALL_SIZE, {"draft_vocab_size": size}), known=known)
+    make = Matrices(choose_engine(native_names()[-1]))
+    assert (make.pair_grower(open_eagle3(tmp_path, native_names()[-1]).paired) is None) == (known is not None)
+    assert Matrices().pair_grower(open_eagle3(tmp_path).paired) is None

@@ -105,20 +105,6 @@ def mapped_files(package: Path) -> set[str]:
     return {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if f"{package}/" in line}
 
 
-def test_a_checkpoint_draft_keeps_its_own_configuration(tmp_path: Path) -> None:
-    source = write_tiny_llama(tmp_path / "source")
-    small = write_tiny_llama(
-        tmp_path / "small", seed=1, num_hidden_layers=1, max_position_embeddings=24, tie_word_embeddings=True
-    )
-    package = pack(source, tmp_path / "package", codec="bsfp", drafts=(f"checkpoint:{small},num_draft_tokens=3",))
-    with LoadedPackage(package) as loaded:
-        level = loaded.levels[2]
-        assert level.record.num_draft_tokens == 3
-        assert level.decoder.config.max_position_embeddings == 24
-        assert loaded.levels[0].decoder.config.max_position_embeddings == 128
-        assert logits(level.decoder).tobytes() == source_logits(small).tobytes()
-
-
 def test_levels_are_chosen_by_name(tmp_path: Path) -> None:
     package = three_levels(tmp_path)
     for names in (["target"], ["target", "small"], ["target", "small", "mxfp4"], ["target", "mxfp4", "small"]):
@@ -194,24 +180,6 @@ def test_a_token_without_a_row_is_refused(tmp_path: Path, target_rows: int, draf
     )
 
 
-def test_a_draft_may_have_padding_but_needs_a_row_for_every_token(tmp_path: Path) -> None:
-    package = three_levels(tmp_path)
-    tokenizer = (package / "drafts/1-small/tokenizer.json").read_bytes()
-    for num_rows in (90, 96, 200):
-        replace_small(package, vocab_size=num_rows)
-        (package / "drafts/1-small/tokenizer.json").write_bytes(tokenizer)
-        rewrite(package)
-        if num_rows < 96:
-            message = "level small and its target have 90 and 96 rows of tokens; 96 tokens need 96 rows in both, 90 are"
-            with pytest.raises(ModelError, match=message):
-                LoadedPackage(package)
-            continue
-        with LoadedPackage(package) as loaded:
-            small = loaded.levels[-1]
-            assert small.decoder is not None and small.decoder.config.vocab_size == num_rows
-            assert small.tokenizer is loaded.tokenizer
-
-
 def test_further_drafts_stand_below_the_packages_own(tmp_path: Path) -> None:
     package = three_levels(tmp_path)
     other = write_tiny_llama(tmp_path / "other", seed=2, vocab_size=90)
@@ -225,13 +193,6 @@ def test_further_drafts_stand_below_the_packages_own(tmp_path: Path) -> None:
         assert loaded.levels[4].record.confidence == 0.65
 
 
-KINDS = (
-    "streaming:sink=1,window=3",
-    "retrieval:pages=1,window=64",
-    "prompt-lookup:max_ngram=2,min_ngram=2",
-)
-
-
 def ngram_table(folder: Path, like: Path) -> Path:
     return write_table(folder / "table.safetensors", sha256_file(like / "tokenizer.json"))
 
@@ -243,19 +204,6 @@ def load(tmp_path: Path, specs: list[str], is_in_package: bool) -> LoadedPackage
         write_tiny_llama(source)
     package = pack(source, tmp_path / f"package-{len(list(tmp_path.iterdir()))}", drafts=tuple(specs) * is_in_package)
     return LoadedPackage(package, drafts=() if is_in_package else [parse_draft(spec) for spec in specs])
-
-
-@pytest.mark.parametrize("is_in_package", [True, False])
-def test_a_draft_of_every_kind_is_loaded(tmp_path: Path, is_in_package: bool) -> None:
-    with load(tmp_path, list(KINDS), is_in_package) as loaded:
-        target, _, *drafts = loaded.levels
-        for spec, level in zip(KINDS, drafts, strict=True):
-            kind_name = spec.partition(":")[0]
-            assert (level.name, level.record.kind) == (kind_name, kind_name)
-            assert level.tokenizer is target.tokenizer
-            assert (level.decoder is None) == kind_named(kind_name).is_look_up
-            assert level.shares_cache == (level.decoder is not None)
-            assert (level.record.num_draft_tokens, level.record.confidence) == (8, 0.4)
 
 
 @pytest.mark.parametrize("is_in_package", [True, False])

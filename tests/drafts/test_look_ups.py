@@ -54,36 +54,11 @@ def test_any_history_gives_what_a_search_of_the_context_gives(
     assert draft.statistics.num_proposed == 0  # that is counted by whoever judges the proposals
 
 
-def test_the_longest_ngram_wins_and_then_the_latest_place() -> None:
-    assert lookup().propose([1, 2, 3, 9, 8, 3, 7, 1, 2, 3], TreeLimits.chain(2)).tokens == [9, 8]
-    assert lookup().propose([5, 1, 5, 2, 5], TreeLimits.chain(1)).tokens == [2]
-
-
-def test_text_that_ends_too_early_goes_round() -> None:
-    assert lookup().propose([0, 1, 2, 1, 2], TreeLimits.chain(5)).tokens == [1, 2, 1, 2, 1]
-    assert lookup().propose([4, 4], TreeLimits.chain(3)).tokens == [4, 4, 4]
-
-
 def test_a_tree_goes_round_as_a_chain_does() -> None:
     context, depth = [5, 1, 2, 1, 2], 6
     tree = lookup().propose(context, TreeLimits(depth, [0.0] * 40))
     assert lookup().propose(context, TreeLimits.chain(depth)).tokens == [1, 2] * 3
     assert (1, 2) * 3 in paths_of(tree)
-
-
-def test_only_new_tokens_are_looked_at_one_by_one() -> None:
-    """The index of a long context is kept: what was put there for the old tokens is not touched again."""
-    draft = lookup()
-    context = list(range(2000))
-    draft.propose(context, TreeLimits.chain(4))
-    marked = dict.fromkeys([(5,), (5, 6), (4, 5, 6)], 99)
-    draft._ends.update(marked)
-    draft.propose([*context, 1, 2, 5, 6], TreeLimits.chain(4))
-    draft.propose([*context, 1, 2, 5, 7], TreeLimits.chain(4))  # rolled back by one
-    assert draft._ends[(4, 5, 6)] == 99
-    assert draft._ends[(5,)] == 2003
-    draft.propose(context, TreeLimits.chain(4))
-    assert {ngram: draft._ends[ngram] for ngram in marked} == marked
 
 
 @pytest.mark.parametrize("lengths", [(3, 0), (2, 3), (0, 0)])

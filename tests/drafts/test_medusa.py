@@ -23,7 +23,6 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.sequence_rows import States
 from mxconv.errors import CheckpointError, ModelError, MxconvError
 from mxconv.kernels.engine import native_names
-from mxconv.speculation.model_draft import StagedDraft
 from mxconv.speculation.selection import GREEDY
 
 TARGET = json.loads((TRAINED / "config.json").read_text())
@@ -65,33 +64,6 @@ def test_logits_are_those_of_torch(layout: str, kernel: str, num_blocks: int, pa
     assert len(found) == NUM_HEADS
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
-
-
-@pytest.mark.parametrize("layout", ["medusa", "vllm"])
-def test_drafts_read_the_state_that_chose_the_last_token(
-    layout: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In rounds with rejected tokens, whose states are no part of the text that a layer reads."""
-    module = write_heads(tmp_path / "heads", layout, TARGET)
-    seen: list[tuple[list[int], F32]] = []
-    begin = StagedDraft.begin
-
-    def noted(self: StagedDraft, context: Sequence[int]) -> F32:
-        seen.append((list(context), begin(self, context)))
-        return seen[-1][1]
-
-    monkeypatch.setattr(StagedDraft, "begin", noted)
-    drafts = specs(tmp_path, "medusa:HERE/heads")
-    with LoadedPackage(package, ["target"], kernel="numpy", drafts=drafts) as loaded:
-        proposed, accepted = check_all(loaded.levels, [3], 8, GREEDY, num_tokens=8)[-1]
-        assert proposed > accepted
-        for context, logits in seen:
-            states = States(normed_last=True)
-            loaded.target.forward(context[:-1], KVCache(loaded.target.config), states=states)
-            assert states.values is not None
-            expected = torch_logits(module, states.values[0], np.array(context[-1:]), loaded.target)[0]
-            np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
-    assert len(seen) > 12
 
 
 def test_heads_that_were_fitted_to_texts_are_right_about_them(package: Path, tmp_path: Path) -> None:

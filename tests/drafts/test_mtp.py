@@ -27,7 +27,6 @@ from mxconv.engine.sequence_rows import States
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, MxconvError
-from mxconv.kernels.matrix import DenseMatrix
 from mxconv.speculation.selection import GREEDY
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
@@ -192,19 +191,8 @@ def test_a_package_has_it_as_a_level_behind_models_and_before_look_ups(folder: P
         assert (records[2].kind, records[2].codec, records[2].shares) == ("mtp", "bsfp", ["weights", "tokenizer"])
         for selection in SELECTIONS.values():
             check_all(loaded.levels, "auto", "auto", selection)
-
-
-def test_its_matrices_are_those_of_16_or_of_4_bits(folder: Path) -> None:
-    drafts = [parse_draft("mtp,bits=16"), parse_draft("mtp")]
-    with LoadedPackage(folder / "mxfp4", ["target"], "numpy", drafts=drafts) as loaded:
-        exact, four_bits = (level.reader for level in loaded.levels[1:])
-        assert [level.name for level in loaded.levels] == ["target", "mtp", "mtp-2"]
-        assert [level.record.codec for level in loaded.levels] == ["bf16", None, "mxfp4"]
-        assert isinstance(exact, MtpModule) and isinstance(four_bits, MtpModule)
-        for module, is_dense in ((exact, True), (four_bits, False)):
-            own = [module.projection.matrix, module.output.matrix, *module.layer.attention.matrices]
-            assert all(isinstance(matrix, DenseMatrix) == is_dense for matrix in own)
-            assert isinstance(module.embedding, DenseMatrix)
+    with pytest.raises(ModelError, match="level mtp first, which reads another level's hidden states and decodes"):
+        LoadedPackage(folder / "bsfp", ["mtp", "target"])
 
 
 def test_a_checkpoint_without_one_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -222,8 +210,3 @@ def test_a_checkpoint_without_one_is_refused(folder: Path, tmp_path: Path) -> No
     (tmp_path / "llama" / "config.json").unlink()
     with pytest.raises(MxconvError, match=r"--draft mtp: .*llama has no config.json; the one that says which family"):
         quantize(tmp_path / "llama", tmp_path / "package", drafts=("mtp",))
-
-
-def test_it_cannot_be_decoded_itself(folder: Path) -> None:
-    with pytest.raises(ModelError, match="level mtp first, which reads another level's hidden states and decodes"):
-        LoadedPackage(folder / "bsfp", ["mtp", "target"])

@@ -38,7 +38,7 @@ from mxconv.errors import ModelError
 from mxconv.speculation.acceptance import CoupledAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.proposal import NEGLIGIBLE, Proposal
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import grow_best_first
@@ -81,77 +81,10 @@ def test_floors_leave_the_likeliest_paths_of_the_union(proposals: list[Proposal]
 
 Stand = plug_in_module(STAND).Stand
 ALL = [0.0] * 12
-TOKENS = st.integers(0, 3)
 
 
 def stand(vocab_size: int = 4, max_ngram: int = 3, num_candidates: int | None = None, confidence: float = 0.0) -> Any:
     return Stand(LevelStatistics("stand"), max_ngram, num_candidates or vocab_size, confidence)
-
-
-def logits_of(*rows: list[float]) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.log(np.array(rows, np.float32))
-
-
-@st.composite
-def passes(draw: st.DrawFn) -> list[tuple[list[int], Proposal, np.ndarray]]:
-    """Contexts, trees or chains after them, and what followed."""
-    found = []
-    for _ in range(draw(st.integers(1, 4))):
-        context = draw(st.lists(TOKENS, min_size=1, max_size=6))
-        tokens = draw(st.lists(TOKENS, max_size=6))
-        parents = [draw(st.integers(-1, node - 1)) for node in range(len(tokens))] if draw(st.booleans()) else []
-        rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-        logits = rng.standard_normal((len(tokens) + 1, 4)).astype(np.float32)
-        found.append((context, Proposal(tokens, parents=parents), logits))
-    return found
-
-
-def means(seen: list[tuple[list[int], Proposal, np.ndarray]], max_ngram: int) -> dict[tuple[int, ...], np.ndarray]:
-    """By n-gram the mean of all rows whose path ends with it, every path written out."""
-    rows: dict[tuple[int, ...], list[np.ndarray]] = {}
-    for context, proposal, logits in seen:
-        paths = [context]
-        for node, token in enumerate(proposal.tokens):
-            parent = proposal.parents[node]
-            paths.append([*paths[parent + 1], token])
-        for path, row in zip(paths, logits, strict=True):
-            powers = np.exp(row.astype(np.float64))
-            for n in range(1, min(max_ngram, len(path)) + 1):
-                rows.setdefault(tuple(path[-n:]), []).append(powers / powers.sum())
-    return {ngram: np.mean(own, axis=0) for ngram, own in rows.items()}
-
-
-@given(passes(), st.integers(1, 3), st.lists(TOKENS, min_size=1, max_size=4), st.floats(0, 0.9))
-def test_the_longest_n_gram_says_the_mean_of_all_that_followed_it(
-    seen: list[tuple[list[int], Proposal, np.ndarray]], max_ngram: int, context: list[int], confidence: float
-) -> None:
-    draft = stand(max_ngram=max_ngram, confidence=confidence)
-    for each in seen:
-        draft.observe(*each)
-    table = means(seen, max_ngram)
-
-    def after(text: list[int]) -> np.ndarray | None:
-        ends = (tuple(text[-n:]) for n in range(min(max_ngram, len(text)), 0, -1))
-        return next((table[end] for end in ends if end in table), None)
-
-    tree = draft.propose(context, TreeLimits(1, ALL))
-    expected = after(context)
-    if expected is None:
-        assert tree.tokens == []
-    else:
-        assert sorted(tree.tokens) == [0, 1, 2, 3]
-        np.testing.assert_allclose(tree.probabilities, expected[tree.tokens], rtol=1e-5)
-        assert tree.probabilities == sorted(tree.probabilities, reverse=True)
-    text, chain = list(context), draft.propose(context, TreeLimits.chain(5)).tokens
-    for token in chain:
-        shares = after(text)
-        assert shares is not None
-        assert shares[token] >= shares.max() - 1e-6
-        assert shares[token] >= confidence - 1e-6
-        text.append(token)
-    left = after(text)
-    assert len(chain) == 5 or left is None or left.max() < confidence + 1e-6
 
 
 # drawn tokens
@@ -188,38 +121,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-@given(
-    st.integers(1, 193).flatmap(
-        lambda vocab_size: st.tuples(
-            st.just(vocab_size),
-            st.integers(1, min(vocab_size, 9)),
-            st.integers(1, 5),
-            st.integers(0, 2**32),
-            st.sampled_from([0, 2, 50]),
-        )
-    )
-)
-def test_candidates_are_the_first_of_a_stable_sort(case: tuple[int, int, int, int, int]) -> None:
-    """Rounded logits make many equal ones, which must come in the order of their tokens."""
-    vocab_size, num_candidates, num_rows, seed, steps = case
-    rng = np.random.default_rng(seed)
-    logits = np.round(rng.standard_normal((num_rows, vocab_size)) * steps).astype(np.float32)
-    followed = rng.integers(vocab_size, size=num_rows).tolist()
-    draft = recycling(vocab_size, num_candidates)
-    draft.observe([0, *followed[:1]], Proposal(followed[1:]), logits)
-    latest = dict(zip(followed, logits, strict=True))
-    for token in range(vocab_size):
-        if token in latest:
-            order = sorted(range(vocab_size), key=lambda i: (-latest[token][i], i))[:num_candidates]
-            able = [i for i in order if latest[token][i] >= latest[token].max() - NEGLIGIBLE]
-            assert draft.candidates[token].tolist() == able + [0] * (num_candidates - len(able))
-            chances, rest = np.split(draft.probabilities[token], [len(able)])
-            np.testing.assert_allclose(chances, softmax(latest[token])[able], rtol=1e-4)
-            assert not rest.any()
-        else:
-            assert not draft.probabilities[token].any()
-
-
 @given(st.data())
 def test_the_chain_is_that_of_a_dictionary(data: st.DataObject) -> None:
     """Through many rounds: the best follower of the last logits seen, until it was doubtful or never seen."""
@@ -240,14 +141,6 @@ def test_the_chain_is_that_of_a_dictionary(data: st.DataObject) -> None:
             token = best[token][0]
             expected.append(token)
         assert draft.propose([3, last], TreeLimits.chain(num_tokens)).tokens == expected
-
-
-@pytest.mark.parametrize("num_candidates", [0, 5])
-def test_a_number_of_candidates_that_is_none_is_refused(num_candidates: int) -> None:
-    with pytest.raises(
-        ModelError, match=f"token-recycling: {num_candidates} candidates; 1 to the vocabulary's 4 are required"
-    ):
-        recycling(4, num_candidates)
 
 
 SWIFT, EARLY_EXIT = f"{PAPERS / 'swift.py'}:SwiftKind", f"{PAPERS / 'swift.py'}:EarlyExitKind"

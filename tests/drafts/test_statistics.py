@@ -4,8 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from plug_ins import RECYCLING
 from tiny_levels import assert_consistent, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
@@ -13,7 +11,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import GREEDY, Request, Selection
-from mxconv.speculation.statistics import Generation, LevelStatistics, RoundTree, Trace, TraceEntry
+from mxconv.speculation.statistics import Generation, LevelStatistics, RoundTree, TraceEntry
 from mxconv.text.distribution import Sampling
 
 
@@ -54,31 +52,6 @@ def test_nodes_of_trees_are_counted_by_depth() -> None:
     assert (level.num_proposed, level.num_nodes, level.num_accepted) == (5, 9, 3)
     assert level.nodes_by_depth == [5, 3, 1]
     assert level.proposed_by_position == [2, 2, 1]
-
-
-ROUND = st.lists(st.tuples(*[st.integers(0, 9)] * 4, st.floats(0, 10)), min_size=2, max_size=2)
-
-
-@given(rounds=st.lists(ROUND, max_size=8))
-def test_the_entries_of_a_trace_are_what_each_round_added(
-    rounds: list[list[tuple[int, int, int, int, float]]],
-) -> None:
-    levels = [LevelStatistics("target"), LevelStatistics("draft", 5, 4, 3, 6, 4, 2.0)]  # one has a past
-    trace = Trace(levels)
-    for added in rounds:
-        trace.begin_round()
-        for level, (asked, proposed, accepted, forwards, seconds) in zip(levels, added, strict=True):
-            level.count(asked, proposed, accepted)
-            level.num_forwards += forwards
-            level.seconds += seconds
-        trace.end_round()
-    assert trace.num_rounds == len(rounds)
-    expected = [
-        TraceEntry(number, level.name, *part[:4], pytest.approx(part[4], abs=1e-9), part[1])  # type: ignore[arg-type]
-        for number, added in enumerate(rounds)
-        for level, part in zip(levels, added, strict=True)
-    ]
-    assert trace.entries == expected
 
 
 SELECTIONS = (

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tiny_levels import (
     VOCAB_SIZE,
     assert_lossless,
     decoder_of,
+    level_over,
     look_up,
     noisy_copy,
     paths_of,
@@ -37,10 +37,7 @@ from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyA
 from mxconv.speculation.block_verification import BlockAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.model_draft import ModelDraft
-from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.proposal import SHARPNESS, Proposal, Sharpness
-from mxconv.speculation.round import Level
-from mxconv.speculation.session import Session
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import grow_best_first
 from mxconv.text.distribution import Sampling, distribution
@@ -125,23 +122,10 @@ RULES: list[Acceptance] = [GreedyAcceptance(), CoupledAcceptance(SAMPLING, 11)]
 Tokens = tuple[int, ...]
 
 
-def level(acceptance: Acceptance, decoder: Decoder, draft: ModelDraft | None = None) -> Level:
-    return Level(
-        decoder=decoder,
-        session=Session(KVCache(decoder.config)),
-        shares_session=False,
-        vocab_size=VOCAB_SIZE,
-        acceptance=acceptance,
-        statistics=LevelStatistics("level"),
-        drafts=[draft] if draft else [],
-        pace=FixedPace(3),
-    )
-
-
 def drafting_level(
     acceptance: Acceptance, decoder: Decoder, draft: ModelDraft | None = None, confidence: float = 0.0
 ) -> ModelDraft:
-    return ModelDraft(level(acceptance, decoder, draft), confidence, Sharpness())
+    return ModelDraft(level_over(decoder, draft, acceptance), confidence, Sharpness())
 
 
 def chances_of(proposal: Proposal) -> dict[Tokens, float]:
@@ -201,11 +185,10 @@ def test_a_draft_goes_on_behind_any_context_after_a_tree(rule: Acceptance) -> No
 
 def test_a_tree_leaves_a_shared_cache_as_it_was_found() -> None:
     decoder = decoder_of(target_level())
-    owner = level(GreedyAcceptance(), decoder)
+    owner = level_over(decoder)
     owner.round(CONTEXT, 1)
     before = owner.session.tokens[:], [array[:, :, : len(CONTEXT)].copy() for array in owner.session.cache.arrays]
-    borrower = replace(level(GreedyAcceptance(), decoder_of(self_draft())), session=owner.session, shares_session=True)
-    draft = ModelDraft(borrower, 0.0, Sharpness())
+    draft = ModelDraft(level_over(decoder_of(self_draft()), shared=owner.session), 0.0, Sharpness())
     draft.propose([*CONTEXT, 2], TreeLimits(4, [0.0] * 20, least_sum=0.0))
     assert owner.session.tokens == before[0]
     assert owner.session.cache.length == len(CONTEXT)

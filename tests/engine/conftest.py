@@ -1,6 +1,5 @@
 """Tiny models of random weights; for those who compare, the same in transformers, float32, eager attention."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -163,22 +162,6 @@ def family_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyM
         return TinyModel(config, weights, lambda: model, folder)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def shared_model(shared_folder: Path) -> TinyModel:
-    """A trained model."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch_model = transformers.AutoModelForCausalLM.from_pretrained(
-        shared_folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    fields = json.loads((shared_folder / "config.json").read_text())
-    float_format = {"bfloat16": BF16, "float16": FP16}[fields["torch_dtype"]]
-    tensors = {name: tensor.numpy() for name, tensor in torch_model.state_dict().items()}
-    matrices = {n: DenseMatrix(float_format.encode(v), float_format) for n, v in tensors.items() if v.ndim == 2}
-    weights = ModelWeights(matrices, {name: values for name, values in tensors.items() if values.ndim == 1})
-    return TinyModel(describe_file(shared_folder / "config.json"), weights, lambda: torch_model)
 
 
 @pytest.fixture(scope="session")

@@ -75,16 +75,6 @@ def test_a_rows_bits_are_those_of_its_path_in_a_batch_by_numpy(family: Any) -> N
     assert_batch_invariant(family.decoder, family.token_ids, rows=(3, 4))
 
 
-def test_heads_of_two_sizes_share_a_cache_with_room_for_the_larger(family_of: Callable[[str], Any]) -> None:
-    family = family_of("gemma4")
-    cache = KVCache(family.config, capacity=1)
-    family.decoder.forward(family.token_ids[:5], cache)
-    small, large = (cache.read(layer, range(5))[0] for layer in (0, 1))
-    assert small.shape == large.shape == (2, 5, 24)
-    assert small[:, :, :16].all() and not small[:, :, 16:].any()
-    assert large[0].all() and not large[1].any()
-
-
 # ---- the native decoder ----
 
 

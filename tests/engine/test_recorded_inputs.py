@@ -1,7 +1,6 @@
 """What a layer's matrices take and what their products are added to, beside what the layer makes of it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from packages import quantize
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.recorded_inputs import NUM_STAGES, EnoughError, InputRecorder, RecordedLayer
-from mxconv.engine.text_states import PASS_TOKENS, TextStates
+from mxconv.engine.text_states import TextStates
 
 TEXTS = [[5, 9, 11, 80], [7, 3]]
 ADDED = {  # how many of the last matrices of mixer and MLP give rows that are added as they are
@@ -77,18 +76,3 @@ def test_stages_are_recorded_one_by_one_and_those_of_the_mixer_stop_there(loaded
         assert rows.keys().isdisjoint(found)
         found |= rows
     assert all(np.array_equal(found[key], rows) for key, rows in expected.items())
-
-
-def test_texts_are_grouped_and_every_other_one_is_of_the_second_half(tmp_path: Path) -> None:
-    quantize(Path(__file__).parents[2] / "examples/models/pylib-0.2m", tmp_path / "package")
-    with LoadedPackage(tmp_path / "package", ["target"]) as opened:
-        decoder = opened.target
-        texts = [[1] * (PASS_TOKENS - 1), [2], [3, 4], [5]]
-        states = TextStates(decoder, texts)
-        assert [len(rows) for rows in states.states] == [PASS_TOKENS, 3]
-        assert [int(each.sum()) for each in states.is_second] == [1, 1]
-        first, other = states.states[0], states.copy()
-        other.states[0] = np.zeros_like(first)
-        assert states.states[0] is first
-        alone = TextStates(decoder, [[1, 2, 3, 4]])
-        assert alone.is_second[0].tolist() == [False, False, True, True]

@@ -25,7 +25,6 @@ from mxconv.engine.tree import Tree
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.kernels.matrix import Matrix
 
 IMPLEMENTATIONS = native_names()
 needs_native = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
@@ -195,46 +194,6 @@ def test_rows_of_batches_are_their_paths_alone_by_numpy(tiny_model: Callable[[st
     target = tiny_model(architecture).decoder
     decoder = target.variant(pattern=data.draw(sinks(target)))
     live(decoder, decoder, data, num_passes=2, longest=20)
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_batch_of_more_rows_than_go_through_at_once_is_cut_within_trees(
-    native: Callable[..., Decoder], implementation: str
-) -> None:
-    """Rows 0 to 89, 90 to 153 and 154 to 217 of three sequences: slices of 64 end within each."""
-    decoder = native("qwen3, biases and window", "F16", "dense", implementation, 3)
-    generator = np.random.default_rng(4)
-    sequences = [Twice(decoder, decoder) for _ in range(3)]
-    trees = [Tree.chain(90), *(Tree([int(generator.integers(-1, row)) for row in range(64)]) for _ in range(2))]
-    for sequence, length in zip(sequences, (26, 70, 1), strict=True):
-        prompt = [int(token) for token in generator.integers(0, 96, length)]
-        decoder.forward(prompt, sequence.cache)
-        sequence.keep(prompt, list(range(length)))
-    texts = [[int(token) for token in generator.integers(0, 96, tree.num_rows)] for tree in trees]
-    grow(decoder, sequences, texts, trees, [0, 0, 0])
-    assert [sequence.cache.length for sequence in sequences] == [26 + 90, 70 + 64, 1 + 64]
-
-
-class Counted:
-    """A matrix that counts how often it is read as a whole."""
-
-    def __init__(self, inner: Matrix) -> None:
-        self.inner = inner
-        self.shape = inner.shape
-        self.rows = inner.rows
-        self.num_reads = 0
-
-    def multiply(self, x: np.ndarray) -> np.ndarray:
-        self.num_reads += 1
-        return self.inner.multiply(x)
-
-
-def test_every_weight_is_read_once_for_all_sequences(tiny_model: Callable[[str], Any]) -> None:
-    tiny = tiny_model("qwen2, window")
-    matrices = {name: Counted(matrix) for name, matrix in tiny.weights.matrices.items()}
-    decoder = Decoder(tiny.config, ModelWeights(matrices, tiny.weights.vectors), "counted")
-    decoder.forward_batch([SequenceRows([1, 2, 3], KVCache(decoder.config)) for _ in range(5)])
-    assert {matrix.num_reads for name, matrix in matrices.items() if "embed" not in name} == {1}
 
 
 def test_rows_without_logits_fill_their_cache_all_the_same(tiny_model: Callable[[str], Any]) -> None:

@@ -111,32 +111,6 @@ def test_states_have_the_same_bits_however_a_text_is_cut_and_whatever_is_beside_
         assert_same_states(of_tree.values[:, row : row + 1], path[[2, 4], -1:], f"row {row}")
 
 
-def test_the_normed_state_is_what_the_head_multiplies(tiny_model: Callable[[str], Any]) -> None:
-    tiny = tiny_model("llama")
-    states = States(normed_last=True)
-    logits = tiny.decoder.forward(tiny.text(9), KVCache(tiny.config), states=states)
-    head = tiny.weights.matrices["lm_head.weight"]
-    assert_same_bits(logits, head.multiply(states.values[0]), "logits")
-
-
-def test_each_pass_gives_an_array_of_its_own_and_a_refused_one_leaves_the_last(
-    tiny_model: Callable[[str], Any],
-) -> None:
-    decoder = tiny_model("llama").decoder
-    cache, states = KVCache(decoder.config), States([1, 3])
-    assert states.values is None
-    decoder.forward([1, 2], cache, states=states)
-    first = states.values
-    assert first.shape == (2, 2, 48)
-    with pytest.raises(ModelError, match="token id 96"):
-        decoder.forward([96], cache, states=states)
-    assert states.values is first
-    kept = first.copy()
-    decoder.forward([1, 2, 3], cache, states=states)
-    assert states.values.shape == (2, 3, 48)
-    assert (first == kept).all()
-
-
 @pytest.mark.parametrize(
     ("layers", "message"),
     [

@@ -13,11 +13,13 @@ import safetensors.numpy
 from checkpoints import llama_tensors, write_safetensors, write_tiny_llama
 from loaded_packages import PROJECTION, kind, logits, pack, source_logits
 from packages import header_of, quantize
+from plug_ins import RECYCLING
 from stacked_models import write_random_model
 
 from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import Workload, level_count
 from mxconv.cost.package_levels import package_levels
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.pass_cost import checkpoint_bytes, head_bytes, package_bytes
 from mxconv.engine.stored_weights import EMBEDDING, HEAD
@@ -185,14 +187,6 @@ def test_a_referenced_target_is_read_from_the_source(tmp_path: Path) -> None:
         assert logits(loaded.levels[0].decoder).tobytes() == source_logits(source).tobytes()
 
 
-def test_an_f32_source_and_a_sharded_one_load_as_their_16_bit_target(tmp_path: Path) -> None:
-    source = write_tiny_llama(tmp_path / "source", dtype="F32")
-    rounded = write_tiny_llama(tmp_path / "rounded", dtype="BF16")
-    with LoadedPackage(pack(source, tmp_path / "package", dtype="bf16", max_shard_bytes=60_000)) as loaded:
-        assert len(loaded.levels[0].record.files) > 1
-        assert logits(loaded.levels[0].decoder).tobytes() == source_logits(rounded).tobytes()
-
-
 def test_norms_in_f32_beside_16_bit_matrices_are_taken_as_they_are(tmp_path: Path) -> None:
     source = write_tiny_llama(tmp_path / "source")
     tensors = llama_tensors()
@@ -299,3 +293,70 @@ def test_the_head_of_a_draft_has_the_bits_that_were_asked_for(
         with open_weights(str(tmp_path / "p")) as weights:
             share = f"the output head is {head:,} of the {draft:,} bytes that a pass of the draft reads "
             assert f"{share}({head / draft:.0%}): {kind}." in weights.notes
+
+
+# ---- of every level, against the arrays in the files ----
+
+
+def stored(package: Package, *endings: str) -> int:
+    """Bytes of the arrays whose names end so."""
+    return sum(array.num_bytes for name, array in package.arrays.items() if name.endswith(endings))
+
+
+def per_level(path: Path) -> dict[str, int]:
+    with LoadedPackage(path, kernel="numpy") as loaded:
+        return {level.name: loaded.bytes_per_pass(level) for level in loaded.levels}
+
+
+def test_an_mxfp4_package_reads_16_bits_for_the_target_and_codes_and_scales_for_the_draft(tmp_path: Path) -> None:
+    quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package", target="include")
+    with Package(tmp_path / "package") as package:
+        target = stored(package, "proj.weight", "lm_head.weight")
+        draft = stored(package, ".codes", ".elements", ".scales")
+    assert per_level(tmp_path / "package") == {"target": target, "mxfp4": draft}
+
+
+def test_bsfp_reads_one_set_of_bytes_twice(tmp_path: Path) -> None:
+    quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package", codec="bsfp")
+    with Package(tmp_path / "package") as package:
+        embedding = "model.embed_tokens.weight"
+        draft = stored(package, "proj.weight.codes", "proj.weight.scales", "head.weight.codes", "head.weight.scales")
+        parts = ("codes", "residual_low", "residual_high", "row_shifts", "counts", "offsets", "positions", "high")
+        target = sum(
+            array.num_bytes
+            for name, array in package.arrays.items()
+            if not name.startswith(embedding) and ".weight." in name and name.endswith(parts)
+        )
+    assert per_level(tmp_path / "package") == {"target": target, "bsfp": draft}
+
+
+def test_a_model_level_reads_its_own_matrices(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    small = write_tiny_llama(tmp_path / "small", num_hidden_layers=1)
+    quantize(small, tmp_path / "nested", codec="bsfp")
+    quantize(source, tmp_path / "package", drafts=(f"checkpoint:{small}", f"package:{tmp_path / 'nested'}"))
+    found = per_level(tmp_path / "package")
+    assert found["small"] == checkpoint_bytes(small)
+    assert found["nested"] == per_level(tmp_path / "nested")["bsfp"]
+    config = json.loads((small / "config.json").read_text())
+    hidden, middle, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    assert found["small"] == 2 * (3 * hidden * hidden + 3 * hidden * middle + vocabulary * hidden)
+
+
+@pytest.mark.parametrize("kind", ["reference", "include"])
+def test_a_referenced_target_reads_as_much_as_an_included_one(tmp_path: Path, kind: str) -> None:
+    quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package", target=kind)
+    assert per_level(tmp_path / "package")["target"] == checkpoint_bytes(tmp_path / "source")
+
+
+@pytest.mark.parametrize("first", ["mxfp4", "target"])
+def test_a_view_of_the_runs_target_reads_that_targets_bytes(tmp_path: Path, first: str) -> None:
+    quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package")
+    specs = [parse_draft(text) for text in ("streaming", "retrieval", RECYCLING)]
+    with LoadedPackage(tmp_path / "package", [first], kernel="numpy", drafts=specs) as loaded:
+        whole, streaming, retrieval, look_up = (loaded.bytes_per_pass(level) for level in loaded.levels)
+    with Package(tmp_path / "package") as package:
+        endings = (".codes", ".elements", ".scales") if first == "mxfp4" else ("proj.weight", "lm_head.weight")
+        assert whole == stored(package, *endings)
+        assert retrieval == stored(package, ".codes", ".elements", ".scales")
+    assert (streaming, look_up) == (whole, 0)

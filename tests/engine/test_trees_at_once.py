@@ -22,16 +22,10 @@ from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.tree import Tree, TreeLimits
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.serving.joint_passes import PROMPT_ROWS, JointPasses, KvBudget
 from mxconv.speculation.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
-from mxconv.speculation.model_draft import ModelDraft
-from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.passes import Load
-from mxconv.speculation.proposal import Proposal, Sharpness
-from mxconv.speculation.round import Level
+from mxconv.speculation.proposal import Proposal
 from mxconv.speculation.selection import MAX_SEED, Selection
 from mxconv.speculation.session import Session
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.trees import grow_by_passes, of_grown
 from mxconv.text.distribution import Penalties, Sampling, distribution
 
@@ -124,38 +118,6 @@ def test_any_limits(draft: Decoder, data: st.DataObject) -> None:
     assert_alike(draft, context, TreeLimits(depth, floors, *least, sharpness), rule)
 
 
-@pytest.mark.parametrize("shares", [False, True])
-@pytest.mark.parametrize(("confidence", "floor"), [(0.0, None), (0.05, None), (0.0, 0.0), (0.0, 0.002)])
-def test_a_level_proposes_the_same_chains_and_trees_either_way(
-    draft: Decoder, monkeypatch: pytest.MonkeyPatch, shares: bool, confidence: float, floor: float | None
-) -> None:
-    def proposals() -> list[object]:
-        session, made = Session(draft.new_cache()), []
-        session.feed(draft, context[:-1], 1)
-        level = Level(
-            decoder=draft,
-            session=session,
-            shares_session=shares,
-            vocab_size=draft.config.vocab_size,
-            acceptance=GreedyAcceptance(),
-            statistics=LevelStatistics("draft"),
-            drafts=[],
-            pace=FixedPace(1),
-        )
-        drafting = ModelDraft(level, confidence, Sharpness())
-        for count in (1, 5, 12):
-            chain = drafting.propose(context, TreeLimits.chain(count, floor))
-            tree = drafting.propose(context, TreeLimits(4, [0.0] * count, least_sum=floor))
-            made += [chain.tokens, chain.parents, tree.tokens, tree.parents, level.statistics.num_forwards]
-            made += [np.round([*chain.probabilities, *tree.probabilities], 5).tolist(), [*session.tokens]]
-        return made
-
-    context = np.random.default_rng(2).integers(0, draft.config.vocab_size, 20).tolist()
-    at_once = proposals()
-    monkeypatch.setattr(type(draft), "grow", lambda *_: None)
-    assert proposals() == at_once
-
-
 def test_draws_among_many_tokens_are_those_of_numpys_noise(tmp_path: Path) -> None:
     """Most of 5,000 tokens are too unlikely to be looked at, unless the noise favours them."""
     checkpoints.write_checkpoint(checkpoints.make_model("llama", vocab_size=5000), tmp_path)
@@ -183,27 +145,6 @@ def test_draws_among_many_tokens_are_those_of_numpys_noise(tmp_path: Path) -> No
             grown = decoder.grow(context[position - 1 : position], cache, 5000, by_rule)
             assert grown is not None and grown.tokens[0] == int(scores.argmax())
             assert grown.own_chances[0] == pytest.approx(weights_of.max() / weights_of.sum(), rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("load", "num_tokens", "is_at_once"),
-    [
-        (Load(1), 2, True),
-        (Load(1, 90), 2, True),
-        (Load(2), 2, False),
-        (Load(1), PROMPT_ROWS, True),
-        (Load(1), PROMPT_ROWS + 1, False),
-    ],
-)
-def test_a_text_that_is_alone_in_a_server_grows_trees_at_once(
-    draft: Decoder, load: Load, num_tokens: int, is_at_once: bool
-) -> None:
-    """But not after a prompt so long that others, who may come meanwhile, would wait."""
-    passes = JointPasses(KvBudget([draft], [], None))
-    passes.expect(load, draft, load)
-    session, limits = Session(draft.new_cache(), passes), TreeLimits(2, [0.0], -inf, 0.0, 1.0)
-    grown = session.grow(draft, [1] * num_tokens, draft.config.vocab_size, limits)
-    assert (grown is not None) == is_at_once == bool(session.tokens)
 
 
 def test_states_that_are_read_go_one_by_one(draft: Decoder) -> None:

@@ -168,32 +168,6 @@ def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_al
         assert_same_bits(np.concatenate(rows), expected, name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_that_is_left_out_writes_nothing_to_the_cache(tiny_model: Callable[[str], Any], kind: str) -> None:
-    tiny = tiny_model("llama")
-    decoder = decoder_of(tiny, kind)
-    cache = KVCache(decoder.config, 16)
-    without(decoder, {1}).forward(tiny.text(10), cache)
-    assert cache.length == 10
-    for array in cache.arrays:
-        assert not array[1].any()
-        assert array[0, :, :10].all() and array[2, :, :10].all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_variant_holds_the_tensors_of_its_original(tiny_model: Callable[[str], Any], kind: str) -> None:
-    decoder = decoder_of(tiny_model("qwen3, biases and window"), kind)
-    made = decoder.variant(SinkWindow(1, 2), name="draft")
-    assert type(made) is type(decoder)
-    assert (made.name, decoder.name != "draft") == ("draft", True)
-    for name in ("config", "embedding", "norm", "output", "layer_inputs"):
-        assert getattr(made, name) is getattr(decoder, name)
-    for mine, theirs in zip(made.layers, decoder.layers, strict=True):
-        for name in ("before_mixer", "attention", "before_mlp", "mlp"):
-            assert getattr(mine, name) is getattr(theirs, name)
-    assert [layer.pattern for layer in decoder.layers] == [None] * 3
-
-
 @pytest.mark.parametrize("pattern", RETRIEVED, ids=str)
 def test_the_chosen_pages_are_those_whose_keys_may_score_highest(pattern: RetrievedPages) -> None:
     generator = np.random.default_rng(3)

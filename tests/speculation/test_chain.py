@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +23,6 @@ from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.round import Level
 from mxconv.speculation.selection import GREEDY, Accept, Selection
-from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Penalties, Sampling
 from mxconv.train.ngram_trainer import train_ngram
 
@@ -132,31 +129,6 @@ def test_mixed_hierarchies_of_every_depth(loaded: dict[str, LoadedLevel], number
         assert (counts[1:, 0] > 0).all() or "ngram" in names[-1]
 
 
-@pytest.mark.parametrize(
-    ("names", "selection"),
-    [
-        (["mxfp4", "noisy", "prompt-lookup"], SELECTIONS[0]),
-        (["renumbered", STAND, "prompt-lookup"], SELECTIONS[1]),
-        (["ngram"], SELECTIONS[0]),
-    ],
-)
-def test_levels_that_choose_for_themselves_change_nothing(
-    loaded: dict[str, LoadedLevel], names: list[str], selection: Selection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # a pass and a proposal take a tick each, so that what is chosen depends on no machine
-    monkeypatch.setattr("mxconv.speculation.passes.time", SimpleNamespace(perf_counter=count().__next__))
-    levels = chosen(loaded, names)
-    hierarchy = Hierarchy(levels, "auto")
-    assert levels[0].tokenizer is not None
-    num_asked = 0
-    for prompt in PROMPTS:
-        ids = levels[0].tokenizer.encode(prompt)
-        found, generation = speculate(hierarchy, ids, 40, (), selection)
-        assert found == by_hand(decoder_of(levels[0]), ids, 40, (), selection)
-        num_asked += sum(level.num_asked for level in generation.trace.statistics)
-    assert num_asked > 0
-
-
 @pytest.mark.parametrize("accept", ["rejection", "block"])
 def test_rejection_sampling_runs_through_every_kind(loaded: dict[str, LoadedLevel], accept: Accept) -> None:
     """Other tokens than the target alone would draw, each with logits that the target has for them."""
@@ -229,38 +201,6 @@ def test_a_lookup_whose_lengths_a_manifest_has_the_wrong_way_round_is_refused() 
     levels = [target_level(), look_up("prompt-lookup", max_ngram=2, min_ngram=3)]
     with pytest.raises(ModelError, match="n-grams of 3 to 2 tokens; 1 <= min_ngram <= max_ngram is required"):
         Hierarchy(levels).generate([1], 2)
-
-
-def test_caches_are_shared_where_the_record_says_so() -> None:
-    target = link([target_level(), noisy_copy(), self_draft(), noisy_copy(shares_cache=True)])
-    own = target.drafts[0].level  # type: ignore[attr-defined]
-    shared = own.drafts[0].level
-    also_shared = shared.drafts[0].level
-    assert (target.shares_session, own.shares_session) == (False, False)
-    assert own.session is not target.session
-    assert (shared.shares_session, also_shared.shares_session) == (True, True)
-    assert shared.session is also_shared.session is target.session
-
-
-def test_every_run_has_fresh_caches_and_the_same_table_of_recycled_tokens() -> None:
-    levels = [target_level(), noisy_copy(), look_up(RECYCLING, num_candidates=3)]
-    hierarchy = Hierarchy(levels, [4], [0.5, 0.25])
-    first, second = (hierarchy.link(hierarchy.begin().trace.statistics, GreedyAcceptance()) for _ in range(2))
-    assert first.session is not second.session
-    tables = [run.drafts[0].level.drafts[0] for run in (first, second)]  # type: ignore[attr-defined]
-    assert tables[0].candidates is tables[1].candidates
-    assert tables[0].statistics is not tables[1].statistics
-    assert tables[0].candidates.shape == (24, 3)
-    assert tables[0].confidence == 0.25
-
-
-def test_a_level_with_another_tokenizer_is_heard_through_text(loaded: dict[str, LoadedLevel]) -> None:
-    target = link(chosen(loaded, ["renumbered", "prompt-lookup"]))
-    (heard,) = target.drafts
-    assert isinstance(heard, ThroughText)
-    assert isinstance(heard.inner, ModelDraft)
-    assert heard.statistics is heard.inner.statistics
-    assert isinstance(heard.inner.level.drafts[0], PromptLookup)  # it speaks the tokens of the level above it
 
 
 @pytest.mark.parametrize("kind", ["prompt-lookup", RECYCLING])

@@ -165,27 +165,12 @@ def test_logits_after_any_sequence_of_contexts_are_those_of_the_context_alone(co
         assert found.tobytes() == DECODER.forward(context, KVCache(DECODER.config))[-1:].tobytes()
 
 
-def test_feeding_returns_the_logits_of_the_last_tokens() -> None:
-    tokens = [5, 6, 7, 8]
-    every = DECODER.forward(tokens, KVCache(DECODER.config))
-    for num_logits in (1, 2, 4):
-        ours = session([])
-        assert ours.feed(DECODER, tokens, num_logits).tobytes() == every[-num_logits:].tobytes()
-
-
 def test_tokens_that_are_refused_leave_the_session_as_it_was() -> None:
     ours = session([1, 2])
     with pytest.raises(ModelError, match="token id 24"):
         ours.feed(DECODER, [3, VOCAB_SIZE], 1)
     assert ours.tokens == [1, 2]
     assert ours.cache.length == 2
-
-
-def test_rewinding_further_than_there_are_tokens_is_refused() -> None:
-    ours = session([1, 2])
-    with pytest.raises(ModelError, match=r"^KV cache: truncation to 3 positions; 0 to 2 are there\."):
-        ours.rewind(3)
-    assert np.array_equal(ours.tokens, [1, 2])
 
 
 @given(

@@ -1,36 +1,31 @@
-"""One level: a round as the verifier, and proposals as the draft."""
+"""One level: a round as the verifier, proposals as the draft, and how sharply its guesses are taken."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny_levels import (
     MAX_POSITIONS,
     VOCAB_SIZE,
-    assert_lossless,
     by_hand,
     decoder_of,
-    look_up,
+    level_over,
     noisy_copy,
+    self_draft,
     target_level,
 )
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import TreeLimits
-from mxconv.speculation.acceptance import GreedyAcceptance
+from mxconv.speculation.acceptance import CoupledAcceptance, GreedyAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
 from mxconv.speculation.model_draft import ModelDraft
-from mxconv.speculation.pace import FixedPace
-from mxconv.speculation.proposal import Draft, Proposal, Sharpness, top_probability
-from mxconv.speculation.round import Level
-from mxconv.speculation.session import Session
+from mxconv.speculation.proposal import SHARPNESS, Draft, Proposal, Sharpness, top_probability
 from mxconv.speculation.statistics import LevelStatistics
+from mxconv.text.distribution import Sampling
 
 CONTEXT = [3, 1, 4, 1, 5, 9]
 DECODER = decoder_of(target_level())
@@ -54,25 +49,8 @@ class Says(Draft):
         self.seen.append((list(context), proposal, logits.copy()))
 
 
-def level(
-    decoder: Decoder = DECODER,
-    draft: Draft | None = None,
-    vocab_size: int = VOCAB_SIZE,
-) -> Level:
-    return Level(
-        decoder=decoder,
-        session=Session(KVCache(decoder.config)),
-        shares_session=False,
-        vocab_size=vocab_size,
-        acceptance=GreedyAcceptance(),
-        statistics=LevelStatistics("level"),
-        drafts=[draft] if draft else [],
-        pace=FixedPace(4),
-    )
-
-
 def draft_of(confidence: float = 0.0, below: Draft | None = None, decoder: Decoder = DECODER) -> ModelDraft:
-    return ModelDraft(level(decoder, below), confidence, Sharpness())
+    return ModelDraft(level_over(decoder, below), confidence, Sharpness())
 
 
 def wrong(token: int) -> int:
@@ -80,7 +58,7 @@ def wrong(token: int) -> int:
 
 
 def test_a_round_without_a_draft_gives_one_token() -> None:
-    one = level()
+    one = level_over(DECODER)
     step = one.round(CONTEXT, 10)
     assert step.tokens == TRUTH.token_ids[:1]
     assert step.logits.tobytes() == TRUTH.logits[0]
@@ -91,7 +69,7 @@ def test_a_round_without_a_draft_gives_one_token() -> None:
 def test_a_round_keeps_what_agrees_and_one_token_of_its_own(num_right: int) -> None:
     truth = TRUTH.token_ids
     draft = Says([*truth[:num_right], *map(wrong, truth[num_right:4])])
-    verifier = level(draft=draft)
+    verifier = level_over(DECODER, draft)
     step = verifier.round(CONTEXT, 10)
     assert step.tokens == truth[: num_right + 1]
     assert [row.tobytes() for row in step.logits] == TRUTH.logits[: num_right + 1]
@@ -105,7 +83,7 @@ def test_a_round_keeps_what_agrees_and_one_token_of_its_own(num_right: int) -> N
 def test_a_draft_is_shown_every_token_that_was_evaluated_with_its_logits() -> None:
     truth = TRUTH.token_ids
     draft = Says([truth[0], wrong(truth[1]), 5])
-    verifier = level(draft=draft)
+    verifier = level_over(DECODER, draft)
     verifier.round(CONTEXT, 10)
     ((context, proposal, logits),) = draft.seen
     assert (context, proposal.tokens) == (CONTEXT, draft.tokens)
@@ -118,7 +96,7 @@ def test_ids_that_a_level_above_does_not_have_are_never_chosen_nor_taken() -> No
     """Padding of a matrix is cut off before anything looks at it."""
     chosen = TRUTH.token_ids[0]
     draft = Says([chosen, 1])
-    narrow = level(draft=draft, vocab_size=chosen)
+    narrow = level_over(DECODER, draft, vocab_size=chosen)
     step = narrow.round(CONTEXT, 10)
     row = np.frombuffer(TRUTH.logits[0], np.float32)[:chosen]
     assert step.tokens == [int(row.argmax())]
@@ -127,14 +105,10 @@ def test_ids_that_a_level_above_does_not_have_are_never_chosen_nor_taken() -> No
     assert draft.seen[0][2].shape == (1, chosen)
 
 
-def test_a_context_with_a_token_beyond_the_models_rows_is_nothing_to_draft_from() -> None:
-    assert draft_of().propose([1, VOCAB_SIZE, 2], TreeLimits.chain(4)).tokens == []
-
-
 @pytest.mark.parametrize(("max_tokens", "asked"), [(1, []), (2, [1]), (4, [3]), (5, [4]), (100, [4])])
 def test_a_draft_is_asked_for_no_more_than_can_be_used(max_tokens: int, asked: list[int]) -> None:
     draft = Says(TRUTH.token_ids[:8])
-    step = level(draft=draft).round(CONTEXT, max_tokens)
+    step = level_over(DECODER, draft).round(CONTEXT, max_tokens)
     assert draft.asked == asked
     assert len(step.tokens) == sum(asked) + 1  # what it says beyond that is dropped
 
@@ -143,7 +117,7 @@ def test_a_draft_is_asked_for_no_more_than_can_be_used(max_tokens: int, asked: l
 def test_near_the_last_position_the_draft_is_asked_for_what_fits(left: int) -> None:
     context = [2] * (MAX_POSITIONS - left)
     draft = Says([1] * 10)
-    assert level(draft=draft).round(context, 100).tokens
+    assert level_over(DECODER, draft).round(context, 100).tokens
     assert draft.asked == ([left] if left else [])
 
 
@@ -193,12 +167,6 @@ def test_a_drafts_own_draft_changes_nothing_about_its_proposals_but_the_work() -
         assert helped.statistics.num_forwards <= alone.statistics.num_forwards
 
 
-@pytest.mark.parametrize(("length", "expected"), [(MAX_POSITIONS - 2, 3), (MAX_POSITIONS, 1), (MAX_POSITIONS + 1, 0)])
-def test_a_draft_proposes_up_to_its_last_position_and_nothing_beyond(length: int, expected: int) -> None:
-    drafting = draft_of()
-    assert len(drafting.propose([2] * length, TreeLimits.chain(16)).tokens) == expected
-
-
 def test_a_draft_with_its_own_session_goes_on_where_the_contexts_agree() -> None:
     drafting = draft_of()
     drafting.propose(CONTEXT, TreeLimits.chain(3))
@@ -228,50 +196,42 @@ def test_a_probability_of_what_is_not_a_number_passes_no_threshold() -> None:
         assert not top_probability(np.array(logits, np.float32)) >= 0.0
 
 
-PROMPT = [3, 1, 4, 1, 5, 9]
-TOKENS = st.integers(0, VOCAB_SIZE - 1)
+# ---- how sharply a model's guesses are taken ----
 
 
-@dataclass
-class Fake(Draft):
-    """Proposes what it was told to, and remembers what it was asked."""
-
-    proposals: list[list[int]]
-    statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("fake"))
-    asked: list[tuple[list[int], int]] = field(default_factory=list)
-
-    def propose(self, context: Sequence[int], limits: TreeLimits) -> Proposal:
-        self.asked.append((list(context), limits.most_depth))
-        return Proposal(self.tokens_behind(list(context), limits.most_depth))
-
-    def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
-        return list(self.proposals[len(self.asked) % len(self.proposals)]) if self.proposals else []
-
-
-class WithDraft(Hierarchy):
-    """A target whose draft is any object with the protocol's methods."""
-
-    def __init__(self, target: LoadedLevel, draft: Fake, num_draft_tokens: int) -> None:
-        super().__init__([target, look_up("prompt-lookup")], [num_draft_tokens])
-        self.draft = draft
-
-    def link(self, statistics: Sequence[LevelStatistics], *arguments: Any) -> Level:
-        self.draft.statistics = statistics[1]
-        return replace(super().link(statistics, *arguments), drafts=[self.draft])
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    proposals=st.lists(st.lists(TOKENS, max_size=20), max_size=5),
-    num_draft_tokens=st.integers(1, 16),
-    prompt=st.lists(TOKENS, min_size=1, max_size=MAX_POSITIONS),
+@pytest.mark.parametrize(
+    ("own", "rule"),
+    [(1.2, GreedyAcceptance()), (3.5, GreedyAcceptance()), (2.0, CoupledAcceptance(Sampling(1.0), 3))],
 )
-def test_no_tokens_that_a_draft_proposes_change_the_text(
-    proposals: list[list[int]], num_draft_tokens: int, prompt: list[int]
-) -> None:
-    target, draft = target_level(), Fake(proposals)
-    assert_lossless(WithDraft(target, draft, num_draft_tokens), prompt, 30)
-    for context, num_tokens in draft.asked:
-        assert 1 <= num_tokens <= num_draft_tokens
-        assert len(context) + num_tokens <= MAX_POSITIONS
-        assert len(context) - len(prompt) + num_tokens < 30  # the target's own token still fits
+def test_it_finds_how_sharply_the_level_above_agrees(own: float, rule: GreedyAcceptance | CoupledAcceptance) -> None:
+    random = np.random.default_rng(0)
+    sharpness = Sharpness()
+    found = []
+    for position in range(4000):
+        logits = random.normal(size=12).astype(np.float32)
+        said = rule.guesses(logits, position, 0.0, 3, sharpness.value)
+        truth = rule.guesses(logits, position, 0.0, 12, own)
+        chosen = int(random.choice(truth.tokens, p=np.array(truth.chances) / sum(truth.chances)))
+        sharpness.learn(Proposal(said.tokens, [], said.chances, [-1] * len(said.tokens)), [chosen])
+        found.append(sharpness.value)
+    assert np.mean(found[2000:]) == pytest.approx(own, rel=0.15)
+
+
+DRAFTS = {
+    "a copy": [noisy_copy()],
+    "two levels": [self_draft(), noisy_copy()],
+}
+
+
+@pytest.mark.parametrize("drafts", DRAFTS.values(), ids=DRAFTS)
+def test_models_keep_theirs_from_text_to_text(drafts: list[LoadedLevel]) -> None:
+    hierarchy = Hierarchy([target_level(), *drafts], [4], [0.0], 12)
+    values = []
+    for first in range(3):
+        hierarchy.generate([first, 1, 4, 1, 5, 9], 40)
+        values.append([sharpness.value for sharpness in hierarchy._sharpness])
+    assert values[0][1] != values[1][1] != values[2][1]
+    assert all(value[0] == SHARPNESS for value in values)  # of the target, which drafts for nobody
+    chains = Hierarchy([target_level(), *drafts], [4], [0.0], "chain")
+    chains.generate([1, 4, 1, 5, 9], 40)
+    assert {each.value for each in chains._sharpness} == {SHARPNESS}

@@ -6,18 +6,15 @@ Times are counted without the noise that the pace is told, so that every bound i
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from simulated_machine import SimulatedBatch, SimulatedDraft, SimulatedMachine, roofline, texts
 
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace, DraftEstimate
 from mxconv.speculation.loaded_level import USUAL_SHARE
-from mxconv.speculation.pace import PLAIN, ROW_SHARE, Choice, FixedPace, Outcome, Pace, RowPrices
+from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome, Pace
 from mxconv.speculation.passes import ALONE, JointPass, Load
 
 
@@ -359,28 +356,3 @@ def test_thresholds_that_were_given_stay(sets_floors: bool) -> None:
         pace.learn(Choice(0, TreeLimits(4, [0.0] * 7)), Outcome(7, 4, 8, 0.2, 1.0, [0.9] * 7, 4))
         pace.learn(chain(1), Outcome(1, 0, 2, 0.05, 1.0))  # its trees pay, its chains do not
     assert (pace.choose(50).limits.least_sum is not None) == sets_floors
-
-
-# prices
-
-
-def test_between_measured_widths_lie_lines_and_beyond_them_the_last_slope() -> None:
-    prices = RowPrices()
-    assert prices.seconds(3) == 0.0
-    prices.add(1, 1.0)
-    assert prices.seconds(11) == pytest.approx(1 + 10 * ROW_SHARE)
-    for width, seconds in ((4, 1.3), (8, 2.1)):
-        prices.add(width, seconds)
-    assert [prices.seconds(width) for width in (1, 2, 4, 6, 8)] == pytest.approx([1.0, 1.1, 1.3, 1.7, 2.1])
-    assert prices.seconds(16) == pytest.approx(2.1 + 8 * 0.2)
-    prices.add(2000, 900.0)  # wider than all that is kept
-    assert prices.seconds(64) < 20
-
-
-@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 10)), min_size=1, max_size=30))
-def test_more_rows_never_cost_less(passes: list[tuple[int, float]]) -> None:
-    prices = RowPrices()
-    for width, seconds in passes:
-        prices.add(width, seconds)
-    found = [prices.seconds(width) for width in range(1, 65)]
-    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(found))

@@ -181,18 +181,6 @@ def test_the_name_of_a_special_token_in_a_text_is_not_proposed_as_the_token() ->
     assert 2 not in tokens
 
 
-def test_the_row_of_the_inner_draft_has_the_time_spent_on_text_and_nothing_twice() -> None:
-    target, draft = found("byte-level"), found("characters")
-    inner = Says(draft.encode("go on", add_special_tokens=False)[1:])
-    drafting = through(inner, target, draft)
-    assert drafting.propose(target.encode("we "), TreeLimits.chain(9)).tokens
-    statistics = drafting.statistics
-    assert statistics is inner.statistics
-    assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (1, 0, 0)
-    assert statistics.seconds > inner.seconds
-    drafting.observe([1], Proposal([]), np.zeros((1, 400), np.float32))
-
-
 # texts in a draft's tokens, as they grow
 
 
@@ -220,20 +208,6 @@ def test_any_text_keeps_every_character(one: Tokenizer, pieces: list[str]) -> No
     for piece in pieces:
         text += piece * 40
         assert one.decode(reencoding.encode(text)) == one.decode(one.encode(text))
-
-
-def test_only_the_end_of_a_long_text_is_encoded_again(one: Tokenizer) -> None:
-    lengths = []
-
-    class Counting(Tokenizer):
-        def encode_from(self, text: str, begin: int) -> list[int]:
-            lengths.append(len(text))
-            return super().encode_from(text, begin)
-
-    reencoding = Reencoding(Counting(one._backend, None, frozenset(), "counting"))
-    for end in range(0, 10_000, 250):
-        reencoding.encode((STORY * 200)[:end])
-    assert max(lengths) < 2 * LONGEST_TAIL
 
 
 @pytest.mark.parametrize(("limit", "text"), [(1, STORY * 5), (2, " " * 300), (30, "a" * 300), (100, STORY * 5)])

@@ -1,6 +1,6 @@
 """Room on disks, orders of writing, and reads and writes at an offset, with the calls of the system and without.
 
-A disk that is really full is in tests/conversion/test_full_disk.py.
+A disk that is really full is in tests/conversion/test_killed.py.
 """
 
 import errno

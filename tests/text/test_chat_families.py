@@ -16,32 +16,6 @@ from transformers import PreTrainedTokenizerFast
 from mxconv.errors import ModelError
 from mxconv.text.chat import ChatTemplate
 
-LLAMA_3 = """\
-{#- a date, a default system text, one call a message, refusals -#}
-{{- bos_token }}
-{%- set opening = messages[0].content | trim if messages[0].role == 'system' else 'Help.' %}
-{%- set turns = messages[1:] if messages[0].role == 'system' else messages %}
-{%- if year is not defined %}
-    {%- set year = strftime_now('%Y') if strftime_now is defined else '2024' %}
-{%- endif %}
-{{- '<|head|>system<|/head|>\\n\\nYear: ' + year + '\\n' + opening + '<|eot|>' }}
-{%- for turn in turns %}
-    {%- if 'tool_calls' in turn %}
-        {%- if turn.tool_calls | length != 1 %}{{ raise_exception('one call a message') }}{% endif %}
-        {%- set asked = turn['tool_calls'][0]['function'] %}
-        {{- '<|call|>{"name": "' + asked.name + '", "parameters": ' }}
-        {{- asked.arguments | tojson }}
-        {{- '}<|eot|>' }}
-    {%- elif turn.role == 'tool' and (turn.content is mapping or turn.content is iterable) %}
-        {{- '<|head|>result<|/head|>\\n\\n' }}{{ turn.content | tojson }}
-    {%- else %}
-        {{- '<|head|>' + turn['role'] + '<|/head|>\\n\\n' + turn['content'] | trim + '<|eot|>' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|head|>assistant<|/head|>\\n\\n' }}
-{%- endif %}
-"""
 QWEN_3 = """\
 {#- macros with output, a loop backwards, thoughts by either way, neighbours in a loop -#}
 {%- macro plain(content) %}
@@ -134,29 +108,6 @@ GPT_OSS = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}<|start|>assistant{%- endif -%}
 """
-GRANITE_4 = """\
-{#- filters over lists, JSON with and without indents, documents -#}
-{%- set own = namespace(system='') %}
-{%- for tool in tools or [] %}
-    {%- set own.system = own.system ~ '\\n' ~ (tool | tojson(indent=2)) %}
-{%- endfor %}
-{%- if documents %}{{ documents | map(attribute='title') | join(', ') }}{% endif %}
-{%- set said = messages | selectattr('role', 'equalto', 'system') | map(attribute='content') | first | default('', true) %}
-{{- '<|role|>system<|/role|>' ~ ([said | trim, own.system] | select | join('\\n\\n')) ~ '<|end|>\\n' }}
-{%- for m in messages | rejectattr('role', 'equalto', 'system') %}
-    {%- if m.content is string %}
-        {%- set body = m.content %}
-    {%- else %}
-        {%- set body = (m.content or []) | selectattr('type', 'eq', 'text') | map(attribute='text') | join %}
-    {%- endif %}
-    {{- '<|role|>' ~ ('user' if m.role == 'tool' else m.role) ~ '<|/role|>' ~ body }}
-    {%- for call in m.tool_calls or [] %}
-        {{- '\\n<call>' ~ (call.function | tojson(sort_keys=true, separators=(',', ':'))) ~ '</call>' }}
-    {%- endfor %}
-    {{- '<|end|>\\n' }}
-{%- endfor %}
-{{- '<|role|>assistant<|/role|>' if add_generation_prompt }}
-"""
 BRACKETED = """\
 {{ bos_token }}
 {% set state = namespace(system='') %}
@@ -176,14 +127,12 @@ BRACKETED = """\
 {{ pad_token | default('no pad') }}{{ dict(a=1)['a'] }}"""
 WRITTEN = """\
 {% for message in messages %}{{ message | tojson }}
-{{ message | tojson(indent=2) }}{{ message.content.split()[-1] }}{{ loop.index0 }}
+{{ message | tojson(indent=2) }}{{ message | tojson(sort_keys=true, separators=(',', ':')) }}{{ message.content.split()[-1] }}{{ loop.index0 }}
 {% if loop.last %}{% break %}{% endif %}
 {% endfor %}{{ strftime_now('%Y') | length }}"""
 TEMPLATES = {
-    "Llama 3": LLAMA_3,
     "Qwen 3.5": QWEN_3,
     "gpt-oss": GPT_OSS,
-    "Granite 4": GRANITE_4,
     "bracketed": BRACKETED,
     "written as JSON": WRITTEN,
     "empty": "",

@@ -1,6 +1,5 @@
 """Streams of text against `decode` of everything, and labels of tokens: what they add to a text."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -58,16 +57,6 @@ def test_pieces_together_are_the_decoded_text_up_to_a_stop_string(one: Tokenizer
         assert stream.feed(5) == ""
 
 
-def test_text_comes_with_its_token(one: Tokenizer) -> None:
-    tokens = one.encode("the little girl named", add_special_tokens=False)
-    stream = TextStream(one)
-    for index, token in enumerate(tokens, 1):
-        piece = stream.feed(token)
-        assert one.decode(tokens[:index]).endswith(piece)
-        assert piece or one.decode(tokens[:index]) == ""
-    assert stream.finish() == ""
-
-
 @pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
 def test_a_character_comes_when_its_bytes_are_complete_and_certain(kind: str) -> None:
     one = tokenizer(kind)
@@ -119,24 +108,6 @@ def test_a_transcript_follows_whatever_is_appended_and_taken_back(one: Tokenizer
         assert transcript.text.startswith(certain)
 
 
-def test_a_transcript_decodes_a_few_tokens_at_a_time() -> None:
-    one = tokenizer("pylib")
-    assert one is not None
-    tokens = one.encode("Once upon a time there was a file. " * 100)
-    lengths = []
-
-    class Counting(Tokenizer):
-        def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:  # type: ignore[override]
-            lengths.append(len(token_ids))
-            return super().decode(token_ids, skip_special_tokens)
-
-    transcript = Transcript(Counting(one._backend, None, frozenset(), "counting"))
-    for token in tokens:
-        transcript.extend([token])
-    assert transcript.text == one.decode(tokens)
-    assert max(lengths) < 10
-
-
 PYLIB = Path(__file__).parents[2] / "examples" / "models" / "pylib-1.5m"
 
 
@@ -156,22 +127,3 @@ def test_bytes_of_a_character_and_strangers_have_labels_too() -> None:
     assert token_label(tokenizer, None, first) == "\ufffd"
     assert token_label(tokenizer, first, rest[0])
     assert token_label(tokenizer, None, 10**6) == ""
-
-
-@pytest.fixture
-def sentencepiece() -> Tokenizer:
-    models = os.environ.get("MXCONV_TEST_MODELS")
-    if models is None:
-        pytest.skip("MXCONV_TEST_MODELS is not set")
-    return Tokenizer.from_folder(Path(models) / "stories260K-bf16")
-
-
-def test_spaces_special_tokens_and_byte_tokens_of_sentencepiece_show(sentencepiece: Tokenizer) -> None:
-    ids = sentencepiece.encode("Once upon a time", add_special_tokens=False)
-    labels = [token_label(sentencepiece, before, token) for before, token in zip([None, *ids], ids, strict=False)]
-    assert "".join(labels) == "Once upon a time"
-    ends = {token_label(sentencepiece, ids[-1], token).strip() for token in sentencepiece.eos_token_ids}
-    assert "</s>" in ends
-    byte = next(token for token in range(512) if sentencepiece.is_byte(token))
-    assert token_label(sentencepiece, ids[-1], byte) == sentencepiece.name_of(byte)
-    assert sentencepiece.name_of(byte).startswith("<0x")

@@ -56,12 +56,6 @@ def test_trained_models_are_tokenized_as_by_transformers(shared_folder: Path) ->
             assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
-def test_trained_models_begin_a_text_with_their_first_token(shared_folder: Path) -> None:
-    tokenizer = Tokenizer.from_folder(shared_folder)
-    assert tokenizer.encode("Once")[0] == tokenizer.bos_token_id == 1
-    assert tokenizer.eos_token_ids == {1, 2}
-
-
 def test_add_bos_token_has_no_say_beside_a_tokenizer_file_as_in_transformers(byte_folder: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(byte_folder)
     for text in TEXTS:

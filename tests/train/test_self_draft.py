@@ -147,17 +147,6 @@ def test_a_head_screen_goes_along(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "no" / "mxconv.json").is_file() and not (tmp_path / "no" / SCREEN_FILE).exists()
 
 
-def test_quantize_takes_it(folder: Path, tmp_path: Path) -> None:
-    words = (TRAINED, "-o", tmp_path / "package", "--draft-weights", folder / "whole.safetensors")
-    made = run_mxconv("quantize", *map(str, words))
-    assert made.returncode == 0, made.stderr
-    ours, theirs = (task(path).model().weights() for path in (folder / "whole.safetensors", tmp_path / "package"))
-    for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
-    made = run_mxconv("generate", str(tmp_path / "package"), "--prompt", "def read", "--check")
-    assert made.returncode == 0, made.stderr
-
-
 def test_killed_and_gone_on_with_it_is_the_same_file(folder: Path) -> None:
     kill_after(5, folder / "killed.safetensors.training" / "losses.jsonl", command(folder, "killed"))
     assert not (folder / "killed.safetensors").exists()

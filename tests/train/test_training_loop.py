@@ -1,4 +1,7 @@
-"""The training loop on a real speculator: killed and gone on with, shared by two processes, refused in time."""
+"""The training loop on a real speculator: killed and gone on with, shared by two processes, refused in time.
+
+What a speculator computes and loses; a small model that is distilled.
+"""
 
 import json
 import shutil
@@ -7,9 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from commands import kill_after, run_mxconv
+from packages import quantize
+from reader_levels import open_reader
 from safetensors.numpy import load_file, save_file
+from speculators import speculator_config
+from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import TRAINED
+
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.speculator import SpeculatorConfig
+from mxconv.errors import ModelError
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.train.speculator_training import SpeculatorTask
+from mxconv.train.training_task import FrozenTarget
+from mxconv.train.windows import Windows
 
 STEPS = 12
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -107,3 +123,85 @@ def test_what_is_refused_before_anything_is_trained(folder: Path, change: tuple[
 def test_nothing_is_overwritten(folder: Path) -> None:
     made = run_mxconv(*command(folder, "whole"))
     assert made.returncode == 1 and "exists; nothing is overwritten" in made.stderr
+
+
+# ---- the speculator ----
+
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(0, 1024, (3, 20))
+
+
+def config(tied: bool = False, scaled: bool = False, n_predict: int = 3) -> SpeculatorConfig:
+    values = speculator_config(64, 1024, {"tie_weights": tied, "scale_input": scaled, "n_predict": n_predict})
+    del values["architectures"], values["model_type"]
+    return SpeculatorConfig(**values | {"top_k_tokens_per_head": (4, 3, 2, 2, 2)[:n_predict]})
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_is_written_runs_as_it_was_trained(tied: bool, scaled: bool, target: FrozenTarget, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    task = SpeculatorTask(config(tied, scaled), target, torch.float16)
+    model = task.model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) / 8).copy_(parameter.half().float())
+    task.write(dict(model.state_dict()), tmp_path)
+    ids = torch.from_numpy(IDS)
+    states = target.states(ids)
+    with torch.no_grad():
+        logits = model(states, ids)
+    speculator = open_reader("speculator", tmp_path)
+    assert speculator.config == task.config
+    for row, place in ((0, 0), (2, 7), (1, logits[0].shape[1] - 1)):
+        made = speculator.begin(states[row, place].numpy()[None])
+        for stage in range(3):
+            made = speculator.advance(stage, made, [int(IDS[row, place + 1 + stage])])
+            found = speculator.logits(stage, made)[0]
+            np.testing.assert_allclose(found, logits[stage][row, place].numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_losses_are_cross_entropies_of_the_tokens_that_each_head_chooses(target: FrozenTarget) -> None:
+    torch.manual_seed(1)
+    task = SpeculatorTask(config(), target, torch.float16)
+    model, ids = task.model(), torch.from_numpy(IDS)
+    states = target.states(ids)
+    for num_prompt in (0, 8):
+        losses = task.losses(model, ids, Windows(IDS.astype(np.int32), num_prompt))
+        for stage, logits in enumerate(model(states, ids)):
+            assert logits.shape[1] == 20 - 1 - 3
+            chosen = [
+                -logits[row, place].log_softmax(-1)[ids[row, place + 2 + stage]]
+                for row in range(3)
+                for place in range(logits.shape[1])
+                if place + 2 >= num_prompt
+            ]
+            torch.testing.assert_close(losses[stage], torch.stack(chosen).mean())
+
+
+def test_a_target_without_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((TRAINED / "config.json").read_text())
+    with pytest.raises(ModelError, match=r"no \.safetensors file; a target with its weights is required"):
+        FrozenTarget(tmp_path, torch.device("cpu"))
+
+
+# ---- a small model ----
+
+
+def test_a_trained_draft_is_a_model_like_any_other(texts: Path, tmp_path: Path) -> None:
+    sizes = ("--hidden-size", "32", "--layers", "1", "--heads", "2", "--length", "32", "--batch-tokens", "128")
+    for loss in ("kl", "tvd++", "text"):
+        paths = (texts / "texts.txt", "--target", TRAINED, "-o", tmp_path / loss)
+        made = run_mxconv("train", "draft", *map(str, paths), *sizes, "--steps", "3", "--loss", loss)
+        assert made.returncode == 0, made.stderr
+    config, theirs = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "kl", TRAINED))
+    for key in ("bos_token_id", "eos_token_id"):
+        assert config[key] == theirs[key]
+    weights = [(tmp_path / loss / "model.safetensors").read_bytes() for loss in ("kl", "tvd++", "text")]
+    assert len(set(weights)) == 3  # each loss trains another draft
+    quantize(TRAINED, tmp_path / "package", drafts=(f"checkpoint:{tmp_path / 'kl'}",))
+    with LoadedPackage(tmp_path / "package", ["target", "kl"]) as loaded:
+        ids = loaded.tokenizer.encode("def read(self")
+        found, generation = speculate(Hierarchy(loaded.levels, [2], [0.0]), ids, 12)
+        assert found == by_hand(decoder_of(loaded.levels[0]), ids, 12)
+        assert generation.trace.statistics[1].num_proposed > 0
