@@ -18,10 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from mxconv import __version__
-from mxconv.checkpoint.hashing import hash_file
 from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.source import Checkpoint, hash_file
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe, source_records
 from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
@@ -31,7 +30,7 @@ from mxconv.conversion.recipes import DifferentPackageError, RecipeCheck
 from mxconv.package.growing_shard import EncodedTensor
 from mxconv.package.journal import fingerprint
 from mxconv.package.manifest import Manifest
-from mxconv.package.target import Staging, Target, check_apart, check_target, open_staging
+from mxconv.package.staging import Staging, Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
 from mxconv.system.disk import recover
 from mxconv.workers import ByteCounter, Executor, Workers, beside, result_of, unless_failed

@@ -11,6 +11,7 @@ GGUF files are opened by `mxconv.open_source`.
 Headers and indexes are checked in full when it is opened; weights are only mapped, or stay where they are.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,13 +30,13 @@ from mxconv.checkpoint.folder import (
 )
 from mxconv.checkpoint.hub import fetch_snapshot, parse_address
 from mxconv.checkpoint.legacy import LegacyFile
-from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.object_store import is_store_url
-from mxconv.checkpoint.ranged_file import RangedFile, StoreSnapshot, fetch_store_snapshot
-from mxconv.checkpoint.regular_file import check_regular_file, read_json_object
-from mxconv.checkpoint.tensor import SourceTensor, WeightFile
+from mxconv.checkpoint.ranged_file import BLOCK_BYTES, RangedFile, StoreSnapshot, fetch_store_snapshot
+from mxconv.checkpoint.regular_file import check_regular_file, read_json_object, sha256_file
+from mxconv.checkpoint.tensor import MappedFile, SourceTensor, WeightFile
 from mxconv.checkpoint.tokenizer_files import MODEL_FILE, TOKENIZER_FILE, derive_from_pieces
 from mxconv.errors import CheckpointError
+from mxconv.workers import Advance
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
 
@@ -225,3 +226,15 @@ def _file_names(root: Path) -> list[str]:
         raise CheckpointError(
             f"{root}: cannot be listed ({error.strerror}); a readable folder is required. Check its permissions."
         ) from error
+
+
+def hash_file(file: Path | RangedFile, advance: Advance) -> str:
+    """Return the SHA-256 of a file here or on a store: a task."""
+    if isinstance(file, Path):
+        return sha256_file(file, advance)
+    digest = hashlib.sha256()
+    for begin in range(0, file.num_bytes, BLOCK_BYTES):
+        window = file.window(begin, min(begin + BLOCK_BYTES, file.num_bytes))
+        digest.update(window.data)
+        advance(len(window))
+    return digest.hexdigest()

@@ -135,7 +135,7 @@ def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -
         MxconvError: Ray is not installed, or no cluster answers.
         typer.BadParameter: the option is none that exists.
     """
-    from mxconv.cluster.connection import parse_workers
+    from mxconv.cluster import parse_workers
     from mxconv.errors import MxconvError
 
     try:
@@ -147,7 +147,7 @@ def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -
 
         yield lambda: Workers(num_threads)
         return
-    from mxconv.cluster.connection import cluster
+    from mxconv.cluster import cluster
 
     with cluster(address, num_threads, memory_bytes) as make:
         yield make

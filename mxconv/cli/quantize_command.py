@@ -130,7 +130,7 @@ def quantize(
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
     from mxconv.open_source import open_source
-    from mxconv.package.target import check_target, parse_target
+    from mxconv.package.staging import check_target, parse_target
     from mxconv.system.processor import usable_processors
 
     if residual_bits != "auto" and not residual_bits.isdecimal():

@@ -22,8 +22,8 @@ from mxconv.conversion.survey import Survey
 from mxconv.kernels.encoders import cast_bsfp, encode_mxfp4
 from mxconv.package.growing_shard import EncodedTensor, Write, Written
 from mxconv.package.manifest import OptionsRecord
+from mxconv.package.staging import Sink
 from mxconv.package.stored import carried_array
-from mxconv.package.target import Sink
 from mxconv.workers import Advance
 
 BYTES_A_SLICE_WEIGHT = 4  # slices of tensors that are copied: 4 MB

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.arrays import U8, U16
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object, sha256_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.options import QuantizeOptions

@@ -24,8 +24,7 @@ from mxconv.codecs.bsfp.table import NUM_CODES, RESIDUAL_BITS, SHIFTS_PER_OCTAVE
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS, padded, unpack_nibbles, unpack_scales
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.plan import TensorPlan
-from mxconv.conversion.rows import PatternRows, rounded
+from mxconv.conversion.plan import PatternRows, TensorPlan, rounded
 from mxconv.errors import CheckpointError
 from mxconv.kernels.encoders import add_to_histogram, fit_table, row_shifts_of
 from mxconv.package.stored import StoredArray, carried_array, matrix_arrays

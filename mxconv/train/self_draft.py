@@ -29,8 +29,7 @@ from mxconv.conversion.plan import TensorPlan, plan_tensors
 from mxconv.errors import ModelError
 from mxconv.package.head_screen import HeadScreen, read_head_screen
 from mxconv.package.package import Package
-from mxconv.train.losses import kl_divergence
-from mxconv.train.training_task import FrozenTarget, TrainingTask
+from mxconv.train.training_task import FrozenTarget, TrainingTask, kl_divergence
 from mxconv.train.windows import Windows
 
 FILE_NAME = "draft.safetensors"

@@ -16,7 +16,7 @@ from mxconv.engine.sequence_rows import States
 from mxconv.engine.weights import ModelWeights, ScreenedHead
 from mxconv.kernels.encoders import encode_mxfp4
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.stored import StoredMxfp4
 
 VOCABULARY, RANK, CANDIDATES = 1000, 32, 9  # of 63 tiles, the last of 8 tokens
 IDS = [int(token) for token in np.random.default_rng(5).integers(0, VOCABULARY, 40)]

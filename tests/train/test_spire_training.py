@@ -15,9 +15,8 @@ from trained_levels import TRAINED
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.spire import config_for
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.train.losses import distillation_loss, expected_acceptance, hard_target_loss
 from mxconv.train.spire_training import SpireLoss, SpireTask
-from mxconv.train.training_task import FrozenTarget
+from mxconv.train.training_task import FrozenTarget, distillation_loss, expected_acceptance, hard_target_loss
 from mxconv.train.windows import Windows
 
 IDS = np.random.default_rng(0).integers(0, 1024, (2, 21))
