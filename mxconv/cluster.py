@@ -43,11 +43,12 @@ LOCAL = "local"  # of a cluster that is started here, as Ray calls it
 WORKERS = re.compile(r"ray(?::(?P<address>auto|[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}))?")
 
 
-def parse_workers(text: str) -> str | None:
-    """The address of a cluster: `local`, `auto` (the one of this machine) or HOST:PORT of its head; None for `threads`.
-    Raises MxconvError where the text is none of these."""
-    if text == "threads":
-        return None
+def parse_workers(text: str) -> str:
+    """The address of a cluster: `local`, `auto` (the one of this machine) or HOST:PORT of its head.
+
+    Raises:
+        MxconvError: the text is none of these, nor `threads`, which needs no cluster.
+    """
     found = WORKERS.fullmatch(text)
     if found is None:
         raise MxconvError(

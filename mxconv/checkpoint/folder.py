@@ -40,6 +40,7 @@ UNMERGED_ADAPTERS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PR
 SIGNS = (ADAPTER_FILE, "hf_quant_config.json")
 _PART = re.compile(r"-0*(?P<number>[1-9]\d*)-of-0*(?P<count>[1-9]\d*)\.(safetensors|bin)$")
 
+TOKENIZER_FILE, MODEL_FILE = "tokenizer.json", "tokenizer.model"
 TEMPLATES_FOLDER = "additional_chat_templates"
 COMPANION_PATTERNS = (
     "config.json",

@@ -15,13 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from mxconv.checkpoint.folder import MODEL_FILE, TOKENIZER_FILE
 from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object, read_json_object
 from mxconv.checkpoint.tokenizer_json import SPACE, TokenType, pre_tokenizer_json, template
 from mxconv.checkpoint.tokenizer_settings import CONFIG_FILE, TokenizerSettings
 from mxconv.errors import CheckpointError, install_line
 
-TOKENIZER_FILE = "tokenizer.json"
-MODEL_FILE = "tokenizer.model"
 MAX_FILE_BYTES = 1 << 26  # Gemma's, of 262,144 pieces, has 4.7 million
 MAX_PIECE_CHARACTERS = 1024  # a piece is split in every place
 WRITE_IT = "Write it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.conversion.draft_file import DraftFile
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.growing_shard import PlacedFile
-from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
-from mxconv.package.level_record import check_relative
+from mxconv.package.level_record import SCREEN_FILE, check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
 from mxconv.package.stored import StoredArray
@@ -26,7 +24,9 @@ from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers
 
 if TYPE_CHECKING:
+    from mxconv.conversion.draft_file import DraftFile
     from mxconv.conversion.drafts import PackedDrafts
+    from mxconv.package.head_screen import HeadScreen
 from dataclasses import replace
 
 from mxconv.checkpoint.safetensors_header import DTYPES
@@ -57,8 +57,8 @@ class Preparation:
     contents: dict[str, bytes]  # of each small file that is made
     links_target: bool  # the source's own weight files become part of the package
     uses_store: bool  # reads from one, or the package goes to one
-    draft_file: DraftFile | None = None  # that gave some surveys their codes
-    screen: HeadScreen | None = None  # of its 4-bit draft
+    draft_file: "DraftFile | None" = None  # that gave some surveys their codes
+    screen: "HeadScreen | None" = None  # of its 4-bit draft
 
     @property
     def source_sizes(self) -> dict[str, int]:
@@ -164,8 +164,11 @@ def prepare(
     check_any_quantized(checkpoint, [survey.plan for survey in surveys])
     includes_target = options.codec == "mxfp4" and record.target == "include"
     links_target = includes_target and options.links_target and not (must_store or checkpoint.is_on_store)
-    draft_file = None if options.draft_weights is None else DraftFile.open(Path(options.draft_weights))
-    if draft_file is not None:
+    draft_file = None
+    if options.draft_weights is not None:
+        from mxconv.conversion.draft_file import DraftFile  # late: only where codes are given
+
+        draft_file = DraftFile.open(Path(options.draft_weights))
         surveys = draft_file.give(surveys)
     screen = None
     if draft_file is not None and draft_file.has_screen and options.head_screen:

@@ -11,7 +11,6 @@ from mxconv.errors import PackageError
 from mxconv.package.level_record import ScreenRecord
 from mxconv.package.stored import StoredArray, StoredMxfp4, mxfp4_arrays
 
-SCREEN_FILE = "head_screen.safetensors"
 STEM = "head_screen"
 
 

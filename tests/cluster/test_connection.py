@@ -11,8 +11,8 @@ from mxconv.errors import MxconvError
 
 
 def test_what_workers_are_asked_for() -> None:
-    words = ("threads", "ray", "ray:auto", "ray:10.0.0.7:6379", "ray:[::1]:6379")
-    assert [parse_workers(text) for text in words] == [None, "local", "auto", "10.0.0.7:6379", "[::1]:6379"]
+    words = ("ray", "ray:auto", "ray:10.0.0.7:6379", "ray:[::1]:6379")
+    assert [parse_workers(text) for text in words] == ["local", "auto", "10.0.0.7:6379", "[::1]:6379"]
 
 
 @pytest.mark.parametrize("text", ["", "Ray", "ray:", "ray:host", "ray:host:", "ray:ray://h:1", "ray:h:1 ", "processes"])

@@ -15,7 +15,7 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.weights import ScreenedHead
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.kernels.engine import native_names
-from mxconv.package.head_screen import SCREEN_FILE
+from mxconv.package.level_record import SCREEN_FILE
 from mxconv.package.manifest import read_manifest
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
