@@ -79,6 +79,17 @@ class TensorPlan:
         return self.tensor.name
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether the draft has codes for it; what is kept is in both levels as it is."""
+        return self.codec != "keep"
+
+    @property
+    def pattern_format(self) -> FloatFormat:
+        """The 16-bit float of a quantized tensor."""
+        assert self.float_format is not None
+        return self.float_format
+
+    @property
     def dtype(self) -> str:
         """As safetensors names it, after any cast."""
         return self.float_format.name if self.float_format and self.fp8 is None else self.tensor.dtype
@@ -163,7 +174,7 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
 
 def check_any_quantized(checkpoint: Checkpoint, plans: list[TensorPlan]) -> None:
     """Raises CheckpointError where every tensor stays in 16 bits."""
-    if not any(plan.codec != "keep" for plan in plans):
+    if not any(plan.is_quantized for plan in plans):
         raise CheckpointError(
             f"{checkpoint.id}: none of its {len(plans)} tensors would be quantized; at least one matrix is required. "
             "Check the checkpoint and --skip."
@@ -279,11 +290,6 @@ class PatternRows:
     expert: int = 0
     rescale_factor: float = 1.0
 
-    @property
-    def float_format(self) -> FloatFormat:
-        assert self.plan.float_format is not None
-        return self.plan.float_format
-
     def slices(self) -> Iterator[tuple[int, NDArray[np.generic], U16]]:
         """Ascending slices of whole tiles, of `slice_weights` or, where a tile's rows have more, of one tile.
 
@@ -302,11 +308,11 @@ class PatternRows:
             stop = min(start + step, num_rows)
             rows = tensor.rows(start, stop) if matrix is None else np.ascontiguousarray(matrix[start:stop])
             if plan.fp8 is not None:
-                yield start, rows, rescale(plan.fp8.patterns(start, stop), self.rescale_factor, self.float_format)
+                yield start, rows, rescale(plan.fp8.patterns(start, stop), self.rescale_factor, plan.pattern_format)
                 tensor.release(start, stop)
                 continue
-            patterns = rounded(rows, tensor.dtype, self.float_format) if plan.is_cast else cast(U16, rows)
-            yield start, patterns, rescale(patterns, self.rescale_factor, self.float_format)
+            patterns = rounded(rows, tensor.dtype, plan.pattern_format) if plan.is_cast else cast(U16, rows)
+            yield start, patterns, rescale(patterns, self.rescale_factor, plan.pattern_format)
             if plan.experts is None:
                 tensor.release(start, stop)
         if plan.experts is not None:

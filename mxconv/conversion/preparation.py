@@ -77,7 +77,7 @@ class Preparation:
 
     @property
     def quantized(self) -> list[Survey]:
-        return [survey for survey in self.surveys if survey.plan.codec != "keep"]
+        return [survey for survey in self.surveys if survey.plan.is_quantized]
 
     @property
     def bits_per_weight(self) -> float:
@@ -192,7 +192,7 @@ def _with_dtype(derived_files: dict[str, bytes], dtype: str | None) -> dict[str,
 
 
 def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Executor) -> list[Survey]:
-    total = sum(plan.num_bytes for plan in plans if plan.codec != "keep")
+    total = sum(plan.num_bytes for plan in plans if plan.is_quantized)
     advance = ByteCounter("survey", total, progress)
     return workers.map(SurveyTensor(options), plans, advance)
 
@@ -204,7 +204,7 @@ def _groups(
     whole: dict[str, tuple[StoredArray, ...]] = {
         s.plan.name: (StoredArray(s.plan.name, s.plan.dtype, s.plan.tensor.shape),) for s in surveys
     }
-    quantized = {s.plan.name: quantized_arrays(s) for s in surveys if s.plan.codec != "keep"}
+    quantized = {s.plan.name: quantized_arrays(s) for s in surveys if s.plan.is_quantized}
     if options.codec == "bsfp":
         return {"bsfp": {name: quantized.get(name, arrays) for name, arrays in whole.items()}}
     return {"mxfp4": quantized} | ({"model": whole} if stores_target else {})
@@ -292,7 +292,7 @@ def _needed(plan: TensorPlan, slice_weights: int) -> int:
 
 def _least_weights(plan: TensorPlan) -> int:
     """Weights of the smallest slice: the rows of a tile, or one row of what is copied."""
-    if plan.codec != "keep" and plan.carried is None:
+    if plan.is_quantized and plan.carried is None:
         return TILE_ROWS * plan.matrix_shape[1]
     shape = plan.tensor.shape
     num_rows = TILE_ROWS if plan.carried is not None else 1

@@ -276,7 +276,7 @@ class Package:
             self.fp8(record)
         is_bsfp, is_carried = record.codec == "bsfp", record.carried is not None
         has_weights = record.dtype in FORMATS or is_carried or (record.scaled is not None and not is_bsfp)
-        if record.codec != "keep" and not has_weights:
+        if record.is_quantized and not has_weights:
             raise PackageError(
                 f"{self.root}: tensor {record.name}: {record.codec} of {record.dtype}; BF16 or F16 is required. "
                 "Convert again."

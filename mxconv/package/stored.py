@@ -124,7 +124,7 @@ def tensor_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
     """The arrays of a quantized tensor; none of a kept one."""
     if (carried := record.carried_tensor) is not None:
         return (carried_array(carried),)
-    if record.codec == "keep":
+    if not record.is_quantized:
         return ()
     segments = record.all_segments
     table = segments[0].table(record.dtype) if segments else None

@@ -231,7 +231,7 @@ def _read(folder: Path, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Mat
     head = None
     with open_checkpoint(folder) as checkpoint:
         for plan in plan_tensors(checkpoint, QuantizeOptions(scale_rule="mse")):
-            if plan.codec == "keep":
+            if not plan.is_quantized:
                 continue
             values = _values(plan, parameters)
             if plan.codec == "mxint8":
