@@ -42,9 +42,8 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from mxconv.arrays import I32
 from mxconv.train.distillation import DistillationTask
-from mxconv.train.losses import hard_target_loss
 from mxconv.train.training_loop import StepReport, fit
-from mxconv.train.training_task import FrozenTarget
+from mxconv.train.training_task import FrozenTarget, hard_target_loss
 from mxconv.train.windows import TrainingStage, Windows
 
 HERE = Path(__file__).parent

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, F64, U8, U16
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.regular_file import check_regular_file, sha256_file
 from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.calibration_texts import CalibrationTexts, read_texts
@@ -47,8 +46,7 @@ from mxconv.engine.stored_weights import head_tensor
 from mxconv.engine.text_states import HeldOutTexts, TextStates
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights, WeightedNorm
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.stored import stored_shape
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.stored import StoredMxfp4, stored_shape
 from mxconv.package.tensor_record import TensorRecord
 from mxconv.progress import CALIBRATED_LAYERS, Progress, silent
 

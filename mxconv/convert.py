@@ -15,26 +15,28 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mxconv import __version__
-from mxconv.checkpoint.hashing import hash_file
 from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.source import Checkpoint, hash_file
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe, source_records
 from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
-from mxconv.conversion.recipes import DifferentPackageError, RecipeCheck
+from mxconv.errors import DifferentPackageError
 from mxconv.package.growing_shard import EncodedTensor
 from mxconv.package.journal import fingerprint
 from mxconv.package.manifest import Manifest
-from mxconv.package.target import Staging, Target, check_apart, check_target, open_staging
+from mxconv.package.staging import Staging, Target, check_apart, check_target, open_staging
 from mxconv.progress import Progress, silent
 from mxconv.system.disk import recover
 from mxconv.workers import ByteCounter, Executor, Workers, beside, result_of, unless_failed
+
+if TYPE_CHECKING:
+    from mxconv.conversion.recipes import RecipeCheck
 
 
 def convert(
@@ -43,7 +45,7 @@ def convert(
     options: QuantizeOptions,
     progress: Progress = silent,
     executor: Callable[[], Executor] | None = None,
-    recipe: RecipeCheck | None = None,
+    recipe: "RecipeCheck | None" = None,
 ) -> Manifest:
     """Convert a checkpoint and write the package.
 
@@ -111,7 +113,7 @@ def _convert(
     options: QuantizeOptions,
     progress: Progress,
     workers: Executor,
-    recipe: RecipeCheck | None,
+    recipe: "RecipeCheck | None",
     *,
     assume_finite: bool,
 ) -> Manifest:

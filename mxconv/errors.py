@@ -26,6 +26,10 @@ class PackageError(MxconvError):
     """A package is missing, malformed, damaged, or would be overwritten."""
 
 
+class DifferentPackageError(PackageError):
+    """What a source was converted to is not the package of the recipe."""
+
+
 class ModelError(MxconvError):
     """A model configuration, tokenizer or generation request cannot be served."""
 

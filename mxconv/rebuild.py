@@ -28,7 +28,7 @@ from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import built_folder, damaged_files, fetch_file
 from mxconv.package.recipe import DRAFT_FILE, FILE_NAME, FURTHER, Recipe, further_folder, read_recipe, recipe_of
-from mxconv.package.target import Target, check_target
+from mxconv.package.staging import Target, check_target
 from mxconv.progress import Progress, silent
 from mxconv.system.disk import check_output, remove, write_output
 from mxconv.system.processor import usable_processors

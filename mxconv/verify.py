@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxconv import __version__
-from mxconv.checkpoint.hashing import hash_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.engine.stored_weights import package_faults
@@ -135,7 +135,7 @@ def verify(
     advance = ByteCounter("hash package", sum(record.num_bytes for record in manifest.files), progress)
     files = dict(zip(manifest.files, files_to_hash(path, manifest.files, advance), strict=True))
     whole = {record: file for record, file in files.items() if file is not None}
-    with beside(workers, hash_file, list(whole.values()), advance) as hashes:
+    with beside(workers, sha256_file, list(whole.values()), advance) as hashes:
         with Package(path) as package:
             tensors = _verify_tensors(package, source, workers, progress)
             tensors += [

@@ -8,7 +8,7 @@ import torch
 from stored_matrices import stored_mxfp4
 
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, uploaded_weight
-from mxconv.package.stored_matrix import StoredBsfp
+from mxconv.package.stored import StoredBsfp
 
 DEVICE = torch.device("cuda" if os.environ["TRITON_INTERPRET"] == "0" else "cpu")
 EPSILON = np.finfo(np.float32).eps

@@ -7,7 +7,7 @@ import numpy as np
 from checkpoints import write_tiny_llama
 
 from mxconv.arch.families.registry import describe_file
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert

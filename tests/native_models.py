@@ -14,7 +14,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import ExpertStack, ModelWeights
 from mxconv.kernels.matrix import DenseMatrix, Float32Matrix, Matrix
-from mxconv.package.stored_matrix import StoredBsfp
+from mxconv.package.stored import StoredBsfp
 
 Maker = Callable[[Matrices, U16, FloatFormat], Matrix]
 

@@ -12,7 +12,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.open_source import open_source
 from mxconv.package.manifest import Manifest
-from mxconv.package.target import Target
+from mxconv.package.staging import Target
 from mxconv.progress import Progress, silent
 from mxconv.verify import Verification, verify
 

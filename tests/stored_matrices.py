@@ -12,7 +12,7 @@ from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.kernels.encoders import fit_table
-from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
+from mxconv.package.stored import StoredBsfp, StoredMxfp4
 
 Shape = tuple[int, int]
 

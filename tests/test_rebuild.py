@@ -25,7 +25,7 @@ from packages import (
 )
 from trained_levels import TRAINED, write_mixture
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.engine import kernel_names
 from mxconv.rebuild import build, check_rebuild, write_recipe

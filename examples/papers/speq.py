@@ -47,7 +47,7 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import OwnWeights
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.stored_matrix import StoredBsfp
+from mxconv.package.stored import StoredBsfp
 from mxconv.text.messages import read_prompts
 from mxconv.text.texts import read_pieces
 from mxconv.verification.evaluation import measure

@@ -34,7 +34,7 @@ from mxconv.bench.rates import seconds_of, spread
 from mxconv.gpu.device import require_room
 from mxconv.gpu.launch import MAX_TOKENS
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, uploaded_weight
-from mxconv.package.stored_matrix import StoredMxint8
+from mxconv.package.stored import StoredMxint8
 from mxconv.system.processor import cpu_name
 
 LIBRARY = "bf16"  # torch's product, the baseline

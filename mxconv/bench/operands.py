@@ -21,7 +21,7 @@ from mxconv.codecs.mxint8 import quantize_mxint8
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.errors import MxconvError
 from mxconv.kernels.encoders import add_to_histogram, encode_bsfp, encode_mxfp4, fit_table, row_shifts_of
-from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
+from mxconv.package.stored import StoredBsfp, StoredMxfp4, StoredMxint8
 
 Matrix = TypeVar("Matrix")
 Stored = U16 | StoredMxfp4 | StoredMxint8 | StoredBsfp

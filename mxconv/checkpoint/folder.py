@@ -2,6 +2,7 @@
 
 The same rules serve a local folder and the listing of a Hub repository. safetensors win over .bin, and the
 Hugging Face layout over `consolidated*` copies of the same weights. An index is checked against its shards both ways.
+Adapters (LoRA and its like) are changes of another model's weights, which alone are no model: they are refused.
 """
 
 import os
@@ -11,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-from mxconv.checkpoint.adapter import CONFIG_FILE as ADAPTER_FILE
-from mxconv.checkpoint.adapter import adapter_error, is_adapter_file
 from mxconv.checkpoint.regular_file import read_json_object, stays_inside
-from mxconv.checkpoint.tensor import WeightFile
+from mxconv.checkpoint.tensor import SourceTensor, WeightFile
 from mxconv.errors import CheckpointError
 
 SINGLE_FILE = "model.safetensors"
@@ -26,10 +26,21 @@ LEGACY_INDEX_FILE = "pytorch_model.bin.index.json"
 SUFFIXES = (".safetensors", ".bin", ".gguf")
 PACKAGE_FILE = "mxconv.json"  # the manifest of a package
 SNAPSHOTS = "snapshots"  # the folder of a Hub cache's repository that holds its commits
+ADAPTER_FILE = "adapter_config.json"
+# of peft, mlx-lm, diffusers
+ADAPTER_FILES = (ADAPTER_FILE, "adapter_model*", "*adapters.safetensors", "pytorch_lora_weights*")
+# names of peft's kinds, those of mlx-lm in small letters, those of diffusers and kohya with up and down
+_ADAPTER_TENSOR = re.compile(
+    r"(^|[._])(lora_([AaBbE]|up|down|magnitude_vector|embedding_[AB])|lora(_linear_layer)?\.(up|down)|ia3_l|"
+    r"vera_lambda_[bd]|b?oft_\w|hada_w[12]\w*|lokr_w[12]\w*|adaption_(gate|prompt))([._]|$)|^base_model\.model\.|"
+    r"^prompt_embeddings\b"
+)
+UNMERGED_ADAPTERS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT")
 # of the small files, those that say what the weights are and are not taken along
 SIGNS = (ADAPTER_FILE, "hf_quant_config.json")
 _PART = re.compile(r"-0*(?P<number>[1-9]\d*)-of-0*(?P<count>[1-9]\d*)\.(safetensors|bin)$")
 
+TOKENIZER_FILE, MODEL_FILE = "tokenizer.json", "tokenizer.model"
 TEMPLATES_FOLDER = "additional_chat_templates"
 COMPANION_PATTERNS = (
     "config.json",
@@ -248,3 +259,37 @@ def check_index(index_path: Path, weight_map: Mapping[str, str], shards: Mapping
                 f"{index_path}: says that tensor {name!r} is in {shard}, but {found}; index and shards must agree. "
                 "Download or export the checkpoint again."
             )
+
+
+def is_adapter_file(name: str) -> bool:
+    """Whether a file of this name belongs to an adapter."""
+    return any(fnmatchcase(name, pattern) for pattern in ADAPTER_FILES)
+
+
+def check_no_adapter(
+    source: str, root: Path, tensors: Mapping[str, SourceTensor], config: Mapping[str, Any] | None
+) -> None:
+    """Raises CheckpointError where a tensor is an adapter's, alone or beside the weights that it changes; a model whose
+    config.json describes adapters (`vision_lora`, say) is whole with them."""
+    if config is not None and any(key.endswith("_lora") for key in config):
+        return
+    for name, tensor in tensors.items():
+        if _ADAPTER_TENSOR.search(name):
+            raise adapter_error(source, root, f"{tensor.path}: tensor {name} is of")
+
+
+def adapter_error(source: str, root: Path, found: str) -> CheckpointError:
+    """The error that names the base of an adapter, by the adapter_config.json in `root`, and says how both are merged;
+    `found` begins its message."""
+    path = root / ADAPTER_FILE
+    config = read_json_object(path, unique_keys=False) if path.is_file() else {}
+    base, kind = config.get("base_model_name_or_path") or config.get("model"), config.get("peft_type")
+    of, name = (repr(base[:200]),) * 2 if isinstance(base, str) else ("another model", "BASE")
+    remedy = (
+        f"Merge it first, with peft: model = AutoModelForCausalLM.from_pretrained({name}); model = "
+        f"PeftModel.from_pretrained(model, {source!r}).merge_and_unload(); model.save_pretrained('merged'). Then "
+        "convert that folder."
+    )
+    if kind in UNMERGED_ADAPTERS:
+        remedy = f"One of the type {kind} cannot be merged into weights: convert {of} without it."
+    return CheckpointError(f"{found} an adapter of {of}; the weights of a whole model are required. {remedy}")

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from mxconv.arrays import U8
 from mxconv.checkpoint.folder import Weights, choose_weights, small_files
-from mxconv.checkpoint.mapped_file import as_tensor
 from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
 from mxconv.checkpoint.safetensors_header import TensorEntry, parse_header
-from mxconv.checkpoint.tensor import WeightFile
+from mxconv.checkpoint.tensor import WeightFile, as_tensor
 from mxconv.errors import CheckpointError
 
 BLOCK_BYTES = 8 << 20

@@ -1,6 +1,7 @@
-"""Opening files that a user named, and JSON in them: only regular files, bounded, with errors that name the file."""
+"""Files that a user named, opened and hashed, and JSON in them: only regular files, bounded; errors name the file."""
 
 import errno
+import hashlib
 import json
 import ntpath
 import os
@@ -12,8 +13,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from mxconv.errors import CheckpointError
+from mxconv.system.processor import will_read
+from mxconv.workers import Advance, uncounted
 
 POINTER, MAX_POINTER_BYTES = b"version https://git-lfs", 1024  # how Git LFS's stand-in for a file begins; its length
+CHUNK_BYTES = 1 << 18  # that are hashed at a time: they stay in a core's own cache
+AHEAD_BYTES = 1 << 26  # what the disk is asked for beforehand
 MAX_JSON_BYTES = 100_000_000  # the index of a model with a million tensors is about this long
 
 
@@ -151,3 +156,22 @@ def check_look(path: Path, look: Look) -> None:
             f"{path}: changed {change} while it was read; a checkpoint must stay as it is. "
             "Wait until it is complete and run again."
         )
+
+
+def sha256_file(path: Path, advance: Advance = uncounted) -> str:
+    """The SHA-256 of a regular file, in hex; `advance` is called with the bytes of each piece once it is hashed.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    check_regular_file(path)
+    digest, chunk, num_bytes = hashlib.sha256(), bytearray(CHUNK_BYTES), 0
+    window = memoryview(chunk)
+    with open_file(path) as file:
+        while num_read := file.readinto(chunk):  # type: ignore[attr-defined]
+            if num_bytes % (AHEAD_BYTES // 2) < CHUNK_BYTES:
+                will_read(file, num_bytes, AHEAD_BYTES)
+            digest.update(window[:num_read])
+            num_bytes += num_read
+            advance(num_read)
+    return digest.hexdigest()

@@ -11,6 +11,7 @@ GGUF files are opened by `mxconv.open_source`.
 Headers and indexes are checked in full when it is opened; weights are only mapped, or stay where they are.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,22 +21,21 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal
 
 from mxconv.checkpoint.folder import (
+    MODEL_FILE,
     TEMPLATES_FOLDER,
+    TOKENIZER_FILE,
     Weights,
     check_index,
     choose_weights,
     companions,
     resolve_shard,
 )
-from mxconv.checkpoint.hub import fetch_snapshot, parse_address
-from mxconv.checkpoint.legacy import LegacyFile
-from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.object_store import is_store_url
-from mxconv.checkpoint.ranged_file import RangedFile, StoreSnapshot, fetch_store_snapshot
-from mxconv.checkpoint.regular_file import check_regular_file, read_json_object
-from mxconv.checkpoint.tensor import SourceTensor, WeightFile
-from mxconv.checkpoint.tokenizer_files import MODEL_FILE, TOKENIZER_FILE, derive_from_pieces
+from mxconv.checkpoint.ranged_file import BLOCK_BYTES, RangedFile, StoreSnapshot, fetch_store_snapshot
+from mxconv.checkpoint.regular_file import check_regular_file, read_json_object, sha256_file
+from mxconv.checkpoint.tensor import MappedFile, SourceTensor, WeightFile
 from mxconv.errors import CheckpointError
+from mxconv.workers import Advance
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
 
@@ -118,6 +118,8 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
             if path.is_dir()
             else _open_file(name, path)
         )
+    from mxconv.checkpoint.hub import fetch_snapshot, parse_address  # late: most checkpoints are folders
+
     name, revision = parse_address(name, revision)
     if not is_store_url(name):
         snapshot = fetch_snapshot(name, revision)
@@ -177,8 +179,12 @@ def _open(
         for shard, path in paths.items():
             if snapshot is not None:
                 files[shard] = RangedFile(snapshot.store, shard, path)
+            elif weights.is_legacy:
+                from mxconv.checkpoint.legacy import LegacyFile  # late: few checkpoints still are
+
+                files[shard] = LegacyFile(path)
             else:
-                files[shard] = LegacyFile(path) if weights.is_legacy else MappedFile(path)
+                files[shard] = MappedFile(path)
         if index_file is not None and weights.weight_map is not None:
             check_index(index_file, weights.weight_map, files)
         tensors = {name: SourceTensor(name, file) for file in files.values() for name in file.entries}
@@ -209,6 +215,8 @@ def _open(
 def _derive_tokenizer(root: Path) -> dict[str, bytes]:
     """The tokenizer.json of a folder with tokenizer.model alone; none of a kind that is not read, which is still
     quantized: `generate` then says why it cannot be decoded."""
+    from mxconv.checkpoint.tokenizer_files import derive_from_pieces  # late: most folders have a tokenizer.json
+
     try:
         return {TOKENIZER_FILE: derive_from_pieces(root)}
     except CheckpointError:
@@ -225,3 +233,15 @@ def _file_names(root: Path) -> list[str]:
         raise CheckpointError(
             f"{root}: cannot be listed ({error.strerror}); a readable folder is required. Check its permissions."
         ) from error
+
+
+def hash_file(file: Path | RangedFile, advance: Advance) -> str:
+    """Return the SHA-256 of a file here or on a store: a task."""
+    if isinstance(file, Path):
+        return sha256_file(file, advance)
+    digest = hashlib.sha256()
+    for begin in range(0, file.num_bytes, BLOCK_BYTES):
+        window = file.window(begin, min(begin + BLOCK_BYTES, file.num_bytes))
+        digest.update(window.data)
+        advance(len(window))
+    return digest.hexdigest()

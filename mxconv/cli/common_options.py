@@ -135,20 +135,18 @@ def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -
         MxconvError: Ray is not installed, or no cluster answers.
         typer.BadParameter: the option is none that exists.
     """
-    from mxconv.cluster.connection import parse_workers
+    if workers == "threads":
+        from mxconv.workers import Workers
+
+        yield lambda: Workers(num_threads)
+        return
+    from mxconv.cluster import cluster, parse_workers
     from mxconv.errors import MxconvError
 
     try:
         address = parse_workers(workers)
     except MxconvError as error:
         raise typer.BadParameter(str(error)) from error
-    if address is None:
-        from mxconv.workers import Workers
-
-        yield lambda: Workers(num_threads)
-        return
-    from mxconv.cluster.connection import cluster
-
     with cluster(address, num_threads, memory_bytes) as make:
         yield make
 

@@ -130,7 +130,7 @@ def quantize(
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
     from mxconv.open_source import open_source
-    from mxconv.package.target import check_target, parse_target
+    from mxconv.package.staging import check_target, parse_target
     from mxconv.system.processor import usable_processors
 
     if residual_bits != "auto" and not residual_bits.isdecimal():
@@ -171,7 +171,8 @@ def quantize(
             preparation = prepare(checkpoint, options, progress, work, to_store=isinstance(package, Store))
             result = _plan_of(preparation, str(package), work.num_workers, time.perf_counter() - begin)
         else:
-            manifest = convert(checkpoint, package, options, _with_estimate(progress), executor)
+            shown = _with_estimate(progress) if calibrate else progress
+            manifest = convert(checkpoint, package, options, shown, executor)
             num_bytes_source = sum(tensor.num_bytes_stored for tensor in checkpoint.tensors.values())
             result = _result(manifest, str(package), num_bytes_source, time.perf_counter() - begin)
     out = Output(json_output)
@@ -223,7 +224,7 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
         "package": package,
         "codec": manifest.options.codec,
         "num_tensors": len(manifest.tensors),
-        "num_quantized": sum(record.codec != "keep" for record in manifest.tensors),
+        "num_quantized": sum(record.is_quantized for record in manifest.tensors),
         "num_bytes_source": num_bytes_source,
         "num_bytes_package": sum(record.num_bytes for record in manifest.files),
         "num_bytes_target": sum(own.get(name, 0) for name in target),

@@ -273,7 +273,7 @@ def build(
     json_output: Json = False,
 ) -> None:
     """Convert a recipe's source, and compare every hash."""
-    from mxconv.package.target import parse_target
+    from mxconv.package.staging import parse_target
     from mxconv.rebuild import build as build_package
     from mxconv.system.processor import usable_processors
 

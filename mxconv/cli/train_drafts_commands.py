@@ -307,7 +307,7 @@ def self_draft(
     --draft-weights`. It goes on where it was killed. Under `torchrun` the processes
     share every batch.
     """
-    from mxconv.checkpoint.hashing import sha256_file
+    from mxconv.checkpoint.regular_file import sha256_file
     from mxconv.errors import ModelError
     from mxconv.package.manifest import FILE_NAME
     from mxconv.train.self_draft import SelfDraftTask

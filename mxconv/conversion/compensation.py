@@ -32,7 +32,7 @@ from mxconv.codecs.gptq import (
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.engine.recorded_inputs import InputRows
-from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
+from mxconv.package.stored import StoredBsfp, StoredMxfp4
 
 Draft = tuple[U8, U8 | U16]
 """Codes and scales of a matrix as a package stores them."""

@@ -7,11 +7,11 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.preparation import Preparation, relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.package.growing_shard import EncodedTensor
-from mxconv.package.head_screen import SCREEN_FILE
 from mxconv.package.level_record import (
     DEFAULT_BSFP_CONFIDENCE,
     DEFAULT_CONFIDENCE,
     DEFAULT_NUM_DRAFT_TOKENS,
+    SCREEN_FILE,
     LevelRecord,
     PlainRecord,
 )

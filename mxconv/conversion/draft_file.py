@@ -19,11 +19,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from mxconv.arrays import U8, U16
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.mapped_file import MappedFile
-from mxconv.checkpoint.regular_file import parse_json_object
+from mxconv.checkpoint.regular_file import parse_json_object, sha256_file
 from mxconv.checkpoint.safetensors_header import format_header
-from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.checkpoint.tensor import MappedFile, SourceTensor
 from mxconv.codecs.e8m0 import BIAS
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import BLOCK, MAX_EXPONENT

@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.checkpoint.vocabulary import Vocabulary
+from mxconv.checkpoint.tokenizer_files import Vocabulary
 from mxconv.conversion.options import Codec
 from mxconv.drafts.kind import DraftSpec, OpenedDraft, OpenTarget
 from mxconv.drafts.kinds import KINDS, WORDS, parse_draft

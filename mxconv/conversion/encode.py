@@ -22,8 +22,8 @@ from mxconv.conversion.survey import Survey
 from mxconv.kernels.encoders import cast_bsfp, encode_mxfp4
 from mxconv.package.growing_shard import EncodedTensor, Write, Written
 from mxconv.package.manifest import OptionsRecord
+from mxconv.package.staging import Sink
 from mxconv.package.stored import carried_array
-from mxconv.package.target import Sink
 from mxconv.workers import Advance
 
 BYTES_A_SLICE_WEIGHT = 4  # slices of tensors that are copied: 4 MB
@@ -95,10 +95,10 @@ def encoded_slices(
             parts = {"codes": survey.given.codes.rows(*tiles), "scales": survey.given.scales.rows(*tiles)}
             first_tile = tiles[1]
         elif plan.codec == "mxfp4":
-            codes, scales = encode_mxfp4(piece.patterns, survey.float_format, options.scale_rule)
+            codes, scales = encode_mxfp4(piece.patterns, survey.plan.pattern_format, options.scale_rule)
             parts = {"codes": codes, "scales": scales}
         elif plan.codec == "mxint8":
-            elements, scales = quantize_mxint8(survey.float_format.decode(piece.patterns))
+            elements, scales = quantize_mxint8(survey.plan.pattern_format.decode(piece.patterns))
             elements, scales = pad(elements, TILE_ROWS, 1), pad(scales, TILE_ROWS, 1)
             parts = {"elements": pack_quads(elements), "scales": pack_scales(scales)}
         elif plan.codec == "bsfp":
@@ -136,7 +136,7 @@ class _Slice(NamedTuple):
 def _slices(survey: Survey) -> Iterator[_Slice]:
     """A tensor in pieces."""
     plan = survey.plan
-    if plan.codec == "keep" or plan.carried is not None:
+    if not plan.is_quantized or plan.carried is not None:
         yield from _kept_slices(survey)
         return
     for number, rows in enumerate(survey.matrices()):

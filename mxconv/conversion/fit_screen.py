@@ -16,7 +16,7 @@ from mxconv.conversion.options import Codec
 from mxconv.kernels.encoders import decode_mxfp4, encode_mxfp4
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.head_screen import HeadScreen
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.stored import StoredMxfp4
 
 RANK = 4 / 9  # of the hidden size: on other texts than those it is fitted to, a lower one loses a token in fifty
 ENOUGH = 0.99  # of rows have their likeliest token among the candidates

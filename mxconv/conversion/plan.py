@@ -1,25 +1,31 @@
 """Which tensor becomes what, and why: decided from names, dtypes and shapes, before any weight is read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.whole_model import HeldTensor, check_whole, checkpoint_config, is_described
-from mxconv.checkpoint.adapter import check_no_adapter
-from mxconv.checkpoint.folder import check_no_part
+from mxconv.arrays import F32, U16
+from mxconv.checkpoint.folder import check_no_adapter, check_no_part
 from mxconv.checkpoint.fp8_matrix import Fp8Matrix, fp8_matrices
 from mxconv.checkpoint.quantizer import INTEGERS, check_quantizer
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stacked import CarriedTensor, StackedExperts, carried_tensors, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.bsfp.speq import rescale
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
+from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.errors import CheckpointError
 
-MAX_SLICE_WEIGHTS = 1 << 20  # a worker works on 2 MB of weights; worker_memory.py says how much memory that takes
+MAX_SLICE_WEIGHTS = 1 << 20  # a worker works on 2 MB of weights; preparation.py says how much memory that takes
 TensorCodec = Literal["mxfp4", "mxint8", "bsfp", "keep"]
 CASTS = {"bf16": BF16, "fp16": FP16}
 EMBEDDINGS = (
@@ -71,6 +77,17 @@ class TensorPlan:
     @property
     def name(self) -> str:
         return self.tensor.name
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the draft has codes for it; what is kept is in both levels as it is."""
+        return self.codec != "keep"
+
+    @property
+    def pattern_format(self) -> FloatFormat:
+        """The 16-bit float of a quantized tensor."""
+        assert self.float_format is not None
+        return self.float_format
 
     @property
     def dtype(self) -> str:
@@ -157,7 +174,7 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
 
 def check_any_quantized(checkpoint: Checkpoint, plans: list[TensorPlan]) -> None:
     """Raises CheckpointError where every tensor stays in 16 bits."""
-    if not any(plan.codec != "keep" for plan in plans):
+    if not any(plan.is_quantized for plan in plans):
         raise CheckpointError(
             f"{checkpoint.id}: none of its {len(plans)} tensors would be quantized; at least one matrix is required. "
             "Check the checkpoint and --skip."
@@ -254,3 +271,49 @@ def choose_codec(tensor: SourceTensor, options: QuantizeOptions, recognized: Rec
         if matches(name, globs):
             return "keep", reason
     return options.codec, "stacked experts" if is_stack else "matrix"
+
+
+def rounded(rows: NDArray[np.generic], dtype: str, float_format: FloatFormat) -> U16:
+    """Rows of a tensor in another float, as patterns of this one: to nearest, ties to even."""
+    values = FORMATS[dtype].decode(cast(U16, rows)) if dtype in FORMATS else cast(F32, rows)
+    return float_format.encode(values)
+
+
+@dataclass(frozen=True)
+class PatternRows:
+    """A matrix as patterns, slice by slice; resident memory stays flat however large it is.
+
+    Of a tensor that is a stack it is the matrix of one expert, as (out_features, in_features).
+    """
+
+    plan: TensorPlan
+    expert: int = 0
+    rescale_factor: float = 1.0
+
+    def slices(self) -> Iterator[tuple[int, NDArray[np.generic], U16]]:
+        """Ascending slices of whole tiles, of `slice_weights` or, where a tile's rows have more, of one tile.
+
+        Yields:
+            The first row, the source's rows (16-bit patterns, a view unless cast; or bytes of FP8), and the patterns
+            that are encoded: the same, or rescaled, or decoded from FP8.
+        """
+        plan, tensor, matrix = self.plan, self.plan.tensor, None
+        num_rows, num_columns = tensor.shape[0], prod(tensor.shape[1:])
+        if plan.experts is not None:
+            (stored,) = tensor.rows(self.expert, self.expert + 1)
+            matrix = plan.experts.matrix(stored)
+            num_rows, num_columns = matrix.shape
+        step = max(plan.slice_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
+        for start in range(0, num_rows, step):
+            stop = min(start + step, num_rows)
+            rows = tensor.rows(start, stop) if matrix is None else np.ascontiguousarray(matrix[start:stop])
+            if plan.fp8 is not None:
+                yield start, rows, rescale(plan.fp8.patterns(start, stop), self.rescale_factor, plan.pattern_format)
+                tensor.release(start, stop)
+                continue
+            patterns = rounded(rows, tensor.dtype, plan.pattern_format) if plan.is_cast else cast(U16, rows)
+            yield start, patterns, rescale(patterns, self.rescale_factor, plan.pattern_format)
+            if plan.experts is None:
+                tensor.release(start, stop)
+        if plan.experts is not None:
+            tensor.release(self.expert, self.expert + 1)

@@ -1,4 +1,7 @@
-"""Everything up to the first written byte: plan, survey, lay out. This is what `--dry-run` shows."""
+"""Everything up to the first written byte: plan, survey, lay out. This is what `--dry-run` shows.
+
+Slices are as large as the memory allows that a worker may have.
+"""
 
 import json
 from collections.abc import Sequence
@@ -8,15 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.conversion.draft_file import DraftFile
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
-from mxconv.conversion.worker_memory import fit_slices, worker_bytes
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.growing_shard import PlacedFile
-from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
-from mxconv.package.level_record import check_relative
+from mxconv.package.level_record import SCREEN_FILE, check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
 from mxconv.package.stored import StoredArray
@@ -24,9 +24,24 @@ from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers
 
 if TYPE_CHECKING:
+    from mxconv.conversion.draft_file import DraftFile
     from mxconv.conversion.drafts import PackedDrafts
+    from mxconv.package.head_screen import HeadScreen
+from dataclasses import replace
+
+from mxconv.checkpoint.safetensors_header import DTYPES
+from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.conversion.plan import MAX_SLICE_WEIGHTS
+from mxconv.kernels.engine import NUMPY, choose_kernel
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+# measured, and rounded up: docs/scale.md, "Memory"
+PROCESS_BYTES = 150_000_000  # libraries, Ray's and the codecs' tables
+WEIGHT_BYTES = 16  # of one weight of a slice: patterns, codes, what lies between
+NUMPY_PROCESS_BYTES = 210_000_000  # fits of tables take more there
+NUMPY_WEIGHT_BYTES = 64
+STORE_BYTES = 120_000_000  # of a store: its client, the block that was read last, and what waits to be sent
+COPIED_BYTES = 4  # of a tensor that is copied, for each weight that a slice may have
 
 
 @dataclass(frozen=True)
@@ -42,8 +57,8 @@ class Preparation:
     contents: dict[str, bytes]  # of each small file that is made
     links_target: bool  # the source's own weight files become part of the package
     uses_store: bool  # reads from one, or the package goes to one
-    draft_file: DraftFile | None = None  # that gave some surveys their codes
-    screen: HeadScreen | None = None  # of its 4-bit draft
+    draft_file: "DraftFile | None" = None  # that gave some surveys their codes
+    screen: "HeadScreen | None" = None  # of its 4-bit draft
 
     @property
     def source_sizes(self) -> dict[str, int]:
@@ -62,7 +77,7 @@ class Preparation:
 
     @property
     def quantized(self) -> list[Survey]:
-        return [survey for survey in self.surveys if survey.plan.codec != "keep"]
+        return [survey for survey in self.surveys if survey.plan.is_quantized]
 
     @property
     def bits_per_weight(self) -> float:
@@ -149,8 +164,11 @@ def prepare(
     check_any_quantized(checkpoint, [survey.plan for survey in surveys])
     includes_target = options.codec == "mxfp4" and record.target == "include"
     links_target = includes_target and options.links_target and not (must_store or checkpoint.is_on_store)
-    draft_file = None if options.draft_weights is None else DraftFile.open(Path(options.draft_weights))
-    if draft_file is not None:
+    draft_file = None
+    if options.draft_weights is not None:
+        from mxconv.conversion.draft_file import DraftFile  # late: only where codes are given
+
+        draft_file = DraftFile.open(Path(options.draft_weights))
         surveys = draft_file.give(surveys)
     screen = None
     if draft_file is not None and draft_file.has_screen and options.head_screen:
@@ -174,7 +192,7 @@ def _with_dtype(derived_files: dict[str, bytes], dtype: str | None) -> dict[str,
 
 
 def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Executor) -> list[Survey]:
-    total = sum(plan.num_bytes for plan in plans if plan.codec != "keep")
+    total = sum(plan.num_bytes for plan in plans if plan.is_quantized)
     advance = ByteCounter("survey", total, progress)
     return workers.map(SurveyTensor(options), plans, advance)
 
@@ -186,7 +204,7 @@ def _groups(
     whole: dict[str, tuple[StoredArray, ...]] = {
         s.plan.name: (StoredArray(s.plan.name, s.plan.dtype, s.plan.tensor.shape),) for s in surveys
     }
-    quantized = {s.plan.name: quantized_arrays(s) for s in surveys if s.plan.codec != "keep"}
+    quantized = {s.plan.name: quantized_arrays(s) for s in surveys if s.plan.is_quantized}
     if options.codec == "bsfp":
         return {"bsfp": {name: quantized.get(name, arrays) for name, arrays in whole.items()}}
     return {"mxfp4": quantized} | ({"model": whole} if stores_target else {})
@@ -232,3 +250,65 @@ def _check_path(name: str, label: str, error: type[MxconvError]) -> None:
         check_relative(name)
     except ValueError as reason:
         raise error(f"{label}{reason}. Rename it.") from reason
+
+
+def fit_slices(plans: Sequence[TensorPlan], memory_bytes: int | None, uses_store: bool = False) -> list[TensorPlan]:
+    """Plans whose slices fit into the bytes that a worker may have; None gives slices of the usual length.
+
+    `uses_store`: it reads from a store, or writes to one.
+
+    Raises:
+        MxconvError: less than the smallest slice of some tensor takes.
+    """
+    if memory_bytes is None:
+        return list(plans)
+    process, weight = _rates()
+    store = STORE_BYTES if uses_store else 0
+    hungriest = max(plans, key=lambda plan: _needed(plan, 1), default=None)
+    if hungriest is not None and memory_bytes < (least := store + _needed(hungriest, 1)):
+        raise MxconvError(
+            f"--memory {memory_bytes}: at least {least:,} bytes are required, for tensor "
+            f"{hungriest.name} of shape {list(hungriest.tensor.shape)}. Give workers more, or start fewer of them."
+        )
+    for_slices = memory_bytes - process - store
+    return [
+        replace(plan, slice_weights=min(MAX_SLICE_WEIGHTS, max(1, (for_slices - _held(plan)) // weight)))
+        for plan in plans
+    ]
+
+
+def worker_bytes(plans: Sequence[TensorPlan], uses_store: bool = False) -> int:
+    """The most bytes that a worker needs, whatever tensors it gets."""
+    most = max((_needed(plan, plan.slice_weights) for plan in plans), default=_rates()[0])
+    return most + (STORE_BYTES if uses_store else 0)
+
+
+def _needed(plan: TensorPlan, slice_weights: int) -> int:
+    """Bytes for a tensor, with slices of so many weights or of the least that can be."""
+    process, weight = _rates()
+    slice_weights = min(slice_weights, plan.tensor.num_elements)
+    return process + _held(plan) + weight * max(slice_weights, _least_weights(plan))
+
+
+def _least_weights(plan: TensorPlan) -> int:
+    """Weights of the smallest slice: the rows of a tile, or one row of what is copied."""
+    if plan.is_quantized and plan.carried is None:
+        return TILE_ROWS * plan.matrix_shape[1]
+    shape = plan.tensor.shape
+    num_rows = TILE_ROWS if plan.carried is not None else 1
+    row_bytes = plan.tensor.num_bytes // max(shape[0], 1) if shape else DTYPES[plan.tensor.dtype].num_bits // 8
+    if plan.carried is not None:
+        row_bytes //= max(shape[1], 1)
+    return -(-num_rows * row_bytes // COPIED_BYTES)
+
+
+def _held(plan: TensorPlan) -> int:
+    """Bytes beside its slices: the pages of the expert that is read."""
+    is_stack = plan.experts is not None or plan.carried is not None
+    return plan.tensor.num_bytes // plan.tensor.shape[0] if is_stack else 0
+
+
+def _rates() -> tuple[int, int]:
+    """Bytes of a process, and of a weight of a slice."""
+    is_numpy = choose_kernel() == NUMPY
+    return (NUMPY_PROCESS_BYTES, NUMPY_WEIGHT_BYTES) if is_numpy else (PROCESS_BYTES, WEIGHT_BYTES)

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.arrays import U8, U16
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object, sha256_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import relative_name
-from mxconv.errors import PackageError
+from mxconv.errors import DifferentPackageError, PackageError
 from mxconv.package.growing_shard import EncodedTensor, PlacedFile
-from mxconv.package.head_screen import SCREEN_FILE, STEM, HeadScreen, read_head_screen
+from mxconv.package.head_screen import STEM, HeadScreen, read_head_screen
+from mxconv.package.level_record import SCREEN_FILE
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import damaged_files
@@ -81,10 +81,6 @@ def _screen(package: Package) -> HeadScreen | None:
     described = describe_values(read_json_object(package.root / "config.json", unique_keys=False))
     head = described.vocab_size, described.hidden_size
     return read_head_screen(package.arrays, records[0], head, str(package.root))
-
-
-class DifferentPackageError(PackageError):
-    """What a source was converted to is not the package of the recipe."""
 
 
 @dataclass(frozen=True)

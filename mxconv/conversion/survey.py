@@ -24,8 +24,7 @@ from mxconv.codecs.bsfp.table import NUM_CODES, RESIDUAL_BITS, SHIFTS_PER_OCTAVE
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS, padded, unpack_nibbles, unpack_scales
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.plan import TensorPlan
-from mxconv.conversion.rows import PatternRows, rounded
+from mxconv.conversion.plan import PatternRows, TensorPlan, rounded
 from mxconv.errors import CheckpointError
 from mxconv.kernels.encoders import add_to_histogram, fit_table, row_shifts_of
 from mxconv.package.stored import StoredArray, carried_array, matrix_arrays
@@ -74,12 +73,6 @@ class Survey:
     given: GivenCodes | None = None  # what is stored instead of the draft that the weights encode to
 
     @property
-    def float_format(self) -> FloatFormat:
-        """The 16-bit float of a quantized tensor."""
-        assert self.plan.float_format is not None
-        return self.plan.float_format
-
-    @property
     def table(self) -> SegmentTable | None:
         """The segment table; of experts the first one's, since all have the same arrays."""
         return self.segments[0].table if self.segments else None
@@ -109,7 +102,7 @@ class Survey:
         rows = tensor.array() if stop is None else tensor.rows(start, stop)
         if not self.plan.is_cast:
             return rows
-        return rounded(rows, tensor.dtype, self.float_format)
+        return rounded(rows, tensor.dtype, self.plan.pattern_format)
 
 
 def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
@@ -117,7 +110,7 @@ def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
     plan = survey.plan
     if plan.carried is not None:
         return (carried_array(plan.carried),)
-    if plan.codec == "keep":
+    if not plan.is_quantized:
         return ()
     return matrix_arrays(plan.codec, plan.name, plan.stored_shape, survey.table, survey.num_escapes)
 
@@ -129,7 +122,7 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         CheckpointError: a weight is not finite, and --on-nonfinite is error.
     """
     survey = Survey(plan)
-    if plan.codec == "keep":
+    if not plan.is_quantized:
         if must_check_kept(plan, options):
             check_kept(survey)
         return survey
@@ -143,10 +136,9 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
                     return _with_nonfinite(survey, rows, start, options)
         return survey
 
-    assert plan.float_format is not None
     chosen: list[Segments] = []
     factors: list[float] = []
-    tables = ExpertTables(plan.float_format, options.residual_bits)
+    tables = ExpertTables(plan.pattern_format, options.residual_bits)
     for rows in survey.matrices():
         histogram, first_row = _histogram(rows)
         if first_row is not None:
@@ -173,7 +165,7 @@ class SurveyTensor:
 
     def __call__(self, plan: TensorPlan, advance: Advance) -> Survey:
         found = survey_tensor(plan, self.options)
-        advance(plan.num_bytes if plan.codec != "keep" else 0)
+        advance(plan.num_bytes if plan.is_quantized else 0)
         return found
 
 
@@ -225,7 +217,7 @@ def must_check_kept(plan: TensorPlan, options: QuantizeOptions) -> bool:
     """Whether weights that stay as they are must be finite: all floats but those that --skip names."""
     is_float = plan.float_format is not None or plan.tensor.dtype in ("F32", "F64")
     is_skipped = any(fnmatchcase(plan.name, glob) for glob in options.skip)
-    return plan.codec == "keep" and is_float and not is_skipped and options.on_nonfinite == "error"
+    return not plan.is_quantized and is_float and not is_skipped and options.on_nonfinite == "error"
 
 
 def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptions) -> Segments:
@@ -272,7 +264,7 @@ def _joined(segments: Iterable[Segments]) -> tuple[Segments, ...]:
 
 def _histogram(rows: PatternRows) -> tuple[PatternHistogram, int | None]:
     """The histogram, and the first row of the first slice with a non-finite weight."""
-    histogram = PatternHistogram(rows.float_format)
+    histogram = PatternHistogram(rows.plan.pattern_format)
     first_row = None
     for start, _, patterns in rows.slices():
         add_to_histogram(histogram, patterns)

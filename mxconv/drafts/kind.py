@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_values
-from mxconv.checkpoint.vocabulary import Vocabulary
+from mxconv.checkpoint.tokenizer_files import Vocabulary
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices

@@ -36,7 +36,7 @@ from pathlib import Path
 from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, Value
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
-from mxconv.package.removed import REMOVED_KINDS
+from mxconv.package.sealed_file import REMOVED_KINDS
 
 GROUP = "mxconv.drafts"
 FILE_AND_CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mxconv.arch.config import ModelConfig
-from mxconv.checkpoint.vocabulary import Vocabulary
+from mxconv.checkpoint.tokenizer_files import Vocabulary
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
 from mxconv.drafts.pass_cost import PassCost

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arch.whole_model import checkpoint_config
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object, sha256_file
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.checkpoint.vocabulary import Vocabulary
+from mxconv.checkpoint.tokenizer_files import Vocabulary
 from mxconv.drafts.kind import (
     DraftKind,
     DraftSpec,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.drafts.kind import DraftSpec, LookUp, LookUpKind, OpenedDraft, OpenTarget, Run, placed, speaker
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.ngram_table import NgramTable, read_ngram_table

@@ -23,7 +23,7 @@ from mxconv.kernels.draft_matrix import (
 )
 from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix, Matrix
 from mxconv.kernels.weight_pages import WeightPages
-from mxconv.package.stored_matrix import StoredBsfp, StoredDraft, StoredMxfp4, StoredMxint8
+from mxconv.package.stored import StoredBsfp, StoredDraft, StoredMxfp4, StoredMxint8
 
 if TYPE_CHECKING:
     from mxconv.checkpoint.fp8_matrix import Fp8Matrix

@@ -21,11 +21,11 @@ from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import DeferredMatrix, ExpertStack, ModelWeights, ScreenedHead
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.head_screen import SCREEN_FILE, read_head_screen
-from mxconv.package.level_record import LevelRecord
+from mxconv.package.head_screen import read_head_screen
+from mxconv.package.level_record import SCREEN_FILE, LevelRecord
 from mxconv.package.manifest import Manifest, TensorRecord
 from mxconv.package.package import Package, open_referenced
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.stored import StoredMxfp4
 
 Named = TypeVar("Named")
 EMBEDDING = "model.embed_tokens.weight"

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, I64
-from mxconv.checkpoint.mapped_file import MappedBytes
 from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry
-from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.checkpoint.tensor import MappedBytes, SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.errors import CheckpointError
 from mxconv.gguf.derived_config import main_type

@@ -15,7 +15,7 @@ from mxconv.codecs.bsfp.packing import escape_mask
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.gpu.device_arrays import as_words, expert_of, pattern_table, row_tables, stacked, upload
 from mxconv.gpu.patches import Patches, patches_of
-from mxconv.package.stored_matrix import StoredBsfp
+from mxconv.package.stored import StoredBsfp
 
 LANES_AT_A_TIME = 1 << 20  # which keeps intermediate arrays below 64 MB
 COPIED = ("codes", "residual_low", "residual_high", "escape_counts", "escape_positions", "escape_high")

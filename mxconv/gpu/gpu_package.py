@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.errors import CodecError, ModelError, PackageError
 from mxconv.gpu.device import checked_device, require_room
 from mxconv.gpu.device_arrays import as_words

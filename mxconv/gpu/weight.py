@@ -27,7 +27,7 @@ from mxconv.gpu.bsfp_product import bsfp_product, rebuild
 from mxconv.gpu.device_arrays import as_words, expert_of, stacked, upload
 from mxconv.gpu.four_bit_product import FourBitArrays, dequantize, four_bit_product
 from mxconv.gpu.launch import MAX_TOKENS, ROWS, RoutedPairs, on
-from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
+from mxconv.package.stored import StoredBsfp, StoredMxfp4
 
 AnyWeight = TypeVar("AnyWeight", bound="Weight")
 SCRATCH_BYTES = 64 << 20

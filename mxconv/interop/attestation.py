@@ -17,8 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object, sha256_file
 from mxconv.errors import MxconvError, PackageError, install_line
 from mxconv.package.manifest import FILE_NAME as MANIFEST
 from mxconv.package.manifest import read_manifest

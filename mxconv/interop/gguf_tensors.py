@@ -121,7 +121,7 @@ def _matrices(
     place: TensorPlace, package: Package, record: TensorRecord, weight: WeightTensor, metadata: Metadata, level: Level
 ) -> list[CellMatrix]:
     """The matrices of one weight: its own, one an expert of a stack, or where it is the output head too, both."""
-    is_exact = record.carried is None and (level == "target" or record.codec == "keep")
+    is_exact = record.carried is None and (level == "target" or not record.is_quantized)
     if place.name == EMBEDDING:  # a draft's is exact, its output head is not
         is_tied, head = metadata.config.tie_word_embeddings, metadata.architecture.head
         has_head = is_tied and head != "embedding" and not (is_exact and head == "optional")
@@ -231,7 +231,7 @@ def _draft_notes(package: Package, metadata: Metadata, known: Places) -> list[st
             elif place.block_columns(columns) is None:
                 reason = "have heads in another order, of values that are no whole blocks of 32"
                 widened[reason].append(record.name)
-        if architecture.head == "embedding" and any(place.name == EMBEDDING for place in at) and record.codec != "keep":
+        if architecture.head == "embedding" and any(place.name == EMBEDDING for place in at) and record.is_quantized:
             notes.append(
                 f"llama.cpp's {architecture.name} has no output head of its own: the draft's is the embedding in 16 "
                 "bits."

@@ -83,7 +83,7 @@ def dense_tensor(
 
 def _notes(embedding: TensorRecord | None) -> tuple[str, ...]:
     """Notes on what of the draft a folder of plain tensors cannot hold."""
-    if embedding is None or embedding.codec == "keep":
+    if embedding is None or not embedding.is_quantized:
         return ()
     return (
         f"{EMBEDDING} is also the output head, and one tensor is both: its look-ups are the draft's values here, exact "

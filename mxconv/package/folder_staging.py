@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.hashing import hash_file, sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.package.growing_shard import (
     ArrayNames,
     ArrayPlace,
@@ -86,7 +86,7 @@ class FolderStaging:
         ]
         paths = [self.path.absolute() / shard.file.path for shard in claimed]
         there = [path for path in paths if path.is_file()]
-        sha256s = dict(zip(there, workers.map(hash_file, there), strict=True))
+        sha256s = dict(zip(there, workers.map(sha256_file, there), strict=True))
         return [shard for shard, path in zip(claimed, paths, strict=True) if sha256s.get(path) == shard.file.sha256]
 
     def begin(self, layout: ShardLayout, finished: Sequence[FinishedShard]) -> None:

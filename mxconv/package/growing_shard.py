@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.checkpoint.hashing import CHUNK_BYTES
+from mxconv.checkpoint.regular_file import CHUNK_BYTES
 from mxconv.errors import PackageError
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.manifest import FileRecord

@@ -9,10 +9,8 @@ from mxconv.checkpoint.safetensors_header import format_header
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.errors import PackageError
 from mxconv.package.level_record import ScreenRecord
-from mxconv.package.stored import StoredArray, mxfp4_arrays
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.stored import StoredArray, StoredMxfp4, mxfp4_arrays
 
-SCREEN_FILE = "head_screen.safetensors"
 STEM = "head_screen"
 
 

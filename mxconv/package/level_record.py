@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 
 from mxconv.package.tensor_record import Count, Record
 
+SCREEN_FILE = "head_screen.safetensors"  # of a package
 DEFAULT_NUM_DRAFT_TOKENS = 8  # of BSFP too, where SPEQ has 16: docs/research/experiments.md says why
 DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6

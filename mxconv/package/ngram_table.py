@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, U32, U64, Bool
-from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.safetensors_header import DTYPES, format_header, shown
+from mxconv.checkpoint.tensor import MappedFile
 from mxconv.errors import CheckpointError
 
 

@@ -9,16 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I8, I64, U8, U16
-from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.checkpoint.tensor import MappedFile, SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.codecs.mxint8 import check_mxint8
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import CheckpointError, CodecError, PackageError
 from mxconv.package.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
-from mxconv.package.stored import StoredArray, mxfp4_arrays, mxint8_arrays, place_of, stored_shape, tensor_arrays
-from mxconv.package.stored_matrix import StoredBsfp, StoredDraft, StoredMxfp4, StoredMxint8
+from mxconv.package.stored import (
+    StoredArray,
+    StoredBsfp,
+    StoredDraft,
+    StoredMxfp4,
+    StoredMxint8,
+    mxfp4_arrays,
+    mxint8_arrays,
+    place_of,
+    stored_shape,
+    tensor_arrays,
+)
 
 if TYPE_CHECKING:
     from mxconv.checkpoint.fp8_matrix import Fp8Matrix
@@ -267,7 +276,7 @@ class Package:
             self.fp8(record)
         is_bsfp, is_carried = record.codec == "bsfp", record.carried is not None
         has_weights = record.dtype in FORMATS or is_carried or (record.scaled is not None and not is_bsfp)
-        if record.codec != "keep" and not has_weights:
+        if record.is_quantized and not has_weights:
             raise PackageError(
                 f"{self.root}: tensor {record.name}: {record.codec} of {record.dtype}; BF16 or F16 is required. "
                 "Convert again."

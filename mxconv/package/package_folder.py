@@ -122,7 +122,7 @@ def damaged_files(path: Path, records: Iterable[FileRecord], progress: Progress 
         PackageError: a file is missing, no regular file, or leads out of the package.
         CheckpointError: a file cannot be read.
     """
-    from mxconv.checkpoint.hashing import sha256_file
+    from mxconv.checkpoint.regular_file import sha256_file
     from mxconv.workers import ByteCounter
 
     records = list(records)
@@ -176,8 +176,7 @@ def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> P
 
     When the Hub cannot be reached, a complete copy in the cache serves.
     """
-    from mxconv.checkpoint.hub import cached_snapshot, fetch_files, list_repository
-    from mxconv.checkpoint.hub_errors import HubUnreachableError
+    from mxconv.checkpoint.hub import HubUnreachableError, cached_snapshot, fetch_files, list_repository
     from mxconv.package.recipe import FILE_NAME as RECIPE
 
     try:

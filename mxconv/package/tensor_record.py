@@ -117,6 +117,11 @@ class TensorRecord(Record):
         return self
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether the draft has codes for it; what is kept is in both levels as it is."""
+        return self.codec != "keep"
+
+    @property
     def stack(self) -> StackedExperts | None:
         """Where each expert lies; None of a matrix, and of what is no stack."""
         if (carried := self.carried_tensor) is not None:

@@ -1,6 +1,7 @@
 """Charts as data, and matplotlib as what draws them: into a PNG or SVG file, or as an image inside a page.
 
 A picture is some charts with one title and one legend. A label has one colour and one marker in all of them.
+Pages are HTML files that need no other file, no script and no network: sections of facts, tables and charts.
 """
 
 from base64 import b64encode
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+from importlib.resources import files
+
+from mxconv.report.tables import TextTable
 
 # the Okabe-Ito colours, which people with any colour vision can tell apart, and two more; markers do without colour
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#5D3A9B")
@@ -258,3 +262,48 @@ def _draw_surface(figure: "Figure", axes: "Axes", surface: Surface) -> None:
 
 def _short(value: float) -> str:
     return f"{value / 1024:g}K" if value >= 1024 else f"{value:g}"
+
+
+FOLDER = files("mxconv.report").joinpath("templates")
+
+
+@dataclass
+class PageSection:
+    """A part of a page.
+
+    Args:
+        title: its heading; an empty one has none.
+        lines: paragraphs below the heading.
+        facts: figures by name, shown as tiles.
+        charts: drawn as one picture.
+        charts_title: above that picture, and its description for those who do not see it.
+        tables: with their titles.
+    """
+
+    title: str = ""
+    lines: Sequence[str] = ()
+    facts: dict[str, str] = field(default_factory=dict)
+    charts: Sequence[Chart | Surface] = ()
+    charts_title: str = ""
+    tables: Sequence[TextTable] = ()
+
+    @property
+    def picture(self) -> str:
+        """The charts as a data URI."""
+        return picture_uri(self.charts_title, self.charts)
+
+
+def render_page(title: str, subtitles: Sequence[str], notes: Sequence[str], sections: Sequence[PageSection]) -> str:
+    """The text of a page; every value is escaped, and a value that the template lacks is an error."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # imported here: only pages need it
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(lambda part: FOLDER.joinpath(part).read_text("utf-8")),
+    )
+    return environment.get_template("page.html.j2").render(
+        title=title, subtitles=subtitles, notes=notes, sections=sections
+    )

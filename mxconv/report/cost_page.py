@@ -15,8 +15,7 @@ from mxconv.cost.levels import can_run, level_count, pass_points
 from mxconv.cost.surfaces import Surface, throughput_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS
 from mxconv.errors import MxconvError
-from mxconv.report.charts import Chart, plain, roofline
-from mxconv.report.page import PageSection, render_page
+from mxconv.report.charts import Chart, PageSection, plain, render_page, roofline
 from mxconv.report.tables import TextTable, print_table, printable
 
 Members = dict[str, Any]

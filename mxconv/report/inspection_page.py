@@ -10,10 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mxconv.report.charts import Chart, Series, plain
+from mxconv.report.charts import Chart, PageSection, Series, plain, render_page
 from mxconv.report.exponents import ExponentCounts
 from mxconv.report.inspection import Inspection
-from mxconv.report.page import PageSection, render_page
 from mxconv.report.tables import NOTHING, TextTable, number, percent, print_table, printable
 from mxconv.report.weight_statistics import Statistics
 

@@ -18,8 +18,7 @@ from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.codecs.float16 import BF16, FORMATS, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.plan import CASTS, MAX_SLICE_WEIGHTS, Recognized, choose_codec, is_rounded
-from mxconv.conversion.rows import rounded
+from mxconv.conversion.plan import CASTS, MAX_SLICE_WEIGHTS, Recognized, choose_codec, is_rounded, rounded
 from mxconv.drafts.kind import reader_of
 from mxconv.errors import CheckpointError
 

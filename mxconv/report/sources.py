@@ -129,7 +129,7 @@ def _package_tensor(
     if record.carried is not None and referenced is None:
         return _carried_tensor(package, record)
     original = package.kept(record) if referenced is None else _referenced(package, record, referenced)
-    tensor = replace(source_tensor(original, record.codec != "keep", record.reason, None), codec=record.codec)
+    tensor = replace(source_tensor(original, record.is_quantized, record.reason, None), codec=record.codec)
     if record.scaled is not None:
         weights = _with_draft(decoded(tensor, package.fp8(record, referenced)), package, record)
         return replace(tensor, matrices=lambda: [weights])
@@ -173,7 +173,7 @@ def _with_draft(
     tensor: WeightTensor, package: Package, record: TensorRecord, expert: int | None = None
 ) -> WeightTensor:
     """A matrix, or one expert of a stack, with the draft that the package stores of it; what is kept has none."""
-    if record.codec == "keep":
+    if not record.is_quantized:
         return tensor
     stored = package.draft(record, expert)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from mxconv.cost.trace import REMEDY, ProposedTree, TraceLine, TraceSummary, summarize, trace_lines
 from mxconv.errors import MxconvError
-from mxconv.report.page import PageSection, render_page
+from mxconv.report.charts import PageSection, render_page
 from mxconv.report.tables import Columns, TextTable, print_table, printable
 
 MOST_BYTES = 64_000_000

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.arch.fields import Fields
-from mxconv.checkpoint.tokenizer_files import TOKENIZER_FILE, WRITE_IT, read_tokenizer_json
+from mxconv.checkpoint.folder import TOKENIZER_FILE
+from mxconv.checkpoint.tokenizer_files import WRITE_IT, read_tokenizer_json
 from mxconv.checkpoint.tokenizer_settings import CONFIG_FILE, LEFT_OUT, TokenizerSettings
 from mxconv.errors import ModelError, MxconvError
 from mxconv.text.chat_templates import read_templates

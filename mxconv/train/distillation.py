@@ -12,8 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from mxconv.checkpoint.folder import companions
-from mxconv.train.losses import hard_target_loss, kl_divergence, tvd_plus_plus
-from mxconv.train.training_task import FrozenTarget, TrainingTask, num_parameters
+from mxconv.train.training_task import (
+    FrozenTarget,
+    TrainingTask,
+    hard_target_loss,
+    kl_divergence,
+    num_parameters,
+    tvd_plus_plus,
+)
 from mxconv.train.windows import Windows
 
 Loss = Literal["kl", "tvd++", "text"]

@@ -20,8 +20,7 @@ from mxconv.arrays import I64
 from mxconv.drafts.eagle3 import Eagle3Config
 from mxconv.engine.rope import RotaryEmbedding
 from mxconv.train.layer_parts import GatedMlp, Projections, heads, initialize, rotate, rotations
-from mxconv.train.losses import distillation_loss
-from mxconv.train.training_task import FrozenTarget, TrainingTask, num_parameters
+from mxconv.train.training_task import FrozenTarget, TrainingTask, distillation_loss, num_parameters
 from mxconv.train.windows import Windows
 
 MOST_ROWS = 512  # that attend at once: shares of every row to every other are not kept for the way back

@@ -29,8 +29,7 @@ from mxconv.conversion.plan import TensorPlan, plan_tensors
 from mxconv.errors import ModelError
 from mxconv.package.head_screen import HeadScreen, read_head_screen
 from mxconv.package.package import Package
-from mxconv.train.losses import kl_divergence
-from mxconv.train.training_task import FrozenTarget, TrainingTask
+from mxconv.train.training_task import FrozenTarget, TrainingTask, kl_divergence
 from mxconv.train.windows import Windows
 
 FILE_NAME = "draft.safetensors"
@@ -232,7 +231,7 @@ def _read(folder: Path, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Mat
     head = None
     with open_checkpoint(folder) as checkpoint:
         for plan in plan_tensors(checkpoint, QuantizeOptions(scale_rule="mse")):
-            if plan.codec == "keep":
+            if not plan.is_quantized:
                 continue
             values = _values(plan, parameters)
             if plan.codec == "mxint8":

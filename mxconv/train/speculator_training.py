@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mxconv.drafts.speculator import EPS, SpeculatorConfig
-from mxconv.train.losses import hard_target_loss
-from mxconv.train.training_task import FrozenTarget, TrainingTask
+from mxconv.train.training_task import FrozenTarget, TrainingTask, hard_target_loss
 from mxconv.train.windows import Windows
 
 

@@ -17,8 +17,7 @@ from mxconv.drafts.spire import MEMORY_WEIGHTS, SpireConfig
 from mxconv.engine.rope import RotaryEmbedding
 from mxconv.errors import ModelError
 from mxconv.train.layer_parts import GatedMlp, Projections, heads, initialize, rotate, rotations
-from mxconv.train.losses import distillation_loss, hard_target_loss, mixed_loss
-from mxconv.train.training_task import FrozenTarget, TrainingTask
+from mxconv.train.training_task import FrozenTarget, TrainingTask, distillation_loss, hard_target_loss, mixed_loss
 from mxconv.train.windows import Windows
 
 SpireLoss = Literal["mixed", "distillation", "text"]

@@ -17,7 +17,7 @@ from torch import nn
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import ModelError, MxconvError
 from mxconv.progress import Progress

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.checkpoint.hashing import hash_file, sha256_file
-from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.regular_file import check_regular_file, open_file, sha256_file
+from mxconv.checkpoint.source import Checkpoint, hash_file
 from mxconv.conversion.describe import describe, source_records
 from mxconv.conversion.encode import encode_tensor
 from mxconv.conversion.options import QuantizeOptions

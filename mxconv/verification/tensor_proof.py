@@ -194,7 +194,7 @@ def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVe
         row += len(original)
     sha256_found = digest.hexdigest()
     sha256 = sha256_found if source_digest is None else source_digest.hexdigest()
-    has_draft = record.codec != "keep"
+    has_draft = record.is_quantized
     if not is_given:
         stale |= {array.name for array in tensor_arrays(record) if offsets[array.name] != array.num_bytes}
     details = [f"{name} differs from what the source encodes to" for name in sorted(stale)]
@@ -302,7 +302,7 @@ class VerifyTensor:
             found = verify_with_source(package, record, piece.source)
         elif package.has_target:
             found = verify_alone(package, record)
-        elif record.codec != "keep":  # only a rounded copy is here, for which the file's hash speaks
+        elif record.is_quantized:  # only a rounded copy is here, for which the file's hash speaks
             found = TensorVerification(record.name, record.codec, "lossy", record.sha256)
         advance(num_bytes_of(record))
         return found

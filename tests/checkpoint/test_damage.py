@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from ngram_tables import write_table
 from sentence_pieces import NORMAL, USER_DEFINED, model_bytes
 
-from mxconv.checkpoint.tokenizer_files import read_tokenizer_json
-from mxconv.checkpoint.vocabulary import Vocabulary
+from mxconv.checkpoint.tokenizer_files import Vocabulary, read_tokenizer_json
 from mxconv.errors import CheckpointError
 from mxconv.open_source import open_source
 from mxconv.package.ngram_table import read_ngram_table

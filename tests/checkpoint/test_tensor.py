@@ -13,7 +13,7 @@ from checkpoints import write_raw_safetensors, write_safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stacked import EXPERT_NAMES, StackedExperts, stacked_experts
 from mxconv.errors import CheckpointError

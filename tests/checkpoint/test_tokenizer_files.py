@@ -14,9 +14,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
-from mxconv.checkpoint.tokenizer_files import MAX_FILE_BYTES, read_tokenizer_json
+from mxconv.checkpoint.tokenizer_files import MAX_FILE_BYTES, Vocabulary, read_tokenizer_json
 from mxconv.checkpoint.tokenizer_settings import TokenizerSettings
-from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.text.tokenizer import Tokenizer
 

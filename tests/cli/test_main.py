@@ -30,7 +30,7 @@ LIGHT: dict[str, tuple[str, str, tuple[str, ...]]] = {  # a program, its argumen
     "inspect": (MAIN, "inspect S --tensor *norm*", ("torch", "transformers", "matplotlib", "jinja2")),
     "a checkpoint": ("from mxconv.checkpoint.source import open_checkpoint\nopen_checkpoint(sys.argv[1]).close()", "S",
                      ("torch", "transformers", "huggingface_hub")),
-    "workers": ("import mxconv.cli.main, mxconv.cluster.connection, mxconv.convert", "", ("ray",)),
+    "workers": ("import mxconv.cli.main, mxconv.cluster, mxconv.convert", "", ("ray",)),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.package.ngram_table import read_ngram_table
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.train import ngram_trainer

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mxconv.cluster.connection import _connect, cluster, parse_workers
+from mxconv.cluster import _connect, cluster, parse_workers
 from mxconv.errors import MxconvError
 
 
 def test_what_workers_are_asked_for() -> None:
-    words = ("threads", "ray", "ray:auto", "ray:10.0.0.7:6379", "ray:[::1]:6379")
-    assert [parse_workers(text) for text in words] == [None, "local", "auto", "10.0.0.7:6379", "[::1]:6379"]
+    words = ("ray", "ray:auto", "ray:10.0.0.7:6379", "ray:[::1]:6379")
+    assert [parse_workers(text) for text in words] == ["local", "auto", "10.0.0.7:6379", "[::1]:6379"]
 
 
 @pytest.mark.parametrize("text", ["", "Ray", "ray:", "ray:host", "ray:host:", "ray:ray://h:1", "ray:h:1 ", "processes"])
@@ -37,7 +37,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 def closed(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address at which nobody listens, and little patience with it."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    monkeypatch.setattr("mxconv.cluster.connection.PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr("mxconv.cluster.PATIENCE_SECONDS", 2.0)
     with socket.socket() as inputs:
         inputs.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{inputs.getsockname()[1]}"

@@ -22,15 +22,14 @@ from s3_server import S3Server, running, store
 from trained_levels import PROMPTS, write_noisy
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.cluster.connection import cluster, import_ray
-from mxconv.cluster.executor import RayExecutor
+from mxconv.cluster import RayExecutor, cluster, import_ray
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.kernels.engine import choose_kernel
 from mxconv.package.manifest import DecodeRecord
-from mxconv.package.target import Target
+from mxconv.package.staging import Target
 from mxconv.rebuild import build, check_rebuild, write_recipe
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
@@ -175,7 +174,7 @@ def test_a_piece_whose_worker_is_gone_is_done_again(make: Make, tmp_path: Path) 
 def test_a_piece_that_ends_every_worker_is_given_up(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxconv.cluster.executor.MAX_RETRIES", 1)
+    monkeypatch.setattr("mxconv.cluster.MAX_RETRIES", 1)
     message = r"a piece of work failed 2 times \(WorkerCrashedError: .*; workers that stay alive"
     with pytest.raises(MxconvError, match=message):
         make().map(die, [tmp_path])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
+from mxconv.checkpoint.fp8_matrix import E4M3_VALUES, decode_fp8
 from mxconv.codecs.e2m1 import (
     decode_e2m1,
     encode_e2m1,
@@ -21,7 +22,6 @@ from mxconv.codecs.e2m1 import (
 from mxconv.codecs.e8m0 import NAN, decode_e8m0, encode_e8m0, floor_log2
 from mxconv.codecs.float16 import BF16, FP16, MAGNITUDE_MASK, FloatFormat, float_format
 from mxconv.codecs.fold import fold, fold_in_place
-from mxconv.codecs.fp8 import E4M3_VALUES, decode_fp8
 from mxconv.codecs.int8 import dequantize_int8, quantize_int8
 from mxconv.errors import CodecError
 

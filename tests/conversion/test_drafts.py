@@ -7,7 +7,7 @@ from checkpoints import write_tiny_llama, write_tiny_tokenizer
 from ngram_tables import write_table
 from packages import quantize
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.errors import MxconvError
 from mxconv.verify import verify
 

@@ -14,7 +14,7 @@ from checkpoints import write_safetensors
 from packages import files_of, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion import worker_memory
+from mxconv.conversion import preparation
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.errors import MxconvError
@@ -124,8 +124,8 @@ def test_what_a_slice_takes_is_what_was_counted(
         quantize(source, tmp_path / str(memory_bytes), codec=codec, memory_bytes=memory_bytes)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    tables = worker_memory.NUMPY_PROCESS_BYTES - worker_memory.PROCESS_BYTES
-    assert peaks[1] < tables + worker_memory.NUMPY_WEIGHT_BYTES * 16 * COLUMNS
+    tables = preparation.NUMPY_PROCESS_BYTES - preparation.PROCESS_BYTES
+    assert peaks[1] < tables + preparation.NUMPY_WEIGHT_BYTES * 16 * COLUMNS
     assert peaks[1] < peaks[0] / 2
 
 

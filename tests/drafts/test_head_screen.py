@@ -23,9 +23,9 @@ from mxconv.engine.weights import ModelWeights, ScreenedHead
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.kernels.encoders import encode_mxfp4
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.package.head_screen import SCREEN_FILE
+from mxconv.package.level_record import SCREEN_FILE
 from mxconv.package.manifest import read_manifest
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.stored import StoredMxfp4
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling

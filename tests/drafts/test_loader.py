@@ -13,7 +13,7 @@ from ngram_tables import write_table
 from plug_ins import RECYCLING
 from tiny_levels import decoder_of
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.drafts.kinds import kind_named, parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.attention_window import RetrievedPages, SinkWindow

@@ -26,7 +26,7 @@ from mxconv.gpu.bsfp_product import rebuild
 from mxconv.gpu.device_arrays import joined
 from mxconv.gpu.launch import RoutedPairs
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, StackedWeight, at_level, uploaded_weight
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.stored import StoredMxfp4
 
 FORMATS = pytest.mark.parametrize("float_format", [BF16, FP16], ids=lambda each: each.name)
 

@@ -12,7 +12,7 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.errors import PackageError
 from mxconv.kernels.engine import native_names
 from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix
-from mxconv.package.stored_matrix import StoredBsfp
+from mxconv.package.stored import StoredBsfp
 
 if native_names():
     from mxconv.kernels import _native

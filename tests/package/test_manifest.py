@@ -21,7 +21,7 @@ from mxconv.errors import MxconvError, PackageError
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import Manifest, read_manifest, replace_manifest
 from mxconv.package.recipe import read_recipe
-from mxconv.package.removed import REMOVED_KINDS, REMOVED_MEMBERS
+from mxconv.package.sealed_file import REMOVED_KINDS, REMOVED_MEMBERS
 from mxconv.rebuild import write_recipe
 
 

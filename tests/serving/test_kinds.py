@@ -18,7 +18,7 @@ from plug_ins import RECYCLING, STAND, SWIFT
 from reader_files import WRITERS
 from trained_levels import PROMPTS, TRAINED, write_mixture, write_noisy, write_renumbered
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.serving.llm_engine import Engine

@@ -20,10 +20,10 @@ from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cli.main import main
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.worker_memory import STORE_BYTES
+from mxconv.conversion.preparation import STORE_BYTES
 from mxconv.convert import convert
 from mxconv.errors import MxconvError, PackageError
-from mxconv.package.target import parse_target
+from mxconv.package.staging import parse_target
 from mxconv.rebuild import build, check_rebuild, write_recipe
 
 MODEL = "model-00002-of-00003.safetensors"

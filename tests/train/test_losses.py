@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mxconv.train.losses import (
+from mxconv.train.training_task import (
     distillation_loss,
     expected_acceptance,
     hard_target_loss,

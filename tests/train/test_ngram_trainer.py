@@ -13,7 +13,7 @@ from checkpoints import write_tiny_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.errors import MxconvError
 from mxconv.package.ngram_table import NgramTable, write_ngram_table
 from mxconv.text import texts

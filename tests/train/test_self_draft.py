@@ -20,8 +20,9 @@ from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFile, DraftFileWriter
 from mxconv.errors import ModelError
-from mxconv.package.head_screen import SCREEN_FILE, HeadScreen
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.head_screen import HeadScreen
+from mxconv.package.level_record import SCREEN_FILE
+from mxconv.package.stored import StoredMxfp4
 from mxconv.train.self_draft import Rounded, SelfDraftTask, round_e2m1
 from mxconv.train.training_task import FrozenTarget
 from mxconv.train.windows import written_windows

@@ -18,9 +18,8 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.spire import SpireConfig, config_for
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.train.losses import distillation_loss, expected_acceptance, hard_target_loss
 from mxconv.train.spire_training import SpireLoss, SpireModel, SpireTask
-from mxconv.train.training_task import FrozenTarget
+from mxconv.train.training_task import FrozenTarget, distillation_loss, expected_acceptance, hard_target_loss
 from mxconv.train.windows import Windows
 
 IDS = np.random.default_rng(0).integers(0, 1024, (2, 21))

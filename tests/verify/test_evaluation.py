@@ -19,8 +19,16 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import native_names
 from mxconv.package.manifest import read_manifest
-from mxconv.verification.divergence import CHUNK_ROWS, TokenScores, divergence, log_softmax
-from mxconv.verification.evaluation import Evaluation, evaluate, measure, part_decoders
+from mxconv.verification.evaluation import (
+    CHUNK_ROWS,
+    Evaluation,
+    TokenScores,
+    divergence,
+    evaluate,
+    log_softmax,
+    measure,
+    part_decoders,
+)
 from mxconv.verification.scored_texts import ScoredText, answers, windows
 
 torch = pytest.importorskip("torch", reason="the oracle")

@@ -119,7 +119,7 @@ def model_card(
         codec=manifest.options.codec,
         source_name=manifest.source.id.rstrip("/").rpartition("/")[2],
         is_referenced=manifest.levels[0].location == "source",
-        num_quantized=sum(record.codec != "keep" for record in manifest.tensors),
+        num_quantized=sum(record.is_quantized for record in manifest.tensors),
         num_bytes=sum(record.num_bytes for record in manifest.files),
     )
 

@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.hub import Repository, check_hub_id, list_repository, retried
-from mxconv.checkpoint.hub_errors import translated_errors
+from mxconv.checkpoint.hub import Repository, check_hub_id, list_repository, retried, translated_errors
 from mxconv.errors import PackageError
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files, differing, listed_files
 from mxconv.package.recipe import FILE_NAME as RECIPE
-from mxconv.package.target import check_target
+from mxconv.package.staging import check_target
 from mxconv.progress import Progress, silent
 from mxconv.system.disk import put_in_place, recover, remove
 from mxconv.system.processor import usable_processors

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mxconv.checkpoint.hub import retried
-from mxconv.checkpoint.hub_errors import translated_upload_errors
+from mxconv.checkpoint.hub import retried, translated_upload_errors
 from mxconv.checkpoint.regular_file import open_file, read_json_object
 from mxconv.conversion.recipes import make_recipe
 from mxconv.drafts.kind import reader_of

@@ -17,7 +17,7 @@ from mxconv.conversion.plan import HEADS, ROUTERS, matches
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device, require_room
 from mxconv.kernels.encoders import add_to_histogram, encode_bsfp, encode_mxfp4, fit_table, row_shifts_of
-from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
+from mxconv.package.stored import StoredBsfp, StoredMxfp4
 
 Codec = Literal["mxfp4", "bsfp"]
 TORCH_FORMATS = {torch.bfloat16: "BF16", torch.float16: "F16"}

@@ -1,8 +1,8 @@
-"""A package that grows on an object store, shard by shard.
+"""Where a package goes and grows: a folder (`folder_staging.py`), or a folder on an object store, shard by shard.
 
-A worker encodes a whole shard into a scratch file on its own disk, hashes it, uploads it with fsspec and deletes it.
-Workers share no disk. The manifest is uploaded last: until then there is no package. A conversion that ends without one
-deletes what it uploaded.
+On a store a worker encodes a whole shard into a scratch file on its own disk, hashes it, uploads it with fsspec and
+deletes it. Workers share no disk. The manifest is uploaded last: until then there is no package. A conversion that ends
+without one deletes what it uploaded.
 """
 
 import hashlib
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.object_store import Store
-from mxconv.checkpoint.regular_file import Look, check_look, check_regular_file
+from mxconv.checkpoint.object_store import Store, is_store_url, parse_store_url
+from mxconv.checkpoint.regular_file import Look, check_look, check_regular_file, sha256_file
+from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import MxconvError, PackageError
+from mxconv.package.folder_staging import FolderStaging
 from mxconv.package.growing_shard import (
     ArrayNames,
     ArrayPlace,
@@ -31,6 +32,7 @@ from mxconv.package.growing_shard import (
 from mxconv.package.manifest import FILE_NAME, FileRecord
 from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.progress import Progress
+from mxconv.system.disk import check_folder
 from mxconv.workers import Advance, ByteCounter, Executor
 
 
@@ -193,3 +195,72 @@ def scratch_of(target: Store) -> Path:
 
     key = hashlib.sha256(target.url.encode()).hexdigest()[:16]
     return Path(cached_assets_path("mxconv", "conversions", key))
+
+
+Target = Path | Store
+
+Staging = FolderStaging | StoreStaging
+"""The growing package of one conversion: tensors are encoded in any order, by any process."""
+
+Sink = FolderSink | UploadedShard
+"""Takes the arrays of some tensors; it can be sent to another process."""
+
+
+def parse_target(text: str) -> Target:
+    """The target that `--output` names.
+
+    Raises:
+        PackageError: a package cannot be written there.
+        MxconvError: no such protocol, or the package that speaks it is not installed.
+    """
+    if not is_store_url(text):
+        return Path(text)
+    protocol, url = parse_store_url(text)
+    if protocol == "hf":
+        raise PackageError(
+            f"{url}: packages are not written to the Hub while they grow; a folder, or a store as s3://BUCKET/FOLDER, "
+            "is required. Convert into a folder, and send it with `mxconv push`."
+        )
+    if protocol == "memory":
+        raise PackageError(f"{url}: ends with this command; a folder or a store is required. Choose another output.")
+    return Store(url, PackageError)
+
+
+def check_target(target: Target, force: bool) -> None:
+    """Refuse to overwrite anything but a package in a folder, and that only with --force.
+
+    Raises:
+        PackageError: something is there.
+    """
+    if isinstance(target, Store):
+        check_store(target)
+    else:
+        check_folder(target, FILE_NAME, "package", force)
+
+
+def open_staging(target: Target, fingerprint: str) -> Staging:
+    """Begin the package, or go on with it.
+
+    Raises:
+        PackageError: something else is in the way, or it cannot be written.
+    """
+    return StoreStaging(target) if isinstance(target, Store) else FolderStaging(target, fingerprint)
+
+
+def check_apart(checkpoint: Checkpoint, target: Target) -> None:
+    """Refuse to replace the folder that is being read.
+
+    Raises:
+        PackageError: weights lie in it.
+    """
+    if isinstance(target, Store):
+        source = parse_store_url(checkpoint.id)[1] if is_store_url(checkpoint.id) else ""
+        inside = [source] if f"{source}/".startswith(f"{target}/") else []
+    else:
+        folder = target.resolve()
+        inside = [path.name for path in checkpoint.weight_files if path.resolve().is_relative_to(folder)]
+    if inside:
+        raise PackageError(
+            f"{target}: holds {inside[0]}, which is being converted; source and package must be apart. "
+            "Choose another output."
+        )
