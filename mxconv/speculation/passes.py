@@ -78,8 +78,7 @@ class Passes:
         Raises:
             ModelError: as `Decoder.forward`; the cache is then as it was.
         """
-        logits = decoder.forward(rows.token_ids, rows.cache, rows.num_wanted == 1, rows.tree, rows.states)
-        return logits[len(logits) - rows.num_wanted :]
+        return decoder.forward_batch([rows])[0]
 
     def stage(self, rows: "StageRows") -> tuple[F32, F32]:
         """Evaluate rows of a reader's stage as `StageRows.evaluate` does."""
