@@ -84,7 +84,7 @@ def test_messages_go_through_the_chat_template(model: TextModel) -> None:
 
 def test_an_interrupt_keeps_what_there_is(model: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = model.generate("Once", max_new_tokens=40)
-    forward, calls = type(model.loaded.levels[0].decoder).forward_batch, []
+    forward, calls = type(model.loaded.levels[0].decoder).forward, []
 
     def interrupted(self: object, *arguments: object, **keywords: object) -> object:
         calls.append(1)
@@ -92,7 +92,7 @@ def test_an_interrupt_keeps_what_there_is(model: TextModel, monkeypatch: pytest.
             raise KeyboardInterrupt
         return forward(self, *arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(model.loaded.levels[0].decoder), "forward_batch", interrupted)
+    monkeypatch.setattr(type(model.loaded.levels[0].decoder), "forward", interrupted)
     answer = model.generate("Once", max_new_tokens=40)
     assert answer.generation.ending == "interrupted"
     assert 0 < len(answer.token_ids) < 40

@@ -78,7 +78,8 @@ class Passes:
         Raises:
             ModelError: as `Decoder.forward`; the cache is then as it was.
         """
-        return decoder.forward_batch([rows])[0]
+        logits = decoder.forward(rows.token_ids, rows.cache, rows.num_wanted == 1, rows.tree, rows.states)
+        return logits[len(logits) - rows.num_wanted :]
 
     def stage(self, rows: "StageRows") -> tuple[F32, F32]:
         """Evaluate rows of a reader's stage as `StageRows.evaluate` does."""
