@@ -258,12 +258,7 @@ class DflashDraft(PassDraft):
         self._logits: F32 = np.empty((0, 0), np.float32)  # of the block's rows that are wanted, of the head's tokens
 
     def most_tokens(self, context: Sequence[int]) -> int:
-        can_read = (
-            self._knows_any
-            and len(context) > 1
-            and max(context) < self._head.sizes.vocab_size
-            and self.inputs.session.holds(context)
-        )
+        can_read = self._knows_any and self.inputs.has_states_of(context, self._head.sizes.vocab_size)
         return self._head.config.most_tokens if can_read else 0
 
     def begin(self, context: Sequence[int]) -> F32:

@@ -94,12 +94,7 @@ class FeatureDraft(PassDraft):
         self._features: F32 = np.empty((0, 0), np.float32)  # at the end of the context; then, a row each
 
     def most_tokens(self, context: Sequence[int]) -> int:
-        can_read = (
-            self._knows_any
-            and len(context) > 1
-            and max(context) < self._head.sizes.vocab_size
-            and self.inputs.session.holds(context)
-        )
+        can_read = self._knows_any and self.inputs.has_states_of(context, self._head.sizes.vocab_size)
         return MOST_TOKENS if can_read else 0
 
     def begin(self, context: Sequence[int]) -> F32:

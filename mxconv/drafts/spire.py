@@ -268,7 +268,7 @@ class SpireCache:
         self._mix()
         states = States(range(self._spire.config.num_layers + 1))
         rows = SequenceRows(tokens, self._cache, tree, states=states)
-        positions, place = rows.positions, self._cache.length
+        positions, place = list(rows.positions), self._cache.length
         logits = self._passes.forward(self._spire.decoder, rows)
         assert states.values is not None
         self._unmixed = place, positions, states.values

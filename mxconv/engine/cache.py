@@ -81,6 +81,7 @@ class KVCache:
         self.length = self.num_left_out = 0
         self.ranges = KeyRanges()
         self.pool = pool or KVPool(config, dtype=dtype)
+        self.dtype: KvDtype = self.pool.dtype
         if not self.pool.fits(config):
             raise ModelError(
                 f"KV cache: a pool of pages {self.pool.pages.page_shape}; {attending} layers, "
@@ -99,10 +100,6 @@ class KVCache:
         return len(self._pages) * PAGE
 
     @property
-    def dtype(self) -> KvDtype:
-        return self.pool.dtype
-
-    @property
     def numbers(self) -> I32:
         """Its pages in the pool, in the order of their positions. A native pass writes after `length` itself."""
         if self._numbers is None:
@@ -119,7 +116,7 @@ class KVCache:
 
     def fits(self, config: ModelConfig) -> bool:
         """Whether a decoder of this configuration can use it."""
-        return config is self.config or _sizes(config) == _sizes(self.config)
+        return _sizes(config) == _sizes(self.config)
 
     def begin(self, tree: Tree, num_wanted: int) -> None:
         """Make room for the rows of a pass, of which the last `num_wanted` may be taken back; `advance` ends it.

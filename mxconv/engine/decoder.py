@@ -43,6 +43,7 @@ class Decoder:
     """
 
     pattern: SinkWindow | None = None  # of a variant
+    retrieves = False  # whether a layer attends to pages of the cache that its queries choose
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str) -> None:
         self.config = config
@@ -63,11 +64,6 @@ class Decoder:
     def head(self) -> Matrix:
         """The matrix that logits come from, (vocab_size, hidden_size)."""
         return self.output.matrix
-
-    @property
-    def retrieves(self) -> bool:
-        """Whether a layer attends to pages of the cache that its queries choose."""
-        return isinstance(self.pattern, RetrievedPages)
 
     def new_cache(self, capacity: int = 0, pool: KVPool | None = None) -> KVCache:
         """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
@@ -175,7 +171,7 @@ class Decoder:
         if num_experts is not None:
             check_fewer(self.config, num_experts, name or self.name)
         made = copy(self)
-        made.name, made.pattern = name or self.name, pattern
+        made.name, made.pattern, made.retrieves = name or self.name, pattern, isinstance(pattern, RetrievedPages)
         made.layers = [copy(layer) for layer in (self.layers if layers is None else layers)]
         for layer in made.layers:
             mixer = layer.parts.mixer

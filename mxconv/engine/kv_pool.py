@@ -201,6 +201,7 @@ class KVPool:
     """
 
     def __init__(self, config: ModelConfig, num_bytes: int | None = None, dtype: KvDtype = "fp32") -> None:
+        self.dtype: KvDtype = dtype
         self.pages = PageArrays(len(config.attentions), config.num_key_value_heads, config.head_dim, dtype)
         self.prefixes = Prefixes()
         self.most_pages: int | None = None
@@ -213,10 +214,6 @@ class KVPool:
                 )
         self._num_owners: list[int] = []  # by page
         self._free: list[int] = []
-
-    @property
-    def dtype(self) -> KvDtype:
-        return self.pages.dtype
 
     @property
     def page_bytes(self) -> int:

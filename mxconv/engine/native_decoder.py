@@ -199,15 +199,15 @@ def _limits(limits: TreeLimits) -> _native.TreeLimits:
 
 
 def sequence_tokens(rows: SequenceRows, room: StateRoom | None, retrieves: bool = False) -> _native.SequenceTokens:
-    cache, tree = rows.cache, rows.branches
-    ranges = cache.ranges
+    cache, ranges = rows.cache, rows.cache.ranges
+    tree = None if rows.tree is None or rows.tree.is_chain else rows.tree
     return _native.SequenceTokens(
         _native.Pages(cache.dtype, cache.pool.pages.arrays, cache.numbers),
         length=cache.length,
         num_tokens=rows.num_rows,
         num_logits=rows.num_wanted,
-        masks=None if tree.is_chain else tree.masks[tree.num_cached :],
-        mask_start=0 if tree.is_chain else cache.length - tree.num_cached,
+        masks=None if tree is None else tree.masks[tree.num_cached :],
+        mask_start=0 if tree is None else cache.length - tree.num_cached,
         stages=[] if room is None else room.stages,
         states=None if room is None else room.values,
         num_left_out=cache.num_left_out,

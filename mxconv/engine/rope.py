@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -121,16 +121,12 @@ def rotate(x: F32, cosines: F32, sines: F32, is_interleaved: bool = False) -> F3
     return rotated
 
 
+@dataclass(frozen=True)
 class Positions:
-    """The positions of the rows of a pass, in their order.
+    """The positions of the rows of a pass, in their order."""
 
-    Args:
-        numbers: for each row, how many tokens precede it on its path.
-    """
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self.numbers = list(numbers)
-        self._rotations: dict[RotaryEmbedding, tuple[F32, F32]] = {}
+    numbers: Sequence[int]  # for each row, how many tokens precede it on its path
+    _rotations: dict[RotaryEmbedding, tuple[F32, F32]] = field(default_factory=dict)
 
     def rotations(self, rotary: RotaryEmbedding) -> tuple[F32, F32]:
         """Cosines and sines, (num_rows, 1, rotary_dim / 2) each."""

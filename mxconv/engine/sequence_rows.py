@@ -108,11 +108,11 @@ class SequenceRows:
     states: States | None = None  # receives the hidden states that it names; None copies none
     sees: "RowMask" = "path"
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         return len(self.token_ids)
 
-    @property
+    @cached_property
     def num_wanted(self) -> int:
         """How many of the last rows want logits."""
         return self.num_rows if self.num_logits is None else self.num_logits
@@ -122,12 +122,13 @@ class SequenceRows:
         """The tree; a chain where none was given."""
         return self.tree or Tree.chain(self.num_rows)
 
-    @property
-    def positions(self) -> list[int]:
-        """The position of each row: how many tokens precede it on its path."""
-        tree = self.branches
-        start = self.cache.length + self.cache.num_left_out - tree.num_cached
-        return [start + depth for depth in tree.depths[tree.num_cached :]]
+    @cached_property
+    def positions(self) -> Sequence[int]:
+        """The position of each row, before the pass: how many tokens precede it on its path."""
+        start, tree = self.cache.length + self.cache.num_left_out, self.tree
+        if tree is None:
+            return range(start, start + self.num_rows)
+        return [start - tree.num_cached + depth for depth in tree.depths[tree.num_cached :]]
 
     def checked_ids(self, config: ModelConfig, name: str) -> NDArray[np.intp]:
         """The token ids. Raises ModelError where a model of this configuration cannot evaluate the rows."""
@@ -152,14 +153,14 @@ class SequenceRows:
             raise ModelError(
                 f"{name}: logits of the last {self.num_wanted} rows; 0 to {len(ids)}, all that there are, are required."
             )
-        num_positions = self.cache.length + self.cache.num_left_out - tree.num_cached + 1 + tree.deepest
+        num_positions = max(self.positions) + 1
         if num_positions > config.max_position_embeddings:
             raise ModelError(
                 f"{name}: {num_positions} positions; the model has "
                 f"{config.max_position_embeddings} (max_position_embeddings). "
                 "Shorten the prompt or generate fewer tokens."
             )
-        if not self.cache.fits(config):
+        if config is not self.cache.config and not self.cache.fits(config):
             own, sizes = self.cache.config, config.state_sizes
             what = f"whose states are of other sizes; {sizes} are required"
             if sizes is None:

@@ -52,7 +52,7 @@ class Tree:
         """Every row after the one before."""
         return cls(range(-1, num_rows - 1))
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """To evaluate."""
         return len(self.parents) - self.num_cached
@@ -65,10 +65,6 @@ class Tree:
     def depths(self) -> list[int]:
         """For each row, how many rows of the tree precede it on its path."""
         return depths_of(self.parents)
-
-    @property
-    def deepest(self) -> int:
-        return max(self.depths)
 
     def path(self, row: int) -> list[int]:
         """The rows from the top down to this one, itself included."""

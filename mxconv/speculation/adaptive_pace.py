@@ -154,10 +154,10 @@ class AdaptivePace:
 
     def choose(self, limit: int, load: Load = ALONE, unread: Sequence[int] = ()) -> Choice:
         self._unread = unread or [0] * len(self.drafts)
-        if not (self._prices.knows(load.num_texts) and self._prices.knows(load.num_texts + load.other_rows)):
-            return PLAIN
         if self.skip(1, load):
             return RESTING
+        if not (self._prices.knows(load.num_texts) and self._prices.knows(load.num_texts + load.other_rows)):
+            return PLAIN
         now = Prices(self._prices, load)
         # what another text tries just now is waited for
         free = [draft for draft in self.drafts if draft.num_rounds or draft.num_idle]

@@ -44,6 +44,10 @@ class DraftInputs:
     confidence: float
     sharpness: Sharpness
 
+    def has_states_of(self, context: Sequence[int], vocab_size: int) -> bool:
+        """Whether there are states for all tokens but the last, one at least, each of a reader's vocabulary."""
+        return len(context) > 1 and max(context) < vocab_size and self.session.holds(context)
+
 
 class LevelKind:
     """A kind of level, as a hierarchy uses it; a kind of draft overrides what differs from these defaults."""

@@ -50,7 +50,7 @@ class Level:
 
         begin = meter()
         proposal = self.propose([*context, *forced], choice, MOST_NODES - len(forced))
-        proposed = meter()
+        proposed = meter() if choice.limits.most_depth else begin
         whole = proposal.after(forced) if forced else proposal
         missing = self.session.align(context, owns_cache=not self.shares_session)
         with self.statistics.timed_pass():

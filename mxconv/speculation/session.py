@@ -216,6 +216,8 @@ class Session:
 
     def rewind(self, length: int) -> int:
         """Forget all but the first `length` tokens, or all where the states there are gone; how many are left."""
+        if length == len(self.tokens) and self.cache.states is None:
+            return length
         length = self.cache.reachable(length)
         self.cache.truncate(length)
         del self.tokens[length:]
