@@ -63,6 +63,13 @@ def test_the_readmes_lines_work_on_a_hub_id(tmp_path: Path) -> None:
     assert texts[1].endswith(texts[0]) or texts[0] in texts[1]  # torch and mxconv write the same text
 
 
+def test_the_picture_of_results_is_the_readmes_table(tmp_path: Path) -> None:
+    run(EXAMPLES / "results_chart.py", tmp_path / "results.svg")
+    drawn, kept = ((folder / "results.svg").read_text() for folder in (tmp_path, ROOT / "docs"))
+    (ours,), (theirs,) = (re.findall(r"Matplotlib v[\d.]+", text) for text in (drawn, kept))
+    assert drawn == kept or ours != theirs  # another version draws otherwise
+
+
 def test_random_gaussian_matrices_reach_the_documented_draft_quality(tmp_path: Path) -> None:
     path = tmp_path / "matrices.safetensors"
     run(EXAMPLES / "make_matrices.py", path, "bf16", "256")

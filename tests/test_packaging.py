@@ -1,6 +1,7 @@
 """Installing mxconv where no compiler is, by a real pip."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_tiny_llama
+
+from mxconv import __version__
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "mxconv")
@@ -53,6 +56,18 @@ def installed(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(build.wheel) as file:
         file.extractall(target)
     return target
+
+
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    texts = {
+        name: (ROOT / name).read_text() for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md", "README.md")
+    }
+    assert f'\nversion = "{__version__}"\n' in texts["pyproject.toml"]
+    assert f"\nversion: {__version__}\n" in texts["CITATION.cff"]
+    heading = re.search(r"^## (\S+) - (\S+)$", texts["CHANGELOG.md"], re.MULTILINE)
+    assert heading is not None and heading[1] == __version__
+    assert f"\ndate-released: {heading[2]}\n" in texts["CITATION.cff"]
+    assert f"version {__version__.rpartition('.')[0]}\n" in texts["README.md"]
 
 
 def test_without_a_compiler_the_build_makes_a_pure_python_wheel_and_says_so_in_one_line(build: Build) -> None:

@@ -24,7 +24,8 @@ from mxconv.report.tables import format_bytes
 
 if TYPE_CHECKING:
     from mxconv.interop.attestation import Attestation
-    from mxconv.package.manifest import Manifest
+    from mxconv.interop.hub.push import UploadedFile
+    from mxconv.package.manifest import Manifest, SourceRecord
 
 
 def export(
@@ -84,6 +85,9 @@ def push(
         Path | None, typer.Option(help="A file with what `mxconv bench decode --json` printed, for the card's table.")
     ] = None,
     attestation: Annotated[Path | None, typer.Option(help="A file of `mxconv attest`, uploaded too.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the model card and the files with their sizes; contact no one.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of a repository that is no package, and an edited card.")
     ] = False,
@@ -93,7 +97,7 @@ def push(
     from tempfile import TemporaryDirectory
 
     from mxconv.interop.hub.card import read_measurements
-    from mxconv.interop.hub.push import attested, prepare_publication, prepare_recipe
+    from mxconv.interop.hub.push import attested, prepare_publication, prepare_recipe, preview
     from mxconv.interop.hub.push import push as push_package
 
     if recipe and drafts_only:
@@ -101,14 +105,20 @@ def push(
     if attestation and drafts_only:
         raise typer.BadParameter("--attestation with --drafts-only; it is about a whole package. Leave one out.")
     measured = read_measurements(measurements) if measurements is not None else None
+    out = Output(json_output)
     with TemporaryDirectory(prefix="mxconv-push-") as scratch:
         with progress_bars() as progress:
             if recipe:
                 publication = prepare_recipe(package, Path(scratch), progress)
             else:
                 publication = prepare_publication(package, drafts_only=drafts_only, progress=progress)
+        if attestation:
+            publication = attested(publication, attestation)
+        if dry_run:
+            _print_preview(preview(publication, repo_id, measured), publication.manifest.source, repo_id, out)
+            return
         pushed = push_package(
-            attested(publication, attestation) if attestation else publication,
+            publication,
             repo_id,
             private=private,
             revision=revision,
@@ -116,12 +126,27 @@ def push(
             measurements=measured,
             force=force,
         )
-    out = Output(json_output)
     out.line(f"{len(pushed.files)} files, {format_bytes(pushed.num_bytes_uploaded)} of them new: {pushed.url}")
     if not pushed.has_our_card:
         out.line("README.md there was not written by mxconv, or was edited; it is kept. --force replaces it.")
     members = {"repo_id": pushed.repo_id, "commit": pushed.commit, "url": pushed.url, "files": list(pushed.files)}
     out.json(members | {"num_bytes_uploaded": pushed.num_bytes_uploaded, "wrote_card": pushed.has_our_card})
+
+
+def _print_preview(files: "dict[str, UploadedFile]", source: "SourceRecord", repo_id: str, out: Output) -> None:
+    """Print the card, then each file with its size, then what only a push finds out."""
+    from mxconv.interop.hub.card import FILE_NAME as CARD
+
+    card = files[CARD].content
+    assert isinstance(card, bytes)
+    out.line(card.decode())
+    rows = [(name, file.num_bytes) for name, file in sorted(files.items())]
+    out.table({"file": (0,), "size": (1, "bytes")}, map(dict, map(enumerate, rows)))
+    total = format_bytes(sum(num_bytes for _, num_bytes in rows))
+    out.line(f"{repo_id}: {len(rows)} files, {total}; fewer where the Hub has some already. Nothing was sent.")
+    if source.commit:
+        out.line(f"A push adds the license and the languages that {source.id} names on the Hub to the card.")
+    out.json({"repo_id": repo_id, "files": dict(rows), "card": card.decode()})
 
 
 def pull(

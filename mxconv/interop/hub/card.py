@@ -14,7 +14,7 @@ from mxconv.checkpoint.hub import is_hub_id
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import MxconvError
 from mxconv.package.manifest import Manifest, SourceRecord
-from mxconv.report.tables import number
+from mxconv.report.tables import format_bytes, number
 
 if TYPE_CHECKING:
     from mxconv.interop.attestation import Attestation
@@ -103,7 +103,8 @@ def model_card(
         base_model_relation=None if base is None else "quantized",
     )
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"code": code, "figure": number}
+    environment.filters |= {"code": code, "figure": number, "bytes": format_bytes}
+    sizes = {record.path: record.num_bytes for record in manifest.files}
     template = environment.from_string(files("mxconv.interop.hub").joinpath(TEMPLATE).read_text("utf-8"))
     return template.render(
         metadata=metadata.to_yaml(),
@@ -120,7 +121,8 @@ def model_card(
         source_name=manifest.source.id.rstrip("/").rpartition("/")[2],
         is_referenced=manifest.levels[0].location == "source",
         num_quantized=sum(record.is_quantized for record in manifest.tensors),
-        num_bytes=sum(record.num_bytes for record in manifest.files),
+        num_bytes=sum(sizes.values()),
+        sizes_of=lambda level: sum(sizes.get(name, 0) for name in level.files),
     )
 
 

@@ -1,6 +1,7 @@
 """Pushing a package to the Hub: check, compare with what is there, upload what differs, commit once.
 
     publication = prepare_publication(Path("package"))
+    preview(publication, "user/repo")          # the files that a push would send, its card among them
     pushed = push(publication, "user/repo")
 
 Large files go first, one after another. The Hub stores them by their hash, so a push that was interrupted and is
@@ -13,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mxconv.checkpoint.hub import retried, translated_upload_errors
+from mxconv.checkpoint.hub import check_hub_id, retried, translated_upload_errors
 from mxconv.checkpoint.regular_file import open_file, read_json_object
 from mxconv.conversion.recipes import make_recipe
 from mxconv.drafts.kind import reader_of
 from mxconv.errors import PackageError
-from mxconv.interop.hub.card import ATTESTATION, MARKER, Measurements, model_card, read_source_card
+from mxconv.interop.hub.card import ATTESTATION, MARKER, Measurements, SourceCard, model_card, read_source_card
 from mxconv.interop.hub.card import FILE_NAME as CARD
 from mxconv.interop.hub.destination import Destination, open_destination
 from mxconv.package.level_record import LevelRecord
@@ -140,6 +141,38 @@ def _files(root: Path, records: list[FileRecord]) -> dict[str, UploadedFile]:
     return {record.path: UploadedFile(root / record.path, record.sha256, record.num_bytes) for record in records}
 
 
+def preview(
+    publication: Publication, repo_id: str, measurements: Measurements | None = None
+) -> dict[str, UploadedFile]:
+    """List the files that a push into an empty repository sends, and write its card; the Hub is not contacted.
+
+    A source on the Hub has a license and languages in its own card there, which only a push reads.
+
+    Raises:
+        CheckpointError: no valid id.
+    """
+    check_hub_id(repo_id, needs_owner=True)
+    source = publication.manifest.source
+    card = _card(publication, repo_id, SourceCard() if source.commit else read_source_card(source), measurements)
+    return publication.files | {CARD: card}
+
+
+def _card(
+    publication: Publication, repo_id: str, source: SourceCard, measurements: Measurements | None
+) -> UploadedFile:
+    config = publication.root / "config.json"
+    text = model_card(
+        publication.manifest,
+        repo_id,
+        source,
+        measurements,
+        reader_of(read_json_object(config, unique_keys=False)) if config.is_file() else None,
+        is_recipe=publication.is_recipe,
+        attestation=publication.attestation,
+    )
+    return UploadedFile.of(text.encode())
+
+
 def push(
     publication: Publication,
     repo_id: str,
@@ -167,7 +200,7 @@ def push(
     """
     with translated_upload_errors(repo_id, revision):
         destination = open_destination(repo_id, revision, private=private)
-        root, manifest, files = publication.root, publication.manifest, dict(publication.files)
+        manifest, files = publication.manifest, dict(publication.files)
         changed = {name: file for name, file in files.items() if not destination.holds(name, file.content, file.sha256)}
         taken = sorted({*changed} & {*destination.files})
         if taken and not (force or destination.is_package):  # a package's old version stays in the history
@@ -177,18 +210,7 @@ def push(
             )
         has_our_card = force or CARD not in destination.files or MARKER.encode() in destination.read(CARD)
         if has_our_card:
-            config = root / "config.json"
-            reader = reader_of(read_json_object(config, unique_keys=False)) if config.is_file() else None
-            text = model_card(
-                manifest,
-                repo_id,
-                read_source_card(manifest.source),
-                measurements,
-                reader,
-                is_recipe=publication.is_recipe,
-                attestation=publication.attestation,
-            )
-            files[CARD] = UploadedFile.of(text.encode())
+            files[CARD] = _card(publication, repo_id, read_source_card(manifest.source), measurements)
             if not destination.holds(CARD, files[CARD].content, files[CARD].sha256):
                 changed[CARD] = files[CARD]
         stale = sorted({*destination.package_files()} & {*destination.files} - {*files})

@@ -55,11 +55,12 @@ def test_a_local_source_is_no_base_model_and_its_path_stays_private(package: Pat
 
 def test_bits_losslessness_and_levels_come_from_the_manifest(package: Path) -> None:
     card, manifest = card_of(package), read_manifest(package)
-    assert f"| bits a weight | {manifest.bits_per_weight:.2f} in the 15 quantized of 21 tensors |" in card.text
-    assert "commit `c0ffee`" in card.text and "segment table `fitted`, outliers `exact`" in card.text
+    assert f"- **Bits a weight:** {manifest.bits_per_weight:.2f} in the 15 quantized of 21 tensors\n" in card.text
+    assert "`org/base` at commit `c0ffee`\n" in card.text and "segment table `fitted`, outliers `exact`" in card.text
     assert "Every 16-bit weight can be rebuilt from these files bit for bit." in card.text
-    assert "| `bsfp` | self-draft | bsfp | here | 8 | 0.6 |" in card.text
-    assert "No certificate is stored in the manifest." in card.text and card.content.rstrip().endswith(MARKER)
+    (file,) = [record for record in manifest.files if record.path == "bsfp.safetensors"]
+    assert f"| `bsfp` | self-draft | bsfp | here, {file.num_bytes / 1000:.1f} kB | 8 | 0.6 |" in card.text
+    assert "This package has no certificate yet." in card.text and card.content.rstrip().endswith(MARKER)
 
 
 @pytest.mark.parametrize("level", ["target", "bsfp", None])
@@ -70,7 +71,7 @@ def test_the_certificate_is_shown_and_which_level_was_decoded(package: Path, lev
     assert "`: 21 of 21 tensors bit-exact, rebuilt from the package and compared with the recorded hashes; 6 k" in text
     decoded = f"99 tokens of 3 prompts were decoded by the level `{level or 'target'}` with and without drafts:\n0 to"
     assert decoded in text
-    assert ("Of decoding with the target, `target`, it says nothing." in text) == (level == "bsfp")
+    assert ("The certificate does not cover decoding with the target, `target`." in text) == (level == "bsfp")
 
 
 def test_the_card_of_a_draft_alone_claims_no_bit(source: Path, tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_the_evaluation_is_shown(package: Path) -> None:
     )
     replace_manifest(package, read_manifest(package).model_copy(update={"evaluation": record}))
     text = card_of(package).text
-    assert "8160 tokens of 32 windows of 512 tokens (file with the SHA-256 `abababababababab...`), int8" in text
+    assert "8,160 tokens of 32 windows of 512 tokens (file with the SHA-256 `abababababababab...`), int8" in text
     assert "| `b?sfp` | 8.036 ± 0.201 | 0.5000 ± - | - | 0.750 ± 0.013 |" in text
 
 

@@ -35,6 +35,21 @@ def test_a_package_arrives_byte_for_byte_in_one_commit(hub: HubServer, client: C
     assert "me/tiny" not in hub.private and pushed["wrote_card"]
 
 
+def test_a_dry_run_shows_the_card_and_the_files_and_contacts_no_one(hub: HubServer, client: Client, bsfp: Path) -> None:
+    planned = client("push", bsfp, "me/tiny", "--dry-run")
+    client("quantize", "org/base", "-o", "whole")
+    hub.requests.clear()
+    out, _ = client.output("push", "whole", "me/other", "--drafts-only", "--dry-run")
+    assert client.error("push", bsfp, "tiny", "--dry-run").startswith("tiny: no Hub id; owner/name is required.")
+    assert hub.requests == [] and not {"me/tiny", "me/other"} & {*hub.repositories}
+    assert "# me/other\n" in out and "license:" not in out and "model.safetensors" not in out
+    assert "fewer where the Hub has some already. Nothing was sent.\nA push adds the license and the languages" in out
+    client("push", bsfp, "me/tiny")
+    found = tree(hub, "me/tiny")
+    assert planned["card"].encode() == found["README.md"] and "license: apache-2.0" in planned["card"]
+    assert planned["files"] == {name: len(raw) for name, raw in sorted(found.items())}
+
+
 def test_a_second_push_sends_nothing_and_a_new_version_replaces_the_old(
     hub: HubServer, client: Client, bsfp: Path, source: Path, tmp_path: Path
 ) -> None:
