@@ -257,7 +257,7 @@ class LookUp(Draft, Generic[State]):
         self.confidence = confidence
 
     def of_text(self, statistics: LevelStatistics, acceptance: Acceptance) -> Self:
-        """A draft for one text with the same tables, which all texts fill."""
+        """A draft for one text with the same tables, which all texts read."""
         made = copy.copy(self)
         made.statistics = statistics
         return made

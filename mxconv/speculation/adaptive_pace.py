@@ -28,7 +28,7 @@ from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome, Prices, Row
 from mxconv.speculation.passes import ALONE, Load
 from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
-MOST_TOKENS, MOST_NODES = 16, 48  # of a proposal
+AUTO_TOKENS, AUTO_NODES = 16, 48  # of a proposal
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds
 SHARE_OF_REST = 0.1  # what reading a prompt for a draft that was never queried may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
@@ -135,7 +135,7 @@ class AdaptivePace:
         most_nodes: the most nodes of a tree.
     """
 
-    def __init__(self, drafts: Sequence[DraftEstimate], sets_floors: bool = True, most_nodes: int = MOST_NODES) -> None:
+    def __init__(self, drafts: Sequence[DraftEstimate], sets_floors: bool = True, most_nodes: int = AUTO_NODES) -> None:
         self.drafts = [replace(copy.deepcopy(draft), number=number) for number, draft in enumerate(drafts)]
         makers = [draft for draft in self.drafts if draft.grows and draft.by_depth and not draft.at_once]
         self.drafts[:0] = [replace(copy.deepcopy(draft), grows=False) for draft in makers]
@@ -203,7 +203,7 @@ class AdaptivePace:
         reading = self._reading(draft)
         if not draft.num_rounds and reading > (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * now.load.num_texts:
             return None
-        option = (self._tree if draft.grows else self._chain)(draft, min(limit, MOST_TOKENS), now)
+        option = (self._tree if draft.grows else self._chain)(draft, min(limit, AUTO_TOKENS), now)
         if option is None or not reading:
             return option
         return replace(option, seconds=option.seconds + reading * min(option.tokens / limit, 1.0), reading=reading)
@@ -240,7 +240,7 @@ class AdaptivePace:
         most_loss, each = self._root._credit * now.plain, draft.each(now)
         # twice the rows of any pass so far: beyond them prices are guesses, and a kernel's may leap
         widest = max(2 * int(now.of_all.widest / now.load.num_texts) - 1, FIRST_NODES)
-        most_nodes = min(self._most_nodes, MOST_NODES, widest if draft.num_rounds else FIRST_NODES)
+        most_nodes = min(self._most_nodes, AUTO_NODES, widest if draft.num_rounds else FIRST_NODES)
         most = self._most(draft, most, now)
         depth = min(most, int(0.8 * most_loss / each)) if draft.by_depth and each and not draft.at_once else most
         depths = draft.drafting(min(max(draft.depth.value, 1.0), depth), now) if draft.by_depth else 0.0
@@ -273,7 +273,7 @@ class AdaptivePace:
         return Choice(choice.draft, TreeLimits(choice.num_tokens, floors, least_sum=(further + of_depth) / known.trust))
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
-        if choice is RESTING:
+        if choice.is_resting:
             return
         joint, now = outcome.joint, Prices(self._prices, outcome.load)
         chosen = self._of(choice) if choice.num_tokens else None

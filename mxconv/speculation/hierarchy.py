@@ -8,7 +8,6 @@ written alone: the same tokens from the same logits, bit for bit, because its ro
 `round.py` has the round; here levels are linked for a text.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from typing import Literal, TypeVar
@@ -21,7 +20,7 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.package.level_record import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace, DraftEstimate
+from mxconv.speculation.adaptive_pace import AUTO_NODES, AdaptivePace, DraftEstimate
 from mxconv.speculation.loaded_level import (
     SHARE_OF_PROMPTS,
     USUAL_SHARE,
@@ -42,7 +41,7 @@ Number = TypeVar("Number", int, float)
 
 
 class NullDraft(Draft):
-    """A draft that proposes nothing, with the statistics of the level that it represents."""
+    """The place of a level that reads hidden states, until the level that it reads is known; it proposes nothing."""
 
     def __init__(self, statistics: LevelStatistics) -> None:
         self.statistics = statistics
@@ -56,12 +55,12 @@ class Hierarchy:
 
     Look-ups, which nothing can draft for, come last; of several, those that pay are queried.
 
-    What adaptive levels learn, and tables that drafts fill while decoding, stay from one prompt to the next.
+    What adaptive levels learn, and tables that plug-ins fill while decoding, stay from one prompt to the next.
 
     Args:
         levels: the target first.
-        num_draft_tokens: for each level below the target; None takes the manifest's, "auto" lets every level choose
-            in each round how many tokens of which cheaper level pay.
+        num_draft_tokens: for each level below the target; None takes the manifest's, "auto", which commands give where
+            no length is given, lets every level choose in each round how many tokens of which cheaper level pay.
         confidence: for each level below the target; None takes the manifest's, or leaves models to "auto" as well.
         tree: drafts propose trees of at most so many nodes; "chain" is none of them, "auto" leaves their size to
             "auto" and is "chain" with lengths that are given.
@@ -90,7 +89,7 @@ class Hierarchy:
         self.num_draft_tokens = _one_each("--num-draft-tokens", given, lengths)
         self.confidence = _one_each("--confidence", confidence, thresholds)
         check_order(self.levels, self.adaptive)
-        num_nodes = {"auto": MOST_NODES if self.adaptive else 0, "chain": 0}[tree] if isinstance(tree, str) else tree
+        num_nodes = {"auto": AUTO_NODES if self.adaptive else 0, "chain": 0}[tree] if isinstance(tree, str) else tree
         num_models = sum(not level.kind.is_look_up for level in self.levels)
         self.paces: list[Pace] = [
             AdaptivePace(self._estimates(index, num_nodes > 0), confidence is None, num_nodes)
@@ -146,7 +145,7 @@ class Hierarchy:
                 not have; at once, not when iterated.
         """
         self.check(request)
-        return _tokens(self.decoding(request, generation, request.acceptance()), generation)
+        return self.decoding(request, generation, request.acceptance()).tokens(generation)
 
     def decoding(
         self, request: Request, generation: Generation, acceptance: Acceptance, passes: Passes = OWN_PASSES
@@ -207,7 +206,7 @@ class Hierarchy:
         session = _session(passes, self.target)
         drafts: list[Draft] = []  # below the level at hand, the next one first
         for index in reversed(range(1, len(self.levels) if uses_drafts else 1)):
-            made: Draft = NullDraft(statistics[index])  # reads hidden states, of which level is not known yet
+            made: Draft = NullDraft(statistics[index])  # `_usable` replaces it
             if proposer := self._proposers.get(index):
                 made = proposer(statistics[index], acceptance)
             elif self.levels[index].decoder is not None:
@@ -277,19 +276,6 @@ class Hierarchy:
 
 def _session(passes: Passes, decoder: Decoder) -> Session:
     return Session(passes.new_cache(decoder), passes)
-
-
-def _tokens(decoding: Decoding, generation: Generation) -> Iterator[tuple[int, F32]]:
-    while decoding.ending is None:
-        begin = time.perf_counter()
-        step = decoding.round()
-        generation.seconds += time.perf_counter() - begin
-        if not generation.token_ids:
-            generation.prompt_seconds = generation.seconds
-        for token, logits in zip(step.tokens, step.logits, strict=True):
-            generation.token_ids.append(token)
-            yield token, logits
-    generation.ending = decoding.ending
 
 
 def _one_each(flag: str, given: Sequence[Number] | None, defaults: list[Number]) -> list[Number]:

@@ -127,6 +127,7 @@ class Choice:
 
     draft: int
     limits: TreeLimits
+    is_resting: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -135,7 +136,7 @@ class Choice:
 
 
 PLAIN = Choice(0, TreeLimits.chain(0))
-RESTING = Choice(0, TreeLimits.chain(0))  # another object: plain decoding of which nothing is learned
+RESTING = Choice(0, TreeLimits.chain(0), is_resting=True)  # plain decoding of which nothing is learned
 
 
 class Outcome(NamedTuple):

@@ -137,8 +137,8 @@ class Draft(ABC):
         """The number of tokens of a context that it has to read before it can propose."""
         return 0
 
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:  # noqa: B027 - most drafts learn nothing
-        """See what the level above evaluated, after every verification.
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:  # noqa: B027 - drafts of mxconv learn nothing of it
+        """See what the level above evaluated, after every verification: for plug-ins, whose tables fill by it.
 
         Args:
             context: all tokens before the proposal, at least one.

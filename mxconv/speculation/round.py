@@ -3,7 +3,8 @@
 A level is a model that decodes a text by rounds: the target, or a draft with drafts of its own (`model_draft.py`).
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -11,7 +12,7 @@ from mxconv.arrays import F32
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS
 from mxconv.speculation.acceptance import Acceptance, Verdict
-from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome, Pace
+from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
 from mxconv.speculation.passes import Load
 from mxconv.speculation.proposal import NOTHING, Draft, Proposal
 from mxconv.speculation.selection import Request
@@ -62,7 +63,7 @@ class Level:
             draft.observe(context, whole, logits)
 
         chosen = verdict.tokens[len(forced) :]  # none where what seemed certain was not
-        if self.drafts and chosen and choice is not RESTING:
+        if self.drafts and chosen and not choice.is_resting:
             num_evaluated = len(missing) + len(whole.tokens)
             spent = proposed - begin, meter() - proposed
             self.learn(choice, proposal, chosen, Outcome.of(proposal, len(chosen) - 1, num_evaluated, *spent, load))
@@ -149,6 +150,19 @@ class Decoding:
     def is_prompt(self) -> bool:
         """Whether the target has not evaluated the context but for the last token."""
         return len(self.target.session.tokens) < len(self.context) - 1
+
+    def tokens(self, generation: Generation) -> Iterator[tuple[int, F32]]:
+        """Each token, with the target's logits that chose it, as rounds decide them; `generation` grows alongside."""
+        while self.ending is None:
+            begin = time.perf_counter()
+            step = self.round()
+            generation.seconds += time.perf_counter() - begin
+            if not generation.token_ids:
+                generation.prompt_seconds = generation.seconds
+            for token, logits in zip(step.tokens, step.logits, strict=True):
+                generation.token_ids.append(token)
+                yield token, logits
+        generation.ending = self.ending
 
     def round(self) -> Step:
         """One more: its tokens, up to and with the first that ends the text."""

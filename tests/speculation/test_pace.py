@@ -12,7 +12,7 @@ import pytest
 from simulated_machine import SimulatedBatch, SimulatedDraft, SimulatedMachine, roofline, texts
 
 from mxconv.engine.tree import TreeLimits
-from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace, DraftEstimate
+from mxconv.speculation.adaptive_pace import AUTO_TOKENS, AdaptivePace, DraftEstimate
 from mxconv.speculation.loaded_level import USUAL_SHARE
 from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome, Pace
 from mxconv.speculation.passes import ALONE, JointPass, Load
@@ -191,8 +191,8 @@ def test_it_asks_for_no_more_than_the_limit(limit: int) -> None:
     machine, pace = SimulatedMachine([SimulatedDraft(0.99, 0.001)]), pace_of(1)
     machine.run(pace, 200)
     for _ in range(20):
-        assert 0 <= pace.choose(limit).num_tokens <= min(limit, MOST_TOKENS)
-    assert pace.choose(100).num_tokens == MOST_TOKENS
+        assert 0 <= pace.choose(limit).num_tokens <= min(limit, AUTO_TOKENS)
+    assert pace.choose(100).num_tokens == AUTO_TOKENS
 
 
 def test_the_first_rounds_are_plain_and_only_drafts_that_exist_are_asked() -> None:
