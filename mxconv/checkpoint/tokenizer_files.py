@@ -185,10 +185,12 @@ class Vocabulary:
             tokens = _tokens(path, members)
             num_tokens = 1 + max((number for _, number in tokens), default=-1)
         size = (_members(root / "config.json", derived) or {}).get("vocab_size")
-        if tokenizer is not None and not derived and type(size) is int:
-            known = {text for text, _ in tokens if isinstance(text, str)}
-            lacking = [text for text in TokenizerSettings.read(root).every if text not in known]
-            lacking = lacking[: max(size - num_tokens, 0)]
+        if tokenizer is not None:
+            lacking: list[str] = []  # a GGUF file's vocabulary lacks none
+            if not derived and type(size) is int:
+                known = {text for text, _ in tokens if isinstance(text, str)}
+                lacking = [text for text in TokenizerSettings.read(root).every if text not in known]
+                lacking = lacking[: max(size - num_tokens, 0)]
             tokenizer, num_tokens = [*tokenizer, lacking], num_tokens + len(lacking)
         return cls(tokenizer, num_tokens, size if type(size) is int else None)
 

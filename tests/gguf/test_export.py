@@ -15,6 +15,7 @@ from gguf_models import MODELS, write_model
 from packages import flip, quantize
 from safetensors import safe_open
 from tokenizers import Tokenizer, models
+from trained_levels import TRAINED
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
@@ -24,6 +25,7 @@ from mxconv.gguf.gguf_tokenizer import derive_tokenizer
 from mxconv.gguf.gguf_vocabulary import read_vocabulary
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels.encoders import decode_mxfp4
+from mxconv.package.level_record import DEFAULT_CONFIDENCE
 from mxconv.package.package import Package
 
 NAMES = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, 2)  # all kinds of tensors that these models have
@@ -66,6 +68,15 @@ def check_target(source: Path, path: Path, dtype: str) -> None:
         np.testing.assert_array_equal(values_of(tensor), in_file_order(name, values, config))
         assert tuple(reversed(tensor.shape.tolist())) == values.shape
     assert set(found) <= {"rope_freqs.weight"}
+
+
+def test_a_gguf_target_shares_its_tokens_with_a_package_of_the_same_vocabulary(tmp_path: Path) -> None:
+    quantize(TRAINED, tmp_path / "package")
+    path = tmp_path / "target.gguf"
+    export_gguf(tmp_path / "package", path, level="target")
+    quantize(path, tmp_path / "small")
+    manifest = quantize(path, tmp_path / "both", drafts=(f"package:{tmp_path / 'small'}",))
+    assert manifest.levels[2].shares == ["tokenizer"] and manifest.levels[2].confidence == DEFAULT_CONFIDENCE
 
 
 @pytest.mark.parametrize("name", MODELS)
