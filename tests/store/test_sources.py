@@ -54,7 +54,7 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         return read(store, name, begin, end)
 
     monkeypatch.setattr("mxconv.checkpoint.ranged_file.BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr("mxconv.checkpoint.regular_file.BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr("mxconv.checkpoint.source.BLOCK_BYTES", BLOCK)
     monkeypatch.setattr(Store, "read", noted)
     return found
 
