@@ -76,7 +76,8 @@ def test_scales_move_by_a_factor_of_two_and_the_manifest_says_what_was_done(pack
     assert (description["rule"], description["num_tokens"], description["num_matrices"]) == ("gptq", TOKENS, 21)
     assert [each["num_bytes"] for each in description["texts"]] == [text.stat().st_size]
     assert "draft_weights" not in json.loads((packages / "cast/mxconv.json").read_bytes())
-    assert "codes of 21 tensors by `gptq`" in model_card(read_manifest(packages / "calibrated"), "me/tiny", SourceCard())
+    card = model_card(read_manifest(packages / "calibrated"), "me/tiny", SourceCard())
+    assert "codes of 21 tensors by `gptq`" in card
     check_exact(packages / "calibrated", SOURCE)
     check_exact(packages / "calibrated-bsfp", SOURCE)
     names = ["calibrated", "calibrated-bsfp", "cast", "cast-bsfp"]  # and nothing that a calibration needed
