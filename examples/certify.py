@@ -2,8 +2,8 @@
 
     python examples/certify.py CHECKPOINT SAME_TOKENIZER OTHER_TOKENIZER PROMPTS [NUM_PROMPTS [NUM_TOKENS [BATCH]]]
 
-CHECKPOINT, a Llama, is converted to both codecs; the other two are small models that draft for it. Drafts of 2 bits and
-those that read its states are made here, of its own parts or in a few steps of training (extra train): poor ones, some
+CHECKPOINT, a Llama, is converted to both codecs; the other two are small models that draft for it. Drafts
+that read its states are made here, of its own parts or in a few steps of training (extra train): poor ones, some
 of whose tokens are accepted. What says auto chooses lengths, levels and trees by measured times, so that no two runs of
 it draft alike. The target is the 16-bit model, or its 4-bit copy: a record names which. All prompts together are one
 more, long enough for pages to be retrieved. With BATCH so many texts are decoded beside each other.
