@@ -1,5 +1,6 @@
 """`mxconv bench`: keys that other programs rely on, and words for what cannot be measured."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,28 @@ def test_decode_has_the_keys_of_the_contract_compares_activations_and_draws(
     (tmp_path / "file").touch()
     outcome = run("bench", "decode", package, "--plot", tmp_path / "file")
     assert f"{tmp_path / 'file'}: cannot be made (File exists); a folder is required." in outcome.stderr
+
+
+def test_decode_of_batches_has_the_same_keys_and_fails_where_tokens_differ(
+    run: Any, package: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mxconv.bench import decode_speed
+
+    real = decode_speed.decode
+
+    def spoiled(hierarchy: Any, requests: Any, batch: int) -> Any:
+        generations, seconds = real(hierarchy, requests, batch)
+        if [level.name for level in hierarchy.levels] == ["target", "small"] and batch == 2:
+            generations[0].token_ids[-1] ^= 1
+        return generations, seconds
+
+    monkeypatch.setattr(decode_speed, "decode", spoiled)
+    arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--threads", 1)
+    outcome = run(*arguments, "--batch", "2,1", "--json")
+    assert outcome.exit_code == 1
+    assert "tokens of small (2), small (trees) (2) differ from those of greedy" in outcome.stderr
+    rows = json.loads(outcome.stdout)["results"]
+    assert {row["batch"] for row in rows} == {1, 2} and all(set(row) >= DECODE_KEYS for row in rows)
 
 
 def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

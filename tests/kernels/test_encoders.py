@@ -3,9 +3,11 @@
 Row shifts, histograms and fitted tables are the same too.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hypothesis.extra.numpy as arrays
@@ -39,6 +41,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
 SHAPES = [(1, 1), (1, 300), (15, 31), (16, 32), (17, 33), (31, 129), (20, 1100)]
 both = pytest.mark.parametrize("kind", [BF16, FP16], ids=lambda kind: kind.name)
 
@@ -151,6 +154,66 @@ def test_the_first_nonfinite_weight_is_named(place: tuple[int, int], rule: Any, 
         assert (caught.value.row, caught.value.column) == place
         value = kind.decode(np.array([pattern], np.uint16))[0]
         assert str(caught.value) == f"value at index {place} is {value}; MX formats need finite values."
+
+
+@both
+def test_mse_chooses_the_scales_of_numpy_in_whole_tiles_of_ordinary_weights(kind: FloatFormat) -> None:
+    rng = np.random.default_rng(11)
+    octave = kind.patterns_per_octave
+    coarse = 9 * octave + rng.integers(0, 20, (48, 512)) * (octave // 4)  # quarter octaves: many ties, equal errors
+    fine = kind.encode(rng.standard_normal((48, 517), np.float32))
+    for patterns in (coarse.astype(np.uint16), fine):
+        codes, scales = quantize_mxfp4(kind.decode(patterns), "mse")
+        found = encoders.encode_mxfp4(patterns, kind, "mse")
+        assert same_bits(found[0], pack_nibbles(pad(codes, 16, 1)))
+        assert same_bits(found[1], pack_scales(pad(scales, 16, 1)))
+    wider = scales != quantize_mxfp4(kind.decode(fine), "ocp")[1]
+    assert 0.05 < wider.mean() < 0.95
+
+
+def patterns_of(rows: list[str], kind: FloatFormat) -> np.ndarray | None:
+    """Rows of float32 patterns in hexadecimal as 16-bit ones, or None where they have more bits."""
+    words = np.array([[int(row[i : i + 8], 16) for i in range(0, len(row), 8)] for row in rows], np.uint32)
+    with np.errstate(over="ignore"):
+        patterns = kind.encode(words.view(np.float32))
+    return patterns if np.array_equal(kind.decode(patterns).view(np.uint32), words) else None
+
+
+@both
+def test_mxfp4_vectors_as_stored(kind: FloatFormat) -> None:
+    vectors = json.loads((VECTORS / "mxfp4.json").read_text())
+    for case in vectors["matrices"]:
+        patterns = patterns_of(case["values"], kind)
+        assert patterns is not None, "small numbers"
+        codes, scales = encoders.encode_mxfp4(patterns, kind, case["scale_rule"])
+        assert (codes.tobytes().hex(), scales.tobytes().hex()) == (case["codes"], case["scales"])
+    for case in vectors["blocks"]:
+        if (patterns := patterns_of([case["values"]], kind)) is None:
+            continue
+        for rule in SCALE_RULES:
+            codes, scales = encoders.encode_mxfp4(patterns, kind, rule)
+            assert "".join(f"{code:x}" for code in unpack_nibbles(codes)[0]) == case[rule]["codes"], case["name"]
+            assert f"{scales[0, 0, 0]:02x}" == case[rule]["scale"], case["name"]
+
+
+def test_bsfp_vectors() -> None:
+    for case in json.loads((VECTORS / "bsfp.json").read_text())["matrices"]:
+        given_table = case["table"]
+        starts = tuple(tuple(row) for row in given_table["starts"])
+        kind, bits = FORMATS[given_table["dtype"]], given_table["residual_bits"]
+        table = SegmentTable(kind, bits, starts, tuple(given_table["levels"]), given_table["kind"])
+        text = case["patterns"]
+        patterns = np.array([[int(row[i : i + 4], 16) for i in range(0, len(row), 4)] for row in text], np.uint16)
+        shifts = None if case["row_shifts"] is None else np.array(case["row_shifts"], np.int8)[: case["rows"]]
+        packed = encoders.encode_bsfp(patterns, table, shifts)
+        for name in ("codes", "residual_low", "residual_high", "escape_high"):
+            assert getattr(packed, name).tobytes().hex() == case[name], name
+        assert packed.scales.astype(">u2").tobytes().hex() == case["scales"]
+        assert packed.escape_counts.ravel().tolist() == case["escape_counts"]
+        assert packed.escape_positions.tolist() == case["escape_positions"]
+        assert encoders.decode_bsfp_draft(packed, table, patterns.shape).astype(">f4").tobytes().hex() == "".join(
+            case["draft"]
+        )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
