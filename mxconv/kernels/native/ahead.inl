@@ -6,6 +6,7 @@
 // An address beyond the end of an array does no harm: what is not mapped is not fetched.
 
 constexpr int64_t kPage = 4096;
+constexpr int64_t kLineWeights = 32;        // of 16 bits, in a line
 constexpr int64_t kPageAhead = 4 * kPage;   // bytes
 constexpr int64_t kFarAhead = 2 * kPage;    // into level 2
 constexpr int64_t kCodesAhead = kPage / 2;  // into level 1

@@ -22,12 +22,37 @@ inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t 
     }
 }
 
-constexpr int64_t kTilesTogether = 4;  // row tiles that one reading of many tokens' activations serves
+constexpr int64_t kTilesTogether = 4;        // row tiles that one reading of many tokens' activations serves
+constexpr int64_t kSumsTogether = 1 << 16;  // their partial sums, 256 KB
+
+// The columns of a dense row tile that are filled into scratch next: after each panel of tokens, some of their lines are asked
+// for.
+struct NextColumns {
+    const uint16_t* first;
+    int64_t columns;  // of the matrix
+    int64_t num_lines, num_asked;
+
+    NextColumns(const Matrix& matrix, int64_t row_tile, int64_t tile)
+        : first(matrix.patterns + row_tile * kTileRows * matrix.columns + tile * kTileColumns),
+          columns(matrix.columns),
+          num_lines(0),
+          num_asked(0) {
+        if (matrix.kind != MatrixKind::kDense) return;
+        num_lines = least(kChunk, matrix.column_tiles() - tile) * (kTileRows * kTileColumns / kLineWeights);
+    }
+
+    void ask(int64_t num_panels) {
+        const int64_t end = least(num_asked + num_lines / num_panels + 1, num_lines);
+        for (; num_asked < end; ++num_asked) {
+            ask_level2(first + num_asked % kTileRows * columns + num_asked / kTileRows * kLineWeights);
+        }
+    }
+};
 
 template <class Format>
 void target_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out,
                    int64_t stride) {
-    constexpr int64_t kSums = kRoom * Format::kFloats;
+    constexpr int64_t kSums = kSumsTogether / kTilesTogether, kMost = kSums / Format::kFloats;
     alignas(64) uint16_t scratch[kScratch];
     alignas(64) float sums[kTilesTogether * kSums];
     alignas(64) float rows[kTileRows];
@@ -36,8 +61,8 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
         together = 1;
         if (whole_tile(matrix, row_tile, a, out, stride)) continue;
         if (a.num_tokens > kWidest) together = least(kTilesTogether, last - row_tile);
-        for (int64_t base = 0; base < a.num_tokens; base += kRoom) {
-            const int64_t num_tokens = least(kRoom, a.num_tokens - base);
+        for (int64_t base = 0; base < a.num_tokens; base += kMost) {
+            const int64_t num_tokens = least(kMost, a.num_tokens - base);
             EscapeCursor escapes[kTilesTogether];
             for (int64_t i = 0; i < together; ++i) {
                 escapes[i] = escapes_of(matrix, row_tile + i);
@@ -47,10 +72,13 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
                 const int64_t count = least(kChunk, column_tiles - tile);
                 for (int64_t i = 0; i < together; ++i) {
                     fill(matrix, row_tile + i, tile, count, escapes[i], scratch);
+                    const int64_t next_row = (i + 1) % together, next_tile = next_row == 0 ? tile + kChunk : tile;
+                    NextColumns next(matrix, row_tile + next_row, next_tile);
                     for (int64_t token = 0; token < num_tokens; token += kWidest) {
                         const int64_t width = least(kWidest, num_tokens - token);
                         const auto* x = Format::panel(a, base + token) + tile * kTileColumns * width;
                         multiply_tiles<Format>(scratch, count, x, width, sums + i * kSums + token * Format::kFloats);
+                        next.ask((num_tokens + kWidest - 1) / kWidest);
                     }
                 }
             }

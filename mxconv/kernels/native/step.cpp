@@ -7,6 +7,7 @@ namespace mxconv {
 namespace {
 
 constexpr int64_t kWeightsAtOnce = 1 << 16;  // in a piece: long enough to stream, short enough to end together
+constexpr int64_t kWeightsForMany = 1 << 18;  // of many tokens: several row tiles share a reading of activations
 constexpr int64_t kFewestWeights = 1 << 12;  // under which taking a piece costs more than it
 constexpr int64_t kPiecesPerThread = 4;
 
@@ -15,7 +16,8 @@ constexpr int64_t kPiecesPerThread = 4;
 int64_t Step::tiles_at_once(const Matrix& matrix, int64_t row_tiles, int64_t multiple) const {
     const int64_t tile = kTileRows * matrix.columns;
     const int64_t shared = row_tiles / (kPiecesPerThread * num_threads());
-    const int64_t wanted = std::max(std::min(kWeightsAtOnce / tile, shared), kFewestWeights / tile);
+    const int64_t most = slice.num_tokens > 2 * kWidest ? kWeightsForMany : kWeightsAtOnce;
+    const int64_t wanted = std::max(std::min(most / tile, shared), kFewestWeights / tile);
     return std::max<int64_t>(wanted / multiple, 1) * multiple;
 }
 
