@@ -12,6 +12,7 @@ import pytest
 from commands import IMPORTED, TRAINING, environment, run_forked
 from hub_server import TOKEN, HubServer
 
+from mxconv.kernels.engine import native_names
 from mxconv.speculation.statistics import Generation, LevelStatistics, Trace, TraceEntry
 
 ROOT = Path(__file__).parent.parent
@@ -129,6 +130,57 @@ def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: P
         assert {row["name"].split()[0] for row in rows if row["read_bandwidth"] is not None} == expected
         assert [(row["part"], row["width"]) for row in rows if row["name"] == "mxconv BF16"] == parts
         assert all(row["median"] > 0 for row in rows)
+
+
+def test_every_strategy_on_a_real_model_is_compared_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    run("quantize", DRAFT, "-o", tmp_path / "small")
+    run("quantize", TARGET, "-o", tmp_path / "package", "--draft", f"package:{tmp_path / 'small'}")
+    out, journal = tmp_path / "out", tmp_path / "out" / "journal.jsonl"
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "def f(a"}\n')
+    words = [EXAMPLES / "real_model.py", tmp_path / "package", out, "--prompts", EXAMPLES / "prompts.jsonl"]
+    words += ["--prompts", questions, "--num-prompts", "2", "--max-new-tokens", "12", "--raw"]
+    words += ["--temperature", "0", "--temperature", "0.7", "--kernel", native_names()[-2:][0]]
+    run(*words)
+    results = json.loads((out / "results.json").read_text())
+    tables = [(Path(table["file"]).name, table["temperature"], table["num_texts"]) for table in results["tables"]]
+    assert tables == [
+        (name, heat, count) for name, count in (("prompts.jsonl", 2), ("questions.jsonl", 1)) for heat in (0.0, 0.7)
+    ]
+    own = ["mxfp4", "mxfp4 (trees)", "small", "small (trees)", "hierarchy", "auto", "auto, each text the first"]
+    names = ["plain", *own, *(f"{name}, prompt-lookup" for name in ("mxfp4", "small", "all", "auto"))]
+    entries = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+    assert len(entries) == 6 * len(names)
+    for table in results["tables"]:
+        assert list(table["strategies"]) == names
+        of_table = [
+            entry for entry in entries if (entry["file"], entry["temperature"]) == (table["file"], table["temperature"])
+        ]
+        for name, row in table["strategies"].items():
+            mine, plain = ([entry for entry in of_table if entry["strategy"] == each] for each in (name, "plain"))
+            assert [entry["tokens"] for entry in mine] == [entry["tokens"] for entry in plain]
+            seconds, of_plain = (sum(entry["seconds"] for entry in found) for found in (mine, plain))
+            assert row["speedup"] == pytest.approx(of_plain / seconds)
+            assert row["tokens_per_second"] == pytest.approx(sum(len(entry["tokens"]) for entry in mine) / seconds)
+            assert name != "plain" or (row["tokens_per_round"], row["plain_passes_per_round"]) == (1, 1)
+        assert table["strategies"]["mxfp4"]["tokens_per_round"] > 1.5
+    assert all(f"| {name} | " in (out / "results.md").read_text() for name in names)
+    whole = journal.read_text()
+    journal.write_text(whole[: len(whole) * 2 // 3])  # in the middle of a line
+    kept = journal.read_text().splitlines(keepends=True)[:-1]
+    run(*words)
+    lines = journal.read_text().splitlines(keepends=True)
+    assert lines[: len(kept)] == kept and len(lines) == len(whole.splitlines())
+    assert [json.loads(line)["tokens"] for line in lines[1:]] == [entry["tokens"] for entry in entries]
+    entries[-1]["tokens"][-1] += 1
+    journal.write_text("".join([*lines[:-1], json.dumps(entries[-1]) + "\n"]))
+    with pytest.raises(
+        AssertionError, match=f"{entries[-1]['strategy']} gives other tokens than .*; the same are required"
+    ):
+        run(*words)
+    with pytest.raises(AssertionError, match=r"of a run with .*'max_new_tokens': 12.*is required"):
+        run(*words, "--max-new-tokens", "13")
 
 
 def test_a_speculator_goes_on_learning_and_no_token_depends_on_it(tmp_path: Path) -> None:
