@@ -127,37 +127,41 @@ struct F16 {
     }
 };
 
-// Tiles in scratch times kTokens rows, kQuarters of each tile from `first` on; between two products, `meanwhile` is called once
-// for each tile in turn by the calls for all quarters.
-template <class Format, int kTokens, int kQuarters, class Meanwhile>
+// Tiles in scratch times kTokens rows and kMore of the panel after theirs, kQuarters of each tile from `first` on; between two
+// products, `meanwhile` is called once for each tile in turn by the calls for all quarters.
+template <class Format, int kTokens, int kMore, int kQuarters, class Meanwhile>
 [[gnu::always_inline]] inline void multiply_quarters(const uint16_t* scratch, int64_t count, int first,
-                                                     const typename Format::Element* x, float* sums,
+                                                     const typename Format::Element* x,
+                                                     const typename Format::Element* more, float* sums,
                                                      const Meanwhile& meanwhile) {
-    constexpr int kPasses = 4 / kQuarters;
-    __m512 sum[kQuarters][kTokens][Format::kSums];
-    const auto at = [&](int q, int t, int k) {
-        return sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16;
+    constexpr int kPasses = 4 / kQuarters, kAll = kTokens + kMore;
+    __m512 sum[kQuarters][kAll][Format::kSums];
+    const auto each_sum = [&](auto work) kInlined {
+        each<kQuarters>([&](auto q) kInlined {
+            each<kAll>([&](auto t) kInlined {
+                each<Format::kSums>([&](auto k) kInlined {
+                    float* at = sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16;
+                    work(sum[q][t][k], at);
+                });
+            });
+        });
     };
-    for (int q = 0; q < kQuarters; ++q)
-        for (int t = 0; t < kTokens; ++t)
-            for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_load_ps(at(q, t, k));
-    const auto multiply = [&](int64_t tile) {
+    each_sum([](__m512& s, float* at) kInlined { s = _mm512_load_ps(at); });
+    const auto multiply = [&](int64_t tile) kInlined {
         typename Format::Weights weights[kQuarters];
         for (int q = 0; q < kQuarters; ++q) weights[q] = Format::load_quarter(scratch + tile * 128 + (first + q) * 32);
-#pragma GCC unroll 8
-        for (int t = 0; t < kTokens; ++t) {
-            const auto row = Format::broadcast(x + (tile * kTokens + t) * 8);
-            for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][t]);
-        }
+        each<kAll>([&](auto t) kInlined {
+            const auto row = Format::broadcast(t < kTokens ? x + (tile * kTokens + t) * 8
+                                                           : more + (tile * kMore + t - kTokens) * 8);
+            each<kQuarters>([&](auto q) kInlined { Format::add(weights[q], row, sum[q][t]); });
+        });
     };
     for (int64_t tile = 0; tile < count; tile += kPasses) {  // count is a multiple of four
         meanwhile(tile + first / kQuarters);
 #pragma GCC unroll 4
         for (int64_t i = 0; i < kPasses; ++i) multiply(tile + i);
     }
-    for (int q = 0; q < kQuarters; ++q)
-        for (int t = 0; t < kTokens; ++t)
-            for (int k = 0; k < Format::kSums; ++k) _mm512_store_ps(at(q, t, k), sum[q][t][k]);
+    each_sum([](const __m512& s, float* at) kInlined { _mm512_store_ps(at, s); });
 }
 
 template <class Format>
@@ -166,7 +170,8 @@ void multiply_tiles(const uint16_t* scratch, int64_t count, const typename Forma
     with_width(width, [&](auto tokens) {
         constexpr int kSums = tokens * Format::kSums, kQuarters = kSums <= 4 ? 4 : kSums <= 12 ? 2 : 1;
         for (int first = 0; first < 4; first += kQuarters) {
-            multiply_quarters<Format, tokens, kQuarters>(scratch, count, first, x, sums, [](int64_t) kInlined {});
+            multiply_quarters<Format, tokens, 0, kQuarters>(scratch, count, first, x, nullptr, sums,
+                                                            [](int64_t) kInlined {});
         }
     });
 }

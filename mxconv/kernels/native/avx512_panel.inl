@@ -15,9 +15,17 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
     constexpr int kRows = 4 * kQuarters, kAll = kTokens + kMore;
     const uint16_t* const top = matrix.patterns + (row_tile * kTileRows + 4 * first) * matrix.columns;
     __m512 sum[kQuarters][kAll][Format::kSums];
-    for (int q = 0; q < kQuarters; ++q)
-        for (int t = 0; t < kAll; ++t)
-            for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_setzero_ps();
+    const auto each_sum = [&](auto work) kInlined {
+        each<kQuarters>([&](auto q) kInlined {
+            each<kAll>([&](auto t) kInlined {
+                each<Format::kSums>([&](auto k) kInlined {
+                    float* to = sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16;
+                    work(sum[q][t][k], to);
+                });
+            });
+        });
+    };
+    each_sum([](__m512& s, float*) kInlined { s = _mm512_setzero_ps(); });
     // The rows that come next begin where these end: ask for them in time, short ones in the order of memory.
     const bool is_narrow = kRows * matrix.columns <= kNarrowWeights;
     const uint16_t* next = top + kRows * matrix.columns;
@@ -27,23 +35,26 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
     const int64_t page_ahead = least(2 * kPageOfWeights, matrix.columns);
     const int64_t whole = matrix.columns / 32 * 32;
     int64_t column = 0;
-    const auto multiply = [&](__m512i tiles[kQuarters][4]) {
+    // Sums that leave no registers for all that is transposed: it is kept in memory.
+    constexpr bool kKeeps = kQuarters * kAll * Format::kSums > 16;
+    alignas(64) uint16_t kept[kQuarters][4][32];
+    const auto multiply = [&](__m512i tiles[kQuarters][4]) kInlined {
         for (int q = 0; q < kQuarters; ++q) transpose(tiles[q]);
-#pragma GCC unroll 4
-        for (int tile = 0; tile < 4; ++tile) {
-            typename Format::Weights weights[kQuarters];
-            for (int q = 0; q < kQuarters; ++q) weights[q] = Format::widen(tiles[q][tile]);
-#pragma GCC unroll 8
-            for (int t = 0; t < kTokens; ++t) {
-                const auto row = Format::broadcast(x + (tile * kTokens + t) * 8);
-                for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][t]);
-            }
-#pragma GCC unroll 8
-            for (int t = 0; t < kMore; ++t) {
-                const auto row = Format::broadcast(more + (tile * kMore + t) * 8);
-                for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][kTokens + t]);
-            }
+        if constexpr (kKeeps) {
+            each<4 * kQuarters>([&](auto i) kInlined { store(kept[i / 4][i % 4], tiles[i / 4][i % 4]); });
+            asm("" : "+m"(kept));
         }
+        each<4>([&](auto tile) kInlined {
+            typename Format::Weights weights[kQuarters];
+            each<kQuarters>([&](auto q) kInlined {
+                weights[q] = Format::widen(kKeeps ? load(kept[q][tile]) : tiles[q][tile]);
+            });
+            each<kAll>([&](auto t) kInlined {
+                const auto row = t < kTokens ? Format::broadcast(x + (tile * kTokens + t) * 8)
+                                             : Format::broadcast(more + (tile * kMore + t - kTokens) * 8);
+                each<kQuarters>([&](auto q) kInlined { Format::add(weights[q], row, sum[q][t]); });
+            });
+        });
     };
     for (; column < whole; column += 32, x += kTokens * 32, more += kMore * 32) {
         __m512i tiles[kQuarters][4];
@@ -77,11 +88,11 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
         }
         multiply(tiles);
     }
-    for (int q = 0; q < kQuarters; ++q)
-        for (int t = 0; t < kAll; ++t)
-            for (int k = 0; k < Format::kSums; ++k)
-                _mm512_store_ps(sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16, sum[q][t][k]);
+    each_sum([](const __m512& s, float* to) kInlined { _mm512_store_ps(to, s); });
 }
+
+// Sums of two quarters' tokens that registers hold, beside what they are added from.
+constexpr int kMostShared = kSplit == 0 ? 12 : 8;
 
 template <class Format, int kTokens, int kMore = 0>
 void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out, int64_t stride,
@@ -89,7 +100,7 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
     constexpr int kAll = kTokens + kMore, kSums = kAll * Format::kSums;
     // Eight rows at once share the activations that they load, as long as registers hold their sums. With one or two
     // sums there is little to share, and memory delivers four rows faster than eight.
-    constexpr bool kShares = kSums > 2 && kSums <= 8;
+    constexpr bool kShares = kSums > 2 && kSums <= kMostShared;
     // One instruction for two products leaves so little to do that some processors gain nothing by sharing.
     static const bool shares = !(Format::kSums == 1 && kSplit == 0 && cpu_features().few_streams);
     alignas(64) float sums[kAll * Format::kFloats];
@@ -108,10 +119,11 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
 
 constexpr int64_t kPanelChunk = 16;  // tiles in one of three scratches of 4 KB
 
-template <class Format, bool kShared, int kTokens>
-void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* sums) {
-    constexpr int kSums = kTokens * Format::kSums;
-    constexpr int kQuarters = kSums <= 4 ? 4 : kSums <= 8 ? 2 : 1;
+template <class Format, bool kShared, int kTokens, int kMore>
+void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x,
+                const typename Format::Element* more, float* sums) {
+    constexpr int kAll = kTokens + kMore, kSums = kAll * Format::kSums;
+    constexpr int kQuarters = kSums <= 4 ? 4 : kSums <= kMostShared ? 2 : 1;
     // Three chunks are under way: one is multiplied, the next one's patches settle in the cache, and the one after it is
     // rebuilt. The buffers lie apart by what keeps their stores and loads from looking alike.
     constexpr int64_t kApart = kPanelChunk * 128 + 512;
@@ -120,7 +132,7 @@ void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::E
     const int64_t tiles = matrix.column_tiles(), index = row_tile * tiles;
     const int64_t num_chunks = (tiles + kPanelChunk - 1) / kPanelChunk;
     EscapeCursor escapes = escapes_of(matrix, row_tile);
-    std::memset(sums, 0, kTokens * Format::kFloats * sizeof(float));
+    std::memset(sums, 0, kAll * Format::kFloats * sizeof(float));
     const auto buffer = [&](int64_t chunk) { return scratch + chunk % 3 * kApart; };
     const auto length = [&](int64_t chunk) { return least(kPanelChunk, tiles - chunk * kPanelChunk); };
     PatchList patches;
@@ -140,45 +152,50 @@ void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::E
         const int64_t first_later = (chunk + 2) * kPanelChunk, in_later = least(kPanelChunk, tiles - first_later);
         const int64_t in_next = least(kPanelChunk, tiles - first_later + kPanelChunk);
         for (int first = 0; first < 4; first += kQuarters) {
-            multiply_quarters<Format, kTokens, kQuarters>(buffer(chunk), length(chunk), first,
-                                                          x + chunk * kPanelChunk * kTokens * 8, sums, [&](int64_t i) {
-                                                              if (i < in_later)
-                                                                  rebuild(first_later + i, later + i * 128);
-                                                              if (i < in_next) patches.patch(i, next);
-                                                          });
+            const int64_t at = chunk * kPanelChunk * 8;
+            const auto* more_at = kMore > 0 ? more + at * kMore : nullptr;
+            multiply_quarters<Format, kTokens, kMore, kQuarters>(
+                buffer(chunk), length(chunk), first, x + at * kTokens, more_at, sums, [&](int64_t i) {
+                    if (i < in_later) rebuild(first_later + i, later + i * 128);
+                    if (i < in_next) patches.patch(i, next);
+                });
         }
     }
 }
 
-template <class Format, int kTokens>
-void panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out, int64_t stride) {
-    if (matrix.kind == MatrixKind::kDense) return dense_panel<Format, kTokens>(matrix, row_tile, x, out, stride);
-    alignas(64) float sums[kTokens * Format::kFloats];
-    if (matrix.shared_starts) {
-        bsfp_panel<Format, true, kTokens>(matrix, row_tile, x, sums);
-    } else {
-        bsfp_panel<Format, false, kTokens>(matrix, row_tile, x, sums);
+template <class Format, int kTokens, int kMore = 0>
+void panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out, int64_t stride,
+           const typename Format::Element* more = nullptr) {
+    constexpr int kAll = kTokens + kMore;
+    if (matrix.kind == MatrixKind::kDense) {
+        return dense_panel<Format, kTokens, kMore>(matrix, row_tile, x, out, stride, more);
     }
-    for (int t = 0; t < kTokens; ++t) {
+    alignas(64) float sums[kAll * Format::kFloats];
+    if (matrix.shared_starts) {
+        bsfp_panel<Format, true, kTokens, kMore>(matrix, row_tile, x, more, sums);
+    } else {
+        bsfp_panel<Format, false, kTokens, kMore>(matrix, row_tile, x, more, sums);
+    }
+    for (int t = 0; t < kAll; ++t) {
         alignas(64) float rows[kTileRows];
         total<Format>(sums + t * Format::kFloats, rows);
         store_rows(rows, matrix, row_tile, out + t * stride);
     }
 }
 
-// Nine to sixteen tokens of a dense BF16 matrix by FP32: two panels share what a row tile's weights become.
-template <class Format>
-void dense_panels(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
-    const auto *x = Format::panel(a, 0), *more = Format::panel(a, kWidest);
-    with_width(a.num_tokens - kWidest,
-               [&](auto width) { dense_panel<Format, kWidest, width>(matrix, row_tile, x, out, stride, more); });
-}
+// Tokens of a BF16 matrix that two panels multiply together: they share what a row tile's weights become. By FP32, dense
+// matrices alone.
+constexpr int64_t kMostInPair = kSplit == 0 ? kMostShared : 2 * kWidest;
 
 template <class Format>
 void row_tile_panels(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
-    if constexpr (Format::kSums == 1 && kSplit > 0) {
-        const bool is_pair = a.num_tokens > kWidest && a.num_tokens <= 2 * kWidest;
-        if (is_pair && matrix.kind == MatrixKind::kDense) return dense_panels<Format>(matrix, row_tile, a, out, stride);
+    if constexpr (Format::kSums == 1) {
+        if (a.num_tokens > kWidest && a.num_tokens <= kMostInPair) {
+            return with_index<1, kMostInPair - kWidest>(a.num_tokens - kWidest, [&](auto width) {
+                const auto *x = Format::panel(a, 0), *more = Format::panel(a, kWidest);
+                panel<Format, kWidest, width>(matrix, row_tile, x, out, stride, more);
+            });
+        }
     }
     for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
         with_width(least(kWidest, a.num_tokens - token), [&](auto width) {
@@ -187,6 +204,7 @@ void row_tile_panels(const Matrix& matrix, int64_t row_tile, const Activations& 
     }
 }
 
+constexpr int64_t kDirectBsfp = kSplit == 0 ? kMostInPair : kWidest;
 constexpr int64_t kDirectTokens = 16;  // beyond which transposing each panel's weights takes longer than scratch does
 
 // Whether this row tile was multiplied here: a dense one of 16 rows, or BSFP for one panel. Others go over scratch, where
@@ -194,7 +212,7 @@ constexpr int64_t kDirectTokens = 16;  // beyond which transposing each panel's 
 bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
     const bool is_whole = (row_tile + 1) * kTileRows <= matrix.rows;
     const bool is_dense = matrix.kind == MatrixKind::kDense;
-    if (is_dense ? !is_whole || a.num_tokens > kDirectTokens : a.num_tokens > kWidest) return false;
+    if (is_dense ? !is_whole || a.num_tokens > kDirectTokens : a.num_tokens > kDirectBsfp) return false;
     if (matrix.format == FloatFormat::kBf16) {
         row_tile_panels<Bf16>(matrix, row_tile, a, out, stride);
     } else {
