@@ -122,6 +122,11 @@ class SourceTensor:
         self._file = file
 
     @property
+    def file(self) -> WeightFile:
+        """The file that holds it."""
+        return self._file
+
+    @property
     def path(self) -> Path | str:
         """The file that holds it, for messages; a URL on an object store."""
         return self._file.label

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of, offered_drafts, one_of
+from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of, offered_drafts, one_of, parse_bytes
 from mxconv.cli.converted import package_of
 
 if TYPE_CHECKING:
@@ -226,13 +226,27 @@ class Runtime:
         Literal["auto", "map", "copy"],
         typer.Option(help="Place of weights: mapped files (map), large pages (copy), or by memory (auto)."),
     ] = "auto"
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Most memory of the process, such as 12GB, or auto: drafts stay there, the target is read from the disk.",
+            metavar="SIZE",
+        ),
+    ] = None
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":
         """Open a package, or that of a model, with the levels and further drafts that were named."""
         from mxconv.decode import load
 
         found, names = package_of(package), drafting.names
-        return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights)
+        given = self.kernel, self.threads, names, self.kv_dtype, self.weights, self.memory_limit
+        return load(found, drafting.draft or (), *given)
+
+    @property
+    def memory_limit(self) -> "int | Literal['auto'] | None":
+        """The value of `--memory`: auto, or a number of bytes."""
+        text = self.memory
+        return cast("Literal['auto'] | None", text) if text in (None, "auto") else parse_bytes(text)
 
 
 def variables_of(given: list[str] | None) -> dict[str, Any]:

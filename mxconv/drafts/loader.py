@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,7 @@ from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import KvDtype
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.placement import MemoryLimit, Placement, memory_limit
 from mxconv.engine.stored_weights import OwnWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.draft_matrix import Activations
@@ -43,6 +45,7 @@ class LoadedPackage:
         activations: Activations = "int8",
         kv_dtype: KvDtype = "fp32",
         weights: WeightPlace = "auto",
+        memory: MemoryLimit | None = None,
     ) -> None:
         """Load some levels.
 
@@ -55,19 +58,23 @@ class LoadedPackage:
             activations: what 4-bit weights are multiplied by, those of draft packages too.
             kv_dtype: of keys and values in caches, of all levels.
             weights: see `WeightPages`.
+            memory: bytes that the process may take, or "auto" for what is available. Drafts then stay in memory, and
+                what the target alone reads is read from its files in each pass, as far as it does not fit; `weights`
+                says nothing. None: there is no limit.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
-        pages = WeightPages(weights)
+        self._weights: WeightPlace = weights if memory is None else "copy"
+        pages = WeightPages(self._weights)
         self.matrices = Matrices(choose_engine(kernel, num_threads), activations, kv_dtype, pages)
-        self._weights = weights
+        limit = None if memory is None else memory_limit(memory)
         self._kernel = kernel, num_threads
         self.stack = ExitStack()
         self.stack.callback(pages.forget)
         try:
             self.package = self.stack.enter_context(Package(path))
-            self.own = OwnWeights(self.package, self.matrices, self.stack)
+            self.own = OwnWeights(self.package, replace(self.matrices, streams=limit is not None), self.stack)
             first, *others = choose_levels(path, self.package.manifest, levels)
             self.folder = self._speaker(first)
             self.tokenizer = Tokenizer.from_folder(self.folder)
@@ -79,6 +86,9 @@ class LoadedPackage:
                 self._load(record, self._place(record))
             for spec in drafts:
                 self._load_spec(spec)
+            if limit is not None:
+                others = [level.decoder for level in self.levels[1:] if level.decoder is not None]
+                Placement(self.own, self.target, others).start(limit)
         except BaseException:
             self.stack.close()
             raise

@@ -83,6 +83,15 @@ def peak_rss_bytes() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
+def anonymous_bytes() -> int:
+    """Memory of this process that belongs to no file: Linux's RssAnon, elsewhere the most that it had resident."""
+    if STATUS.is_file():
+        for line in STATUS.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return peak_rss_bytes()
+
+
 def available_bytes() -> int:
     """Memory that this process can still take without others losing theirs; 0 where the system does not say.
 

@@ -1,0 +1,145 @@
+"""A run in less memory than its weights take: what drafts read stays, planes that the target alone reads are streamed.
+
+    resident   4-bit codes, scales, lists of escapes, norms and biases, all weights of drafts, the KV cache
+    streamed   the target's planes, residuals of BSFP or 16-bit matrices: read in the order of a pass and ahead of it
+    mapped     embeddings, of which a pass looks up a few rows
+
+What memory is left keeps the first layers' planes, as many as fit; the others go through two buffers of a layer.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, cast
+
+from mxconv.checkpoint.tensor import MappedBytes
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.layer import Layer
+from mxconv.engine.mlp import WeightedMixture
+from mxconv.engine.stored_weights import OwnWeights
+from mxconv.engine.weights import DeferredMatrix, ScreenedHead
+from mxconv.errors import ModelError, PackageError
+from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.weight_pages import large_pages
+from mxconv.system.processor import anonymous_bytes, available_bytes, forget
+
+if TYPE_CHECKING:
+    from mxconv.engine.native_decoder import NativeDecoder
+
+try:
+    from mxconv.kernels import _native
+    from mxconv.kernels.native_matrix import NativeMatrix
+except ImportError:  # without the extension nothing is streamed
+    pass
+
+MemoryLimit = int | Literal["auto"]
+NUM_BUFFERS = 2
+PROCESS_BYTES = 200_000_000  # of the program before it has weights, and of passes: activations, logits
+CACHED_TOKENS = 2048  # for whose keys and values room is left
+AUTO_SHARE = 15 / 16  # of the memory that is available
+
+
+def memory_limit(memory: MemoryLimit) -> int:
+    """Return the bytes that a process may take: those given, or what is available to it now, less a margin."""
+    if memory == "auto":
+        return int((available_bytes() + anonymous_bytes()) * AUTO_SHARE)
+    return memory
+
+
+class Placement:
+    """The planes of a target that was loaded, with its drafts, from files that stay mapped."""
+
+    def __init__(self, own: OwnWeights, target: Decoder, drafts: Sequence[Decoder]) -> None:
+        self._own, self._target, self._drafts = own, cast("NativeDecoder", target), drafts
+        drafted = {id(matrix) for draft in drafts if not _is_view(draft, target) for matrix in _matrices(draft)}
+        layers = [[m for m in matrices_of(layer) if id(m) not in drafted] for layer in target.layers]
+        shared = [matrix for matrix in _matrices(target) if id(matrix) in drafted]
+        if target.layer_inputs:
+            shared.append(target.layer_inputs.projection.matrix)
+        head = None if id(target.head) in drafted else _handle(target.head)
+        files = [(str(file.path), file.window(0, file.num_bytes)) for file in _mapped_files(own)]
+        self._reader = _native.PlaneReader(files, [[_handle(m) for m in stage] for stage in (shared, *layers)], head)
+
+    def start(self, limit: int) -> None:
+        """Keep as many planes as fit into memory beside what is there already, and read the others from now on.
+
+        Raises:
+            PackageError: a file has changed, or cannot be read.
+            ModelError: the limit is too small.
+        """
+        forget_files(self._own)
+        room = limit - anonymous_bytes() - self._cache_bytes() - PROCESS_BYTES // 2
+        stages = self._reader.stage_bytes
+        num_kept = _num_kept(stages, room)
+        if num_kept < 1:
+            raise ModelError("TODO")
+        most = max(stages[num_kept:], default=0)
+        buffers = [large_pages(most) for _ in range(NUM_BUFFERS)] if most else []
+        try:
+            self._reader.start(num_kept, large_pages(sum(stages[:num_kept])), buffers)
+        except _native.ReadError as error:
+            raise PackageError(str(error)) from error
+        for decoder in (self._target, *(draft for draft in self._drafts if _is_view(draft, self._target))):
+            cast("NativeDecoder", decoder).read_ahead(self._reader)
+
+    def _cache_bytes(self) -> int:
+        caches = {id(d): KVPool(d.config, dtype=d.kv_dtype).page_bytes for d in (self._target, *self._drafts)}
+        return sum(caches.values()) * CACHED_TOKENS // 64
+
+
+def _num_kept(stages: Sequence[int], room: int) -> int:
+    """How many of the first stages can stay in memory beside the buffers for the others; 0 where not even one can."""
+    kept, found = 0, 0
+    for number, num_bytes in enumerate(stages, 1):
+        kept += num_bytes
+        if kept + NUM_BUFFERS * max(stages[number:], default=0) <= room:
+            found = number
+    return found
+
+
+def matrices_of(layer: Layer) -> Iterator[Matrix]:
+    """Yield what a layer multiplies by, experts last."""
+    yield from layer.mixer.matrices
+    if isinstance(layer.mlp, WeightedMixture):
+        mixture, experts = layer.mlp, layer.mlp.experts
+        yield mixture.router.projection.matrix
+        yield from mixture.shared.matrices if mixture.shared else ()
+        if mixture.shared_gate is not None:
+            yield mixture.shared_gate.matrix
+        for number in range(mixture.parts.routing.num_experts):
+            each = (experts.both,) if experts.both is not None else (experts.gate, experts.up)
+            yield from (matrix(number) for matrix in (*each, experts.down))
+    elif layer.mlp is not None:
+        yield from layer.mlp.matrices
+    if layer.layer_input is not None:
+        yield layer.layer_input.gate.matrix
+        yield layer.layer_input.projection.matrix
+
+
+def _matrices(decoder: Decoder) -> Iterator[Matrix]:
+    for layer in decoder.layers:
+        yield from matrices_of(layer)
+    yield decoder.head.head if isinstance(decoder.head, ScreenedHead) else decoder.head
+
+
+def _is_view(draft: Decoder, target: Decoder) -> bool:
+    """Whether a draft multiplies by the target's planes in every layer."""
+    return draft.output is target.output
+
+
+def _handle(matrix: Matrix) -> "_native.Matrix":
+    made = matrix.matrix if isinstance(matrix, DeferredMatrix) else matrix
+    assert isinstance(made, NativeMatrix), "made of native matrices"
+    return made.handle
+
+
+def _mapped_files(own: OwnWeights) -> Iterable[MappedBytes]:
+    found = {id(tensor.file): tensor.file for tensor in own.tensors if isinstance(tensor.file, MappedBytes)}
+    return found.values()
+
+
+def forget_files(own: OwnWeights) -> None:
+    """Take the pages of files that were read while weights were loaded out of memory."""
+    own.release()
+    for file in _mapped_files(own):
+        with file.path.open("rb") as opened:
+            forget(opened)

@@ -1,0 +1,70 @@
+// The reader of planes as Python makes it: of mapped files, over memory that Python gives.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "bindings.hpp"
+#include "plane_reader.hpp"
+
+namespace mxconv {
+
+namespace {
+
+using Files = std::vector<std::pair<std::string, Array<uint8_t>>>;
+
+void make_reader(PlaneReader* self, const Files& mapped, const std::vector<PlaneReader::Matrices>& stages,
+                 const Matrix* head) {
+    std::vector<std::unique_ptr<PlaneFile>> files;
+    for (const auto& [path, bytes] : mapped) {
+        require(bytes, "bytes", {-1});
+        files.push_back(std::make_unique<PlaneFile>(path, bytes.data(), static_cast<int64_t>(bytes.shape(0))));
+    }
+    new (self) PlaneReader(std::move(files), stages, head);
+}
+
+uint8_t* memory_of(const MutableArray<uint8_t>& memory, int64_t num_bytes) {
+    require(memory, "memory", {-1});
+    require_that(static_cast<int64_t>(memory.shape(0)) >= num_bytes, "memory for whole stages is required");
+    require_that(reinterpret_cast<uintptr_t>(memory.data()) % PlaneFile::kSector == 0, "memory begins at a sector");
+    return memory.data();
+}
+
+void start(PlaneReader& self, int64_t num_kept, const MutableArray<uint8_t>& kept,
+           const std::vector<MutableArray<uint8_t>>& buffers) {
+    const std::vector<int64_t> stages = self.stage_bytes();
+    require_that(num_kept >= 0 && num_kept <= static_cast<int64_t>(stages.size()), "stages that there are not");
+    const auto end = stages.begin() + num_kept;
+    require_that(end == stages.end() || !buffers.empty(), "a buffer is required");
+    std::vector<uint8_t*> memories;
+    const int64_t most = end == stages.end() ? 0 : *std::max_element(end, stages.end());
+    for (const auto& buffer : buffers) memories.push_back(memory_of(buffer, most));
+    uint8_t* const first = memory_of(kept, std::accumulate(stages.begin(), end, int64_t{0}));
+    nb::gil_scoped_release unlocked;
+    self.start(num_kept, first, memories);
+}
+
+}  // namespace
+
+void bind_planes(nb::module_& module) {
+    nb::exception<ReadError>(module, "ReadError");
+    nb::class_<PlaneReader>(module, "PlaneReader", "Reads what passes of a target multiply by, ahead of them.")
+        .def("__init__", &make_reader, nb::arg("files"), nb::arg("stages"), nb::arg("head").none(),
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
+             "Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last "
+             "(None: it is in memory).")
+        .def_prop_ro("stage_bytes", &PlaneReader::stage_bytes, "Bytes that each stage takes, parts of the head last.")
+        .def_prop_ro("num_bytes_read", &PlaneReader::num_bytes_read)
+        .def("start", &start, nb::arg("num_kept"), nb::arg("kept").noconvert(), nb::arg("buffers"),
+             nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
+             "Read the first stages into memory for good, and the others through buffers from now on. Memory begins at "
+             "a sector of 4096 bytes. Call it once.");
+}
+
+}  // namespace mxconv

@@ -1,0 +1,231 @@
+#include "plane_reader.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace mxconv {
+
+namespace {
+
+constexpr int kThreads = 4;                       // that wait for the disk
+constexpr int64_t kChunkBytes = int64_t{1} << 22;  // that each asks for at a time
+constexpr int64_t kLeastHeadBytes = int64_t{1} << 24;
+
+constexpr int64_t down(int64_t bytes) { return bytes / PlaneFile::kSector * PlaneFile::kSector; }
+constexpr int64_t up(int64_t bytes) { return down(bytes + PlaneFile::kSector - 1); }
+
+}  // namespace
+
+PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages,
+                         const Matrix* head)
+    : files_(std::move(files)) {
+    int64_t most_bytes = kLeastHeadBytes;
+    for (const Matrices& matrices : stages) {
+        Stage& stage = stages_.emplace_back();
+        for (Matrix* matrix : matrices) add(stage, *matrix);
+        most_bytes = std::max(most_bytes, stage.num_bytes);
+    }
+    if (head != nullptr) add_head(*head, most_bytes);
+}
+
+PlaneReader::~PlaneReader() {
+    {
+        std::lock_guard lock(mutex_);
+        is_closing_ = true;
+    }
+    more_to_read_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    for (const Stage& stage : stages_) place(stage, nullptr);
+}
+
+// ---- planes and where they lie ----
+
+const uint8_t* PlaneReader::pointer(const Matrix& matrix, Array array) {
+    switch (array) {
+        case Array::kPatterns: return reinterpret_cast<const uint8_t*>(matrix.patterns);
+        case Array::kResidualLow: return matrix.residual_low;
+        case Array::kResidualHigh: return matrix.residual_high;
+        default: return matrix.escape_high;
+    }
+}
+
+void PlaneReader::point(Matrix& matrix, Array array, const uint8_t* to) {
+    switch (array) {
+        case Array::kPatterns: matrix.patterns = reinterpret_cast<const uint16_t*>(to); break;
+        case Array::kResidualLow: matrix.residual_low = to; break;
+        case Array::kResidualHigh: matrix.residual_high = to; break;
+        default: matrix.escape_high = to; break;
+    }
+}
+
+void PlaneReader::place(const Stage& stage, const uint8_t* memory) {
+    for (const Plane& plane : stage.planes) {
+        point(*plane.matrix, plane.array, memory == nullptr ? plane.mapped : memory + plane.at);
+    }
+}
+
+void PlaneReader::add(Stage& stage, Matrix& matrix) {
+    const int64_t tiles = matrix.row_tiles() * matrix.column_tiles();
+    if (matrix.kind == MatrixKind::kDense) add(stage, matrix, Array::kPatterns, 2 * matrix.rows * matrix.columns);
+    if (matrix.kind != MatrixKind::kBsfp) return;
+    add(stage, matrix, Array::kResidualLow, tiles * 128);
+    add(stage, matrix, Array::kResidualHigh, tiles * 16 * matrix.residual_planes);
+    add(stage, matrix, Array::kEscapeHigh, matrix.escape_offsets[matrix.row_tiles()]);
+}
+
+void PlaneReader::add(Stage& stage, Matrix& matrix, Array array, int64_t num_bytes) {
+    if (num_bytes == 0) return;
+    const uint8_t* mapped = pointer(matrix, array);
+    for (const auto& file : files_) {
+        const int64_t offset = file->offset_of(mapped);
+        if (offset < 0) continue;
+        const int64_t begin = down(offset), end = up(offset + num_bytes), at = stage.num_bytes;
+        stage.planes.push_back({&matrix, array, mapped, at + offset - begin});
+        for (int64_t from = begin; from < end; from += kChunkBytes) {
+            stage.chunks.push_back({file.get(), from, std::min(kChunkBytes, end - from), at + from - begin});
+        }
+        stage.num_bytes += end - begin;
+        return;
+    }
+}
+
+void PlaneReader::add_head(const Matrix& head, int64_t most_bytes) {
+    const int64_t tiles = head.row_tiles(), columns = head.column_tiles();
+    const int64_t row_bytes = head.kind == MatrixKind::kDense ? 2 * head.columns : 10 * columns;
+    const int64_t at_once = std::max<int64_t>(1, most_bytes / (kTileRows * row_bytes));
+    for (int64_t first = 0; first < tiles; first += at_once) {
+        const int64_t last = std::min(first + at_once, tiles), row = first * kTileRows;
+        HeadPart& part = head_.emplace_back(HeadPart{head, row, static_cast<int64_t>(stages_.size()), {}});
+        Matrix& m = part.matrix;
+        m.rows = std::min(last * kTileRows, head.rows) - row;
+        if (head.kind == MatrixKind::kDense) {
+            m.patterns += row * head.columns;
+        } else {
+            const int64_t* offsets = head.escape_offsets;
+            for (int64_t tile = first; tile <= last; ++tile) {
+                part.escape_offsets.push_back(offsets[tile] - offsets[first]);
+            }
+            m.codes += first * columns * 64;
+            m.residual_low += first * columns * 128;
+            m.residual_high += first * columns * 16 * head.residual_planes;
+            m.starts += row * 8;
+            m.escape_counts += first * columns;
+            m.escape_offsets = part.escape_offsets.data();
+            m.escape_positions += offsets[first];
+            m.escape_high += offsets[first];
+        }
+        add(stages_.emplace_back(), m);
+    }
+}
+
+std::vector<int64_t> PlaneReader::stage_bytes() const {
+    std::vector<int64_t> all;
+    for (const Stage& stage : stages_) all.push_back(stage.num_bytes);
+    return all;
+}
+
+// ---- reading ----
+
+void PlaneReader::start(int64_t num_kept, uint8_t* kept, const std::vector<uint8_t*>& buffers) {
+    num_kept_ = next_ = static_cast<size_t>(num_kept);
+    std::vector<Buffer> in_order;  // stages that are kept, each in memory of its own
+    for (size_t stage = 0; stage < num_kept_; ++stage) {
+        in_order.push_back({kept, &stages_[stage]});
+        kept += stages_[stage].num_bytes;
+    }
+    buffers_ = std::move(in_order);
+    for (Buffer& buffer : buffers_) filled_.push_back(&buffer);
+    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { read(); });
+    std::unique_lock lock(mutex_);
+    for (const Buffer& buffer : buffers_) {
+        was_read_.wait(lock, [&] { return buffer.is_complete(); });
+        if (!buffer.error.empty()) throw ReadError(buffer.error);
+        place(*buffer.stage, buffer.memory);
+    }
+    filled_.clear();
+    buffers_.clear();
+    for (uint8_t* memory : buffers) buffers_.push_back({memory});
+    for (Buffer& buffer : buffers_) free_.push_back(&buffer);
+    more_to_read_.notify_all();
+}
+
+bool PlaneReader::wait(int64_t wanted) {
+    if (wanted < static_cast<int64_t>(num_kept_)) return true;
+    const Stage* stage = &stages_[static_cast<size_t>(wanted)];
+    const auto is_wanted = [&](const Buffer* buffer) { return buffer->stage == stage && !buffer->is_dropped; };
+    std::unique_lock lock(mutex_);
+    for (;; was_read_.wait(lock)) {
+        if (std::none_of(filled_.begin(), filled_.end(), is_wanted)) next_ = static_cast<size_t>(wanted);
+        while (!filled_.empty() && !is_wanted(filled_.front()) && drop_front()) {
+        }
+        more_to_read_.notify_all();
+        if (filled_.empty() || !is_wanted(filled_.front()) || !filled_.front()->is_complete()) continue;
+        Buffer& front = *filled_.front();
+        if (front.error.empty() && !front.is_used) place(*stage, front.memory);
+        front.is_used = true;
+        return front.error.empty();
+    }
+}
+
+void PlaneReader::end() {
+    std::lock_guard lock(mutex_);
+    if (filled_.empty() || !filled_.front()->is_used) return;
+    const std::string error = filled_.front()->error;
+    drop_front();
+    more_to_read_.notify_all();
+    if (!error.empty()) throw ReadError(error);
+}
+
+// Whether it is gone; while somebody reads into it, it waits for them.
+bool PlaneReader::drop_front() {
+    Buffer& front = *filled_.front();
+    front.is_dropped = true;
+    if (!front.is_complete()) return false;
+    if (front.is_used) place(*front.stage, nullptr);
+    filled_.pop_front();
+    free_.push_back(&front);
+    return true;
+}
+
+// The first buffer that wants a chunk, or a free one for the next stage; null: there is nothing to do. After an error nothing
+// more is read until a pass has met it.
+PlaneReader::Buffer* PlaneReader::next_to_read() {
+    for (Buffer* buffer : filled_) {
+        if (!buffer->is_dropped && !buffer->error.empty()) return nullptr;
+        if (buffer->has_more()) return buffer;
+    }
+    if (free_.empty() || next_ == stages_.size()) return nullptr;
+    Buffer* buffer = free_.back();
+    free_.pop_back();
+    *buffer = {buffer->memory, &stages_[next_]};
+    filled_.push_back(buffer);
+    if (++next_ == stages_.size()) next_ = num_kept_;
+    return buffer;
+}
+
+void PlaneReader::read() {
+    std::unique_lock lock(mutex_);
+    while (!is_closing_) {
+        Buffer* buffer = next_to_read();
+        if (buffer == nullptr || !buffer->has_more()) {  // nothing, or a stage without planes
+            if (buffer != nullptr) was_read_.notify_all();
+            else more_to_read_.wait(lock);
+            continue;
+        }
+        const Chunk& chunk = buffer->stage->chunks[buffer->num_begun++];
+        std::string error;
+        lock.unlock();
+        try {
+            chunk.file->read(chunk.offset, chunk.num_bytes, buffer->memory + chunk.at);
+        } catch (const ReadError& caught) {
+            error = caught.what();
+        }
+        lock.lock();
+        ++buffer->num_done;
+        num_bytes_read_ += chunk.num_bytes;
+        if (buffer->error.empty()) buffer->error = error;
+        if (buffer->is_complete()) was_read_.notify_all();
+    }
+}
+
+}  // namespace mxconv
