@@ -13,6 +13,7 @@ from mxconv.cli.converted import package_of
 
 if TYPE_CHECKING:
     from mxconv.decode import Options, TextModel
+    from mxconv.engine.placement import MemoryLimit
     from mxconv.speculation.selection import RequestedSampling
     from mxconv.text.constraint import Constraint
     from mxconv.text.messages import Prompt
@@ -226,27 +227,39 @@ class Runtime:
         Literal["auto", "map", "copy"],
         typer.Option(help="Place of weights: mapped files (map), large pages (copy), or by memory (auto)."),
     ] = "auto"
+
+    def load(self, package: str, drafting: Drafting) -> "TextModel":
+        """Open a package, or that of a model, with the levels and further drafts that were named."""
+        return self._load(package, drafting, None)
+
+    def _load(self, package: str, drafting: Drafting, memory: "MemoryLimit | None") -> "TextModel":
+        from mxconv.decode import load
+
+        found, names = package_of(package), drafting.names
+        return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights, memory)
+
+
+def parse_memory(text: str) -> "MemoryLimit":
+    """The value of `--memory`: auto, or a number of bytes."""
+    return "auto" if text == "auto" else parse_bytes(text)
+
+
+@dataclass(frozen=True)
+class PlacedRuntime(Runtime):
+    """The same in memory that may be short."""
+
     memory: Annotated[
-        str | None,
+        Any,
         typer.Option(
-            help="Most memory of the process, such as 12GB, or auto: drafts stay there, the target is read from the disk.",
+            help="Most memory to take, such as 12GB, or auto; what does not fit is read from the disk in each pass.",
+            parser=parse_memory,
             metavar="SIZE",
         ),
     ] = None
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":
-        """Open a package, or that of a model, with the levels and further drafts that were named."""
-        from mxconv.decode import load
-
-        found, names = package_of(package), drafting.names
-        given = self.kernel, self.threads, names, self.kv_dtype, self.weights, self.memory_limit
-        return load(found, drafting.draft or (), *given)
-
-    @property
-    def memory_limit(self) -> "int | Literal['auto'] | None":
-        """The value of `--memory`: auto, or a number of bytes."""
-        text = self.memory
-        return cast("Literal['auto'] | None", text) if text in (None, "auto") else parse_bytes(text)
+        """The same within `--memory`."""
+        return self._load(package, drafting, self.memory)
 
 
 def variables_of(given: list[str] | None) -> dict[str, Any]:

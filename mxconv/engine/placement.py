@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from mxconv.checkpoint.tensor import MappedBytes
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.kv_pool import PAGE, KVPool
 from mxconv.engine.layer import Layer
-from mxconv.engine.mlp import WeightedMixture
+from mxconv.engine.mlp import WeightedInputs, WeightedMixture
 from mxconv.engine.stored_weights import OwnWeights
 from mxconv.engine.weights import DeferredMatrix, ScreenedHead
 from mxconv.errors import ModelError, PackageError
@@ -33,7 +33,7 @@ except ImportError:  # without the extension nothing is streamed
 
 MemoryLimit = int | Literal["auto"]
 NUM_BUFFERS = 2
-PROCESS_BYTES = 200_000_000  # of the program before it has weights, and of passes: activations, logits
+PASS_BYTES = 100_000_000  # of activations, logits and what a run allocates beside its weights
 CACHED_TOKENS = 2048  # for whose keys and values room is left
 AUTO_SHARE = 15 / 16  # of the memory that is available
 
@@ -49,11 +49,12 @@ class Placement:
     """The planes of a target that was loaded, with its drafts, from files that stay mapped."""
 
     def __init__(self, own: OwnWeights, target: Decoder, drafts: Sequence[Decoder]) -> None:
+        """`drafts` are the decoders of the levels below."""
         self._own, self._target, self._drafts = own, cast("NativeDecoder", target), drafts
         drafted = {id(matrix) for draft in drafts if not _is_view(draft, target) for matrix in _matrices(draft)}
         layers = [[m for m in matrices_of(layer) if id(m) not in drafted] for layer in target.layers]
         shared = [matrix for matrix in _matrices(target) if id(matrix) in drafted]
-        if target.layer_inputs:
+        if isinstance(target.layer_inputs, WeightedInputs):
             shared.append(target.layer_inputs.projection.matrix)
         head = None if id(target.head) in drafted else _handle(target.head)
         files = [(str(file.path), file.window(0, file.num_bytes)) for file in _mapped_files(own)]
@@ -67,11 +68,15 @@ class Placement:
             ModelError: the limit is too small.
         """
         forget_files(self._own)
-        room = limit - anonymous_bytes() - self._cache_bytes() - PROCESS_BYTES // 2
+        there = anonymous_bytes() + self._cache_bytes() + PASS_BYTES
         stages = self._reader.stage_bytes
-        num_kept = _num_kept(stages, room)
+        num_kept = num_that_fit(stages, limit - there)
         if num_kept < 1:
-            raise ModelError("TODO")
+            needed = there + stages[0] + NUM_BUFFERS * max(stages[1:])
+            raise ModelError(
+                f"{self._own.package.root}: what stays in memory, the cache and two layers that are read take "
+                f"{needed / 1e9:.2f} GB; --memory allows {limit / 1e9:.2f} GB. Give more, or leave out drafts."
+            )
         most = max(stages[num_kept:], default=0)
         buffers = [large_pages(most) for _ in range(NUM_BUFFERS)] if most else []
         try:
@@ -82,12 +87,13 @@ class Placement:
             cast("NativeDecoder", decoder).read_ahead(self._reader)
 
     def _cache_bytes(self) -> int:
-        caches = {id(d): KVPool(d.config, dtype=d.kv_dtype).page_bytes for d in (self._target, *self._drafts)}
-        return sum(caches.values()) * CACHED_TOKENS // 64
+        configs = {id(decoder.config): decoder for decoder in (self._target, *self._drafts)}
+        pages = (KVPool(each.config, dtype=each.kv_dtype).page_bytes for each in configs.values())
+        return sum(pages) * CACHED_TOKENS // PAGE
 
 
-def _num_kept(stages: Sequence[int], room: int) -> int:
-    """How many of the first stages can stay in memory beside the buffers for the others; 0 where not even one can."""
+def num_that_fit(stages: Sequence[int], room: int) -> int:
+    """Return how many of the first stages can stay in memory beside buffers for the others; 0: not even one can."""
     kept, found = 0, 0
     for number, num_bytes in enumerate(stages, 1):
         kept += num_bytes

@@ -135,7 +135,7 @@ def can_forget() -> bool:
     return sys.platform == "linux" and hasattr(os, "posix_fadvise")
 
 
-def forget(file: IO[bytes]) -> None:
-    """Drop an open file from the page cache, where that can be done."""
+def forget(file: IO[bytes], begin: int = 0, num_bytes: int = 0) -> None:
+    """Drop an open file, or bytes of it, from the page cache, where that can be done."""
     if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), begin, num_bytes, os.POSIX_FADV_DONTNEED)

@@ -7,9 +7,9 @@ namespace mxconv {
 
 namespace {
 
-constexpr int kThreads = 4;                       // that wait for the disk
+constexpr int kThreads = 4;                        // that wait for the disk
 constexpr int64_t kChunkBytes = int64_t{1} << 22;  // that each asks for at a time
-constexpr int64_t kLeastHeadBytes = int64_t{1} << 24;
+constexpr int64_t kLeastHeadBytes = int64_t{1} << 20;
 
 constexpr int64_t down(int64_t bytes) { return bytes / PlaneFile::kSector * PlaneFile::kSector; }
 constexpr int64_t up(int64_t bytes) { return down(bytes + PlaneFile::kSector - 1); }
@@ -208,8 +208,10 @@ void PlaneReader::read() {
     while (!is_closing_) {
         Buffer* buffer = next_to_read();
         if (buffer == nullptr || !buffer->has_more()) {  // nothing, or a stage without planes
-            if (buffer != nullptr) was_read_.notify_all();
-            else more_to_read_.wait(lock);
+            if (buffer != nullptr)
+                was_read_.notify_all();
+            else
+                more_to_read_.wait(lock);
             continue;
         }
         const Chunk& chunk = buffer->stage->chunks[buffer->num_begun++];
