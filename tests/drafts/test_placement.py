@@ -1,4 +1,4 @@
-"""Runs in less memory than their weights take: the same bits from files that passes read, and what errors of files do."""
+"""Runs in less memory than their weights take: the same bits, from files that passes read; what errors of files do."""
 
 import os
 from collections.abc import Callable
