@@ -83,8 +83,8 @@ class Placement:
             self._reader.start(num_kept, large_pages(sum(stages[:num_kept])), buffers)
         except _native.ReadError as error:
             raise PackageError(str(error)) from error
-        for decoder in (self._target, *(draft for draft in self._drafts if _is_view(draft, self._target))):
-            cast("NativeDecoder", decoder).read_ahead(self._reader)
+        for decoder in (self._target, *self._drafts):
+            cast("NativeDecoder", decoder).place(self._reader, _is_view(decoder, self._target))
 
     def _cache_bytes(self) -> int:
         configs = {id(decoder.config): decoder for decoder in (self._target, *self._drafts)}

@@ -200,8 +200,8 @@ class PlaneReader:
     def stage_bytes(self) -> list[int]:
         """Bytes that each stage takes, parts of the head last."""
 
-    @property
-    def num_bytes_read(self) -> int: ...
+    def check(self) -> None:
+        """Raise ReadError where a file has changed."""
 
     def start(self, num_kept: int, kept: NDArray[numpy.uint8], buffers: Sequence[NDArray[numpy.uint8]]) -> None:
         """

@@ -60,7 +60,7 @@ void bind_planes(nb::module_& module) {
              "Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last "
              "(None: it is in memory).")
         .def_prop_ro("stage_bytes", &PlaneReader::stage_bytes, "Bytes that each stage takes, parts of the head last.")
-        .def_prop_ro("num_bytes_read", &PlaneReader::num_bytes_read)
+        .def("check", &PlaneReader::check, "Raise ReadError where a file has changed.")
         .def("start", &start, nb::arg("num_kept"), nb::arg("kept").noconvert(), nb::arg("buffers"),
              nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
              "Read the first stages into memory for good, and the others through buffers from now on. Memory begins at "

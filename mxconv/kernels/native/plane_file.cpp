@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
-#include <utility>
 
-#ifdef _WIN32
-#include <fstream>
-#else
+#ifndef _WIN32
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,38 +19,30 @@ int64_t PlaneFile::offset_of(const void* array) const {
 
 void PlaneFile::fail(const std::string& found) const {
     throw ReadError(path_ + ": " + found +
-                    "; weights that are read while a model decodes must stay as they were opened. "
-                    "Put the file back, or convert again, and load the package again.");
-}
-
-void PlaneFile::read(int64_t offset, int64_t count, uint8_t* to) const {
-    const int64_t end = std::min(offset + count, num_bytes_);
-    while (offset < end) {
-        const int64_t num_read = read_some(offset, count, to);
-        if (num_read == 0) fail("ends at byte " + std::to_string(offset) + " of " + std::to_string(num_bytes_));
-        offset += num_read, count -= num_read, to += num_read;
-    }
+                    "; a file that passes read must stay as it was opened. Put it back, and load the package again.");
 }
 
 #ifdef _WIN32
 
-PlaneFile::PlaneFile(std::string path, const uint8_t* mapped, int64_t num_bytes)
-    : path_(std::move(path)), mapped_(mapped), num_bytes_(num_bytes) {}
-
-PlaneFile::~PlaneFile() = default;
-
-int64_t PlaneFile::read_some(int64_t offset, int64_t count, uint8_t* to) const {
-    std::ifstream file(path_, std::ios::binary);
-    if (!file.seekg(offset)) fail("cannot be read");
-    file.read(reinterpret_cast<char*>(to), std::min(count, num_bytes_ - offset));
-    return file.gcount();
+PlaneFile::PlaneFile(const std::string& path, const uint8_t* mapped, int64_t num_bytes)
+    : path_(path), mapped_(mapped), num_bytes_(num_bytes) {
+    fail("is not read in passes on Windows");
 }
+PlaneFile::~PlaneFile() = default;
+void PlaneFile::read(int64_t, int64_t, uint8_t*) const {}
+void PlaneFile::check() const {}
 
 #else
 
 namespace {
 
-int64_t nanoseconds_of(const struct stat& status) {
+#ifdef O_DIRECT
+constexpr int kDirect = O_DIRECT;
+#else
+constexpr int kDirect = 0;
+#endif
+
+int64_t written_at(const struct stat& status) {
 #ifdef __APPLE__
     const timespec& time = status.st_mtimespec;
 #else
@@ -64,25 +53,17 @@ int64_t nanoseconds_of(const struct stat& status) {
 
 }  // namespace
 
-PlaneFile::PlaneFile(std::string path, const uint8_t* mapped, int64_t num_bytes)
-    : path_(std::move(path)), mapped_(mapped), num_bytes_(num_bytes) {
+PlaneFile::PlaneFile(const std::string& path, const uint8_t* mapped, int64_t num_bytes)
+    : path_(path), mapped_(mapped), num_bytes_(num_bytes) {
     buffered_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat status{};
-    if (buffered_ < 0 || fstat(buffered_, &status) != 0) {
-        const std::string reason = std::generic_category().message(errno);
-        if (buffered_ >= 0) close(buffered_);
-        fail("cannot be opened (" + reason + ")");
-    }
-    changed_at_ = nanoseconds_of(status);
-    if (status.st_size != num_bytes_) {
-        close(buffered_);
-        fail(std::to_string(status.st_size) + " bytes, and it was opened with " + std::to_string(num_bytes_));
-    }
-#if defined(O_DIRECT)
-    direct_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);  // some file systems refuse
-#elif defined(F_NOCACHE)
+    if (buffered_ < 0) fail("cannot be opened (" + std::generic_category().message(errno) + ")");
+    direct_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | kDirect);  // which some file systems refuse
+#ifdef F_NOCACHE
     fcntl(buffered_, F_NOCACHE, 1);
 #endif
+    struct stat status{};
+    fstat(buffered_, &status);
+    written_ = written_at(status);
 }
 
 PlaneFile::~PlaneFile() {
@@ -90,25 +71,28 @@ PlaneFile::~PlaneFile() {
     close(buffered_);
 }
 
-int64_t PlaneFile::read_some(int64_t offset, int64_t count, uint8_t* to) const {
-    const auto size = static_cast<size_t>(count);
-    ssize_t num_read = -1;
-    if (direct_ >= 0 && offset % kSector == 0) num_read = pread(direct_, to, size, offset);
-    if (num_read < 0 && (direct_ < 0 || offset % kSector != 0 || errno == EINVAL)) {
-        num_read = pread(buffered_, to, size, offset);
-#if defined(POSIX_FADV_DONTNEED)
-        posix_fadvise(buffered_, offset, count, POSIX_FADV_DONTNEED);
-#endif
-    }
-    if (num_read < 0) {
-        if (errno == EINTR) return read_some(offset, count, to);
-        fail("cannot be read at byte " + std::to_string(offset) + " (" + std::generic_category().message(errno) + ")");
-    }
+void PlaneFile::check() const {
     struct stat status{};
-    if (fstat(buffered_, &status) != 0 || nanoseconds_of(status) != changed_at_ || status.st_size != num_bytes_) {
-        fail("changed to " + std::to_string(status.st_size) + " bytes while it was read");
+    if (fstat(buffered_, &status) != 0 || status.st_size != num_bytes_ || written_at(status) != written_) {
+        fail("was changed, and has " + std::to_string(status.st_size) + " bytes of " + std::to_string(num_bytes_));
     }
-    return num_read;
+}
+
+void PlaneFile::read(int64_t offset, int64_t count, uint8_t* to) const {
+    for (const int64_t end = std::min(offset + count, num_bytes_); offset < end;) {
+        const auto size = static_cast<size_t>(count);
+        ssize_t num_read = direct_ < 0 || offset % kSector != 0 ? -1 : pread(direct_, to, size, offset);
+        if (num_read < 0) {
+            num_read = pread(buffered_, to, size, offset);
+#ifdef POSIX_FADV_DONTNEED
+            posix_fadvise(buffered_, offset, count, POSIX_FADV_DONTNEED);
+#endif
+        }
+        if (num_read < 0) fail("cannot be read (" + std::generic_category().message(errno) + ")");
+        if (num_read == 0) fail("ends at byte " + std::to_string(offset) + " of " + std::to_string(num_bytes_));
+        offset += num_read, count -= num_read, to += num_read;
+    }
+    check();
 }
 
 #endif

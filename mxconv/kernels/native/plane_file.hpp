@@ -16,28 +16,29 @@ class PlaneFile {
   public:
     static constexpr int64_t kSector = 4096;  // what offsets, lengths and memory are multiples of
 
-    // The file is mapped already; all of it. Raises ReadError where it cannot be opened, or has another length.
-    PlaneFile(std::string path, const uint8_t* mapped, int64_t num_bytes);
+    // All of the file is mapped already. Raises ReadError where it cannot be opened, or has another length by now.
+    PlaneFile(const std::string& path, const uint8_t* mapped, int64_t num_bytes);
     ~PlaneFile();
     PlaneFile(const PlaneFile&) = delete;
     PlaneFile& operator=(const PlaneFile&) = delete;
 
-    // Where in the file an array lies that is a view of its mapping; -1: it is none.
+    // Where in the file a view of its mapping lies; -1: the array is none.
     int64_t offset_of(const void* array) const;
 
-    // Read whole sectors, up to the end of the file; other threads may read, too. Raises ReadError where the system refuses, or
-    // the file has changed since it was opened.
+    // Read whole sectors, up to the end of the file; from any thread. Raises ReadError where the system refuses.
     void read(int64_t offset, int64_t count, uint8_t* to) const;
 
+    // Raises ReadError where the file has changed since it was opened.
+    void check() const;
+
   private:
-    int64_t read_some(int64_t offset, int64_t count, uint8_t* to) const;
     [[noreturn]] void fail(const std::string& found) const;
 
     const std::string path_;
     const uint8_t* const mapped_;
     const int64_t num_bytes_;
-    int direct_ = -1, buffered_ = -1;  // descriptors
-    int64_t changed_at_ = 0;           // nanoseconds
+    [[maybe_unused]] int direct_ = -1, buffered_ = -1;  // descriptors
+    [[maybe_unused]] int64_t written_ = 0;              // when, in nanoseconds
 };
 
 }  // namespace mxconv

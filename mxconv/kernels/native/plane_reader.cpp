@@ -1,6 +1,7 @@
 #include "plane_reader.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace mxconv {
@@ -40,52 +41,33 @@ PlaneReader::~PlaneReader() {
 
 // ---- planes and where they lie ----
 
-const uint8_t* PlaneReader::pointer(const Matrix& matrix, Array array) {
-    switch (array) {
-        case Array::kPatterns: return reinterpret_cast<const uint8_t*>(matrix.patterns);
-        case Array::kResidualLow: return matrix.residual_low;
-        case Array::kResidualHigh: return matrix.residual_high;
-        default: return matrix.escape_high;
-    }
-}
-
-void PlaneReader::point(Matrix& matrix, Array array, const uint8_t* to) {
-    switch (array) {
-        case Array::kPatterns: matrix.patterns = reinterpret_cast<const uint16_t*>(to); break;
-        case Array::kResidualLow: matrix.residual_low = to; break;
-        case Array::kResidualHigh: matrix.residual_high = to; break;
-        default: matrix.escape_high = to; break;
-    }
-}
-
 void PlaneReader::place(const Stage& stage, const uint8_t* memory) {
     for (const Plane& plane : stage.planes) {
-        point(*plane.matrix, plane.array, memory == nullptr ? plane.mapped : memory + plane.at);
+        const void* to = memory == nullptr ? plane.mapped : memory + plane.at;
+        std::memcpy(plane.pointer, &to, sizeof to);
     }
 }
 
 void PlaneReader::add(Stage& stage, Matrix& matrix) {
-    const int64_t tiles = matrix.row_tiles() * matrix.column_tiles();
-    if (matrix.kind == MatrixKind::kDense) add(stage, matrix, Array::kPatterns, 2 * matrix.rows * matrix.columns);
+    if (matrix.kind == MatrixKind::kDense) add(stage, &matrix.patterns, 2 * matrix.rows * matrix.columns);
     if (matrix.kind != MatrixKind::kBsfp) return;
-    add(stage, matrix, Array::kResidualLow, tiles * 128);
-    add(stage, matrix, Array::kResidualHigh, tiles * 16 * matrix.residual_planes);
-    add(stage, matrix, Array::kEscapeHigh, matrix.escape_offsets[matrix.row_tiles()]);
+    const int64_t tiles = matrix.row_tiles() * matrix.column_tiles();
+    add(stage, &matrix.residual_low, tiles * 128);
+    add(stage, &matrix.residual_high, tiles * 16 * matrix.residual_planes);
+    add(stage, &matrix.escape_high, matrix.escape_offsets[matrix.row_tiles()]);
 }
 
-void PlaneReader::add(Stage& stage, Matrix& matrix, Array array, int64_t num_bytes) {
-    if (num_bytes == 0) return;
-    const uint8_t* mapped = pointer(matrix, array);
+template <class Element>
+void PlaneReader::add(Stage& stage, const Element** pointer, int64_t num_bytes) {
     for (const auto& file : files_) {
-        const int64_t offset = file->offset_of(mapped);
-        if (offset < 0) continue;
+        const int64_t offset = file->offset_of(*pointer);
+        if (offset < 0 || num_bytes == 0) continue;
         const int64_t begin = down(offset), end = up(offset + num_bytes), at = stage.num_bytes;
-        stage.planes.push_back({&matrix, array, mapped, at + offset - begin});
+        stage.planes.push_back({pointer, *pointer, at + offset - begin});
         for (int64_t from = begin; from < end; from += kChunkBytes) {
             stage.chunks.push_back({file.get(), from, std::min(kChunkBytes, end - from), at + from - begin});
         }
         stage.num_bytes += end - begin;
-        return;
     }
 }
 
@@ -116,6 +98,10 @@ void PlaneReader::add_head(const Matrix& head, int64_t most_bytes) {
         }
         add(stages_.emplace_back(), m);
     }
+}
+
+void PlaneReader::check() const {
+    for (const auto& file : files_) file->check();
 }
 
 std::vector<int64_t> PlaneReader::stage_bytes() const {
@@ -224,7 +210,6 @@ void PlaneReader::read() {
         }
         lock.lock();
         ++buffer->num_done;
-        num_bytes_read_ += chunk.num_bytes;
         if (buffer->error.empty()) buffer->error = error;
         if (buffer->is_complete()) was_read_.notify_all();
     }

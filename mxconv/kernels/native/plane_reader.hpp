@@ -42,7 +42,9 @@ class PlaneReader {
     void start(int64_t num_kept, uint8_t* kept, const std::vector<uint8_t*>& buffers);
 
     const std::deque<HeadPart>& head() const { return head_; }
-    int64_t num_bytes_read() const { return num_bytes_read_; }
+
+    // Raises ReadError where a file has changed: what is mapped of it may be gone.
+    void check() const;
 
     // One pass at a time: what a caller holds for it.
     std::unique_lock<std::mutex> hold() { return std::unique_lock(passes_); }
@@ -55,12 +57,9 @@ class PlaneReader {
     void end();
 
   private:
-    enum class Array { kPatterns, kResidualLow, kResidualHigh, kEscapeHigh };
-
     struct Plane {
-        Matrix* matrix;
-        Array array;
-        const uint8_t* mapped;
+        void* pointer;  // of a matrix, to the plane
+        const void* mapped;
         int64_t at;  // in the memory of its stage
     };
 
@@ -88,10 +87,9 @@ class PlaneReader {
         bool has_more() const { return !is_dropped && error.empty() && num_begun < stage->chunks.size(); }
     };
 
-    static const uint8_t* pointer(const Matrix& matrix, Array array);
-    static void point(Matrix& matrix, Array array, const uint8_t* to);
     void add(Stage& stage, Matrix& matrix);
-    void add(Stage& stage, Matrix& matrix, Array array, int64_t num_bytes);
+    template <class Element>
+    void add(Stage& stage, const Element** pointer, int64_t num_bytes);
     void add_head(const Matrix& head, int64_t most_bytes);
     static void place(const Stage& stage, const uint8_t* memory);  // null: where planes are mapped
     bool drop_front();
@@ -102,7 +100,6 @@ class PlaneReader {
     std::deque<HeadPart> head_;  // whose matrices stay where they are
     std::vector<Stage> stages_;
     size_t num_kept_ = 0;
-    int64_t num_bytes_read_ = 0;
 
     std::mutex passes_, mutex_;
     std::condition_variable more_to_read_, was_read_;
