@@ -35,7 +35,6 @@ class NativeDecoder(Decoder):
     """
 
     planes: _native.PlaneReader | None = None  # whose files hold weights that are not in memory
-    reads_ahead = False  # whether layers and the head multiply by them
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str, engine: _native.Engine) -> None:
         self.engine = engine

@@ -84,7 +84,9 @@ class Placement:
         except _native.ReadError as error:
             raise PackageError(str(error)) from error
         for decoder in (self._target, *self._drafts):
-            cast("NativeDecoder", decoder).place(self._reader, _is_view(decoder, self._target))
+            cast("NativeDecoder", decoder).place(
+                self._reader, num_kept < len(stages) and _is_view(decoder, self._target)
+            )
 
     def _cache_bytes(self) -> int:
         configs = {id(decoder.config): decoder for decoder in (self._target, *self._drafts)}
