@@ -257,9 +257,12 @@ class PlacedRuntime(Runtime):
         ),
     ] = None
 
-    def load(self, package: str, drafting: Drafting) -> "TextModel":
-        """The same within `--memory`."""
-        return self._load(package, drafting, self.memory)
+    def load(self, package: str, drafting: Drafting, share: float = 1.0) -> "TextModel":
+        """The same within a share of `--memory`, that of packages that are loaded already with it."""
+        from mxconv.engine.placement import memory_limit
+
+        memory = None if self.memory is None else int(memory_limit(self.memory) * share)
+        return self._load(package, drafting, memory)
 
 
 def variables_of(given: list[str] | None) -> dict[str, Any]:

@@ -89,7 +89,9 @@ def serve(
             print(f"{', '.join(names)} {'are' if several else 'is'} served at {url}", flush=True)
 
     with ExitStack() as stack:
-        models = [stack.enter_context(runtime.load(package, drafting)) for package in packages]
+        shares = [(number + 1) / len(packages) for number in range(len(packages))]
+        loading = (runtime.load(package, drafting, share) for package, share in zip(packages, shares, strict=True))
+        models = [stack.enter_context(model) for model in loading]
         for model in models:
             model.template_variables = variables_of(template_var)
         named = dict(zip(names, models, strict=True))
