@@ -53,12 +53,14 @@ class Placement:
         self._own, self._target, self._drafts = own, cast("NativeDecoder", target), drafts
         drafted = {id(matrix) for draft in drafts if not _is_view(draft, target) for matrix in _matrices(draft)}
         layers = [[m for m in matrices_of(layer) if id(m) not in drafted] for layer in target.layers]
+        experts = [[_handle(m) for m in experts_of(layer) if id(m) not in drafted] for layer in target.layers]
         shared = [matrix for matrix in _matrices(target) if id(matrix) in drafted]
         if isinstance(target.layer_inputs, WeightedInputs):
             shared.append(target.layer_inputs.projection.matrix)
         head = None if id(target.head) in drafted else _handle(target.head)
         files = [(str(file.path), file.window(0, file.num_bytes)) for file in _mapped_files(own)]
-        self._reader = _native.PlaneReader(files, [[_handle(m) for m in stage] for stage in (shared, *layers)], head)
+        stages = [[_handle(matrix) for matrix in stage] for stage in (shared, *layers)]
+        self._reader = _native.PlaneReader(files, stages, head, experts)
 
     def start(self, limit: int) -> None:
         """Keep as many planes as fit into memory beside what is there already, and read the others from now on.
@@ -69,24 +71,26 @@ class Placement:
         """
         forget_files(self._own)
         there = anonymous_bytes() + self._cache_bytes() + PASS_BYTES
-        stages = self._reader.stage_bytes
-        num_kept = num_that_fit(stages, limit - there)
+        stages, experts = self._reader.stage_bytes, self._reader.expert_bytes
+        num_kept = num_that_fit(stages, limit - there - max(experts))
         if num_kept < 1:
-            needed = there + stages[0] + NUM_BUFFERS * max(stages[1:])
+            needed = there + stages[0] + NUM_BUFFERS * max(stages[1:]) + max(experts)
             raise ModelError(
                 f"{self._own.package.root}: what stays in memory, the cache and two layers that are read take "
                 f"{needed / 1e9:.2f} GB; --memory allows {limit / 1e9:.2f} GB. Give more, or leave out drafts."
             )
         most = max(stages[num_kept:], default=0)
+        room = limit - there - sum(stages[:num_kept]) - NUM_BUFFERS * most
+        num_experts = num_that_fit(experts, room, 1) if num_kept == len(stages) else 0
+        kept = large_pages(sum(stages[:num_kept]) + sum(experts[:num_experts]))
         buffers = [large_pages(most) for _ in range(NUM_BUFFERS)] if most else []
         try:
-            self._reader.start(num_kept, large_pages(sum(stages[:num_kept])), buffers)
+            self._reader.start(num_kept, num_experts, kept, buffers, large_pages(max(experts[num_experts:], default=0)))
         except _native.ReadError as error:
             raise PackageError(str(error)) from error
+        reads = num_kept < len(stages) or any(experts[num_experts:])
         for decoder in (self._target, *self._drafts):
-            cast("NativeDecoder", decoder).place(
-                self._reader, num_kept < len(stages) and _is_view(decoder, self._target)
-            )
+            cast("NativeDecoder", decoder).place(self._reader, reads and _is_view(decoder, self._target))
 
     def _cache_bytes(self) -> int:
         configs = {id(decoder.config): decoder for decoder in (self._target, *self._drafts)}
@@ -94,28 +98,25 @@ class Placement:
         return sum(pages) * CACHED_TOKENS // PAGE
 
 
-def num_that_fit(stages: Sequence[int], room: int) -> int:
+def num_that_fit(stages: Sequence[int], room: int, num_buffers: int = NUM_BUFFERS) -> int:
     """Return how many of the first stages can stay in memory beside buffers for the others; 0: not even one can."""
     kept, found = 0, 0
     for number, num_bytes in enumerate(stages, 1):
         kept += num_bytes
-        if kept + NUM_BUFFERS * max(stages[number:], default=0) <= room:
+        if kept + num_buffers * max(stages[number:], default=0) <= room:
             found = number
     return found
 
 
 def matrices_of(layer: Layer) -> Iterator[Matrix]:
-    """Yield what a layer multiplies by, experts last."""
+    """Yield what a layer multiplies by, but for experts."""
     yield from layer.mixer.matrices
     if isinstance(layer.mlp, WeightedMixture):
-        mixture, experts = layer.mlp, layer.mlp.experts
+        mixture = layer.mlp
         yield mixture.router.projection.matrix
         yield from mixture.shared.matrices if mixture.shared else ()
         if mixture.shared_gate is not None:
             yield mixture.shared_gate.matrix
-        for number in range(mixture.parts.routing.num_experts):
-            each = (experts.both,) if experts.both is not None else (experts.gate, experts.up)
-            yield from (matrix(number) for matrix in (*each, experts.down))
     elif layer.mlp is not None:
         yield from layer.mlp.matrices
     if layer.layer_input is not None:
@@ -123,9 +124,18 @@ def matrices_of(layer: Layer) -> Iterator[Matrix]:
         yield layer.layer_input.projection.matrix
 
 
+def experts_of(layer: Layer) -> Iterator[Matrix]:
+    """Yield the experts of a layer that has some."""
+    if isinstance(layer.mlp, WeightedMixture):
+        experts = layer.mlp.experts
+        makers = (experts.gate, experts.up, experts.down) if experts.both is None else (experts.both, experts.down)
+        for number in range(layer.mlp.parts.routing.num_experts):
+            yield from (make(number) for make in makers)
+
+
 def _matrices(decoder: Decoder) -> Iterator[Matrix]:
     for layer in decoder.layers:
-        yield from matrices_of(layer)
+        yield from (*matrices_of(layer), *experts_of(layer))
     yield decoder.head.head if isinstance(decoder.head, ScreenedHead) else decoder.head
 
 

@@ -191,9 +191,9 @@ class ReadError(Exception):
 class PlaneReader:
     """Reads what passes of a target multiply by, ahead of them."""
 
-    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None) -> None:
+    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None, experts: Sequence[Sequence[Matrix]]) -> None:
         """
-        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory).
+        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory); of experts by layers.
         """
 
     @property
@@ -203,9 +203,13 @@ class PlaneReader:
     def check(self) -> None:
         """Raise ReadError where a file has changed."""
 
-    def start(self, num_kept: int, kept: NDArray[numpy.uint8], buffers: Sequence[NDArray[numpy.uint8]]) -> None:
+    @property
+    def expert_bytes(self) -> list[int]:
+        """Bytes that the experts of each layer take."""
+
+    def start(self, num_kept: int, num_kept_experts: int, kept: NDArray[numpy.uint8], buffers: Sequence[NDArray[numpy.uint8]], experts: NDArray[numpy.uint8]) -> None:
         """
-        Read the first stages into memory for good, and the others through buffers from now on. Memory begins at a sector of 4096 bytes. Call it once.
+        Read the first stages and the first layers' experts into memory for good, other stages through buffers from now on, and other experts when they are chosen. Memory begins at a sector of 4096 bytes. Call it once.
         """
 
 class HeadScreen:

@@ -2,14 +2,16 @@
 
 import os
 import shutil
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import write_tiny_llama
+from checkpoints import write_tiny_llama, write_tiny_tokenizer
 from loaded_packages import IDS, logits, pack
 
 from mxconv.decode import TextModel
@@ -36,7 +38,7 @@ def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Lets so many stages stay in memory, whatever there is of it."""
 
     def keeping(num_kept: int) -> None:
-        monkeypatch.setattr(placement, "num_that_fit", lambda stages, room: min(num_kept, len(stages)))
+        monkeypatch.setattr(placement, "num_that_fit", lambda stages, *_: min(num_kept, len(stages)))
 
     return keeping
 
@@ -98,7 +100,7 @@ def test_tied_embeddings_are_looked_up_and_read(tmp_path: Path, keep: Callable[[
         with LoadedPackage(package) as ordinary:
             expected, tokens = logits(ordinary.target, LONG), decoded(ordinary, drafts=[])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(placement, "num_that_fit", lambda stages, room: 1)
+            patch.setattr(placement, "num_that_fit", lambda stages, *_: 1)
             with placed(package) as loaded:
                 assert np.array_equal(logits(loaded.target, LONG), expected)
                 assert decoded(loaded) == tokens
@@ -112,6 +114,48 @@ def test_a_head_that_the_draft_multiplies_by_stays_in_memory(tmp_path: Path, kee
     keep(1)
     with placed(package) as loaded:
         assert decoded(loaded) == expected
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "gpt_oss"])  # a tensor an expert, and stacks with biases
+@pytest.mark.parametrize("codec", ["bsfp", "mxfp4"])
+def test_of_experts_those_are_read_that_rows_choose(
+    tmp_path: Path, keep: Callable[[int], None], model_type: str, codec: str
+) -> None:
+    pytest.importorskip("transformers")
+    from stacked_models import write_random_model
+
+    source = write_random_model(tmp_path / "source", model_type, num_experts=16, num_local_experts=16)
+    write_tiny_tokenizer(source / "tokenizer.json", 98)
+    package = pack(source, tmp_path / "package", codec=codec)
+    with LoadedPackage(package) as ordinary:
+        expected, tokens = [logits(ordinary.target, ids) for ids in (IDS, IDS[:1])], decoded(ordinary, drafts=[])
+    for num_kept in (1, 3):  # in the latter case attention is in memory, and the first layer's experts
+        keep(num_kept)
+        with placed(package) as loaded:
+            for ids, wanted in zip((IDS, IDS[:1]), expected, strict=True):
+                assert np.array_equal(logits(loaded.target, ids).view(np.uint32), wanted.view(np.uint32))
+            assert decoded(loaded) == tokens
+    are_turned = (model_type, codec) == ("gpt_oss", "mxfp4")  # stored in another order, and so copied into memory
+    if sys.platform == "linux" and not are_turned:
+        keep(1)
+        with placed(package) as loaded:
+            num_read = [bytes_read(loaded, IDS[:1]) for _ in range(3)][-1], bytes_read(loaded, IDS * 4)
+        assert num_read[0] < num_read[1] / 3, "two experts of sixteen, and nearly all"
+
+
+def bytes_read(loaded: LoadedPackage, ids: list[int]) -> int:
+    """By Linux's count, in a pass and until what is read ahead after it is there."""
+
+    def count() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    before = count()
+    logits(loaded.target, ids)
+    while True:
+        now = count()
+        time.sleep(0.05)
+        if count() - now < 4096:  # what reading the count itself takes
+            return now - before
 
 
 # ---- files that do not stay as they were ----

@@ -18,7 +18,7 @@ constexpr int64_t up(int64_t bytes) { return down(bytes + PlaneFile::kSector - 1
 }  // namespace
 
 PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages,
-                         const Matrix* head)
+                         const Matrix* head, const std::vector<Matrices>& experts)
     : files_(std::move(files)) {
     int64_t most_bytes = kLeastHeadBytes;
     for (const Matrices& matrices : stages) {
@@ -27,6 +27,10 @@ PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const st
         most_bytes = std::max(most_bytes, stage.num_bytes);
     }
     if (head != nullptr) add_head(*head, most_bytes);
+    for (const Matrices& matrices : experts) {
+        auto& stages = experts_.emplace_back();
+        for (Matrix* matrix : matrices) add(stages[matrix], *matrix);
+    }
 }
 
 PlaneReader::~PlaneReader() {
@@ -37,6 +41,8 @@ PlaneReader::~PlaneReader() {
     more_to_read_.notify_all();
     for (std::thread& thread : threads_) thread.join();
     for (const Stage& stage : stages_) place(stage, nullptr);
+    for (const auto& each : kept_experts_) place(each.second, nullptr);
+    for (const Buffer& buffer : fetched_) place(*buffer.stage, nullptr);
 }
 
 // ---- planes and where they lie ----
@@ -110,16 +116,30 @@ std::vector<int64_t> PlaneReader::stage_bytes() const {
     return all;
 }
 
+std::vector<int64_t> PlaneReader::expert_bytes() const {
+    std::vector<int64_t> all;
+    for (const auto& layer : experts_) {
+        all.push_back(0);
+        for (const auto& each : layer) all.back() += each.second.num_bytes;
+    }
+    return all;
+}
+
 // ---- reading ----
 
-void PlaneReader::start(int64_t num_kept, uint8_t* kept, const std::vector<uint8_t*>& buffers) {
+void PlaneReader::start(int64_t num_kept, int64_t num_kept_experts, uint8_t* kept, const std::vector<uint8_t*>& buffers,
+                        uint8_t* experts) {
     num_kept_ = next_ = static_cast<size_t>(num_kept);
-    std::vector<Buffer> in_order;  // stages that are kept, each in memory of its own
-    for (size_t stage = 0; stage < num_kept_; ++stage) {
-        in_order.push_back({kept, &stages_[stage]});
-        kept += stages_[stage].num_bytes;
+    expert_memory_ = experts;
+    std::vector<const Stage*> stages;
+    for (size_t stage = 0; stage < num_kept_; ++stage) stages.push_back(&stages_[stage]);
+    for (size_t layer = 0; layer < static_cast<size_t>(num_kept_experts); ++layer) {
+        for (const auto& each : experts_[layer]) stages.push_back(&each.second);
     }
-    buffers_ = std::move(in_order);
+    for (const Stage* stage : stages) {  // each in memory of its own
+        buffers_.push_back({kept, stage});
+        kept += stage->num_bytes;
+    }
     for (Buffer& buffer : buffers_) filled_.push_back(&buffer);
     for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { read(); });
     std::unique_lock lock(mutex_);
@@ -128,6 +148,7 @@ void PlaneReader::start(int64_t num_kept, uint8_t* kept, const std::vector<uint8
         if (!buffer.error.empty()) throw ReadError(buffer.error);
         place(*buffer.stage, buffer.memory);
     }
+    for (auto layer = experts_.begin(); num_kept_experts > 0; --num_kept_experts, ++layer) kept_experts_.merge(*layer);
     filled_.clear();
     buffers_.clear();
     for (uint8_t* memory : buffers) buffers_.push_back({memory});
@@ -153,12 +174,35 @@ bool PlaneReader::wait(int64_t wanted) {
     }
 }
 
+void PlaneReader::fetch(const std::vector<const Matrix*>& chosen) {
+    std::unique_lock lock(mutex_);
+    for (const Buffer& buffer : fetched_) place(*buffer.stage, nullptr);
+    fetched_.clear();
+    uint8_t* memory = expert_memory_;
+    for (const auto& layer : experts_) {
+        for (const Matrix* matrix : chosen) {
+            const auto found = layer.find(matrix);
+            if (found == layer.end()) continue;
+            fetched_.push_back({memory, &found->second});
+            memory += found->second.num_bytes;
+        }
+    }
+    more_to_read_.notify_all();
+    for (const Buffer& buffer : fetched_) {
+        was_read_.wait(lock, [&] { return buffer.is_complete(); });
+        place(*buffer.stage, buffer.memory);
+        if (expert_error_.empty()) expert_error_ = buffer.error;
+    }
+}
+
 void PlaneReader::end() {
     std::lock_guard lock(mutex_);
-    if (filled_.empty() || !filled_.front()->is_used) return;
-    const std::string error = filled_.front()->error;
-    drop_front();
-    more_to_read_.notify_all();
+    std::string error = std::exchange(expert_error_, {});
+    if (!filled_.empty() && filled_.front()->is_used) {
+        if (error.empty()) error = filled_.front()->error;
+        drop_front();
+        more_to_read_.notify_all();
+    }
     if (!error.empty()) throw ReadError(error);
 }
 
@@ -176,6 +220,9 @@ bool PlaneReader::drop_front() {
 // The first buffer that wants a chunk, or a free one for the next stage; null: there is nothing to do. After an error nothing
 // more is read until a pass has met it.
 PlaneReader::Buffer* PlaneReader::next_to_read() {
+    for (Buffer& buffer : fetched_) {
+        if (buffer.has_more()) return &buffer;
+    }
     for (Buffer* buffer : filled_) {
         if (!buffer->is_dropped && !buffer->error.empty()) return nullptr;
         if (buffer->has_more()) return buffer;

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,18 +29,22 @@ class PlaneReader {
         std::vector<int64_t> escape_offsets;  // that count its own escapes
     };
 
-    // Matrices by stages of a pass, then an output head, or null: it is in memory. Arrays that lie in no file have no planes.
-    PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages, const Matrix* head);
+    // Matrices by stages of a pass, then an output head, or null: it is in memory. Experts, by layers, are read when rows
+    // have chosen them. Arrays that lie in no file have no planes.
+    PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages, const Matrix* head,
+                const std::vector<Matrices>& experts);
     ~PlaneReader();
     PlaneReader(const PlaneReader&) = delete;
     PlaneReader& operator=(const PlaneReader&) = delete;
 
     // Bytes of memory that each stage takes, those of parts of the head at the end.
     std::vector<int64_t> stage_bytes() const;
+    std::vector<int64_t> expert_bytes() const;  // of each layer
 
-    // Read the first stages for good, and the others through buffers of equal lengths, from now on; once. Memory begins at
-    // a sector. Raises ReadError.
-    void start(int64_t num_kept, uint8_t* kept, const std::vector<uint8_t*>& buffers);
+    // Read the first stages, and the experts of the first layers, for good; the others through buffers of equal lengths from
+    // now on, and memory for the experts of one layer. Once. Memory begins at a sector. Raises ReadError.
+    void start(int64_t num_kept, int64_t num_kept_experts, uint8_t* kept, const std::vector<uint8_t*>& buffers,
+               uint8_t* experts);
 
     const std::deque<HeadPart>& head() const { return head_; }
 
@@ -53,7 +58,11 @@ class PlaneReader {
     // read, on any thread; `end` says why.
     bool wait(int64_t stage);
 
-    // After the threads of a pass: go on with the next one's first stages. Raises ReadError where `wait` was false.
+    // On one thread: read what is chosen of a layer's experts, whose bytes are any where they cannot be read.
+    void fetch(const std::vector<const Matrix*>& chosen);
+
+    // After the threads of a pass: go on with the next one's first stages. Raises ReadError where something could not be
+    // read.
     void end();
 
   private:
@@ -99,12 +108,17 @@ class PlaneReader {
     const std::vector<std::unique_ptr<PlaneFile>> files_;
     std::deque<HeadPart> head_;  // whose matrices stay where they are
     std::vector<Stage> stages_;
+    std::vector<std::map<const Matrix*, Stage>> experts_;  // of each layer; empty where they are kept
+    std::map<const Matrix*, Stage> kept_experts_;
     size_t num_kept_ = 0;
 
     std::mutex passes_, mutex_;
     std::condition_variable more_to_read_, was_read_;
     std::vector<Buffer> buffers_;
     std::vector<Buffer*> free_;
+    std::deque<Buffer> fetched_;  // experts
+    uint8_t* expert_memory_ = nullptr;
+    std::string expert_error_;
     std::deque<Buffer*> filled_;  // or being filled, in the order of passes
     size_t next_ = 0;             // the stage that is read after these
     bool is_closing_ = false;
