@@ -54,8 +54,9 @@ class Matrices:
         """16-bit weights, (out_features, in_features)."""
         if self.engine is None or 0 in patterns.shape:  # no model has an empty matrix; its shape will be refused
             return DenseMatrix(patterns, float_format)
-        placed = patterns if self.streams else self.pages.put(patterns)
-        return native_dense(self.engine, DenseMatrix(placed, float_format))
+        if self.streams:
+            return replace(native_dense(self.engine, DenseMatrix(patterns, float_format)), rebuilt_format=float_format)
+        return native_dense(self.engine, DenseMatrix(self.pages.put(patterns), float_format))
 
     def table(self, patterns: U16, float_format: FloatFormat) -> Matrix:
         """16-bit weights of which rows are looked up, and which stay in their file."""

@@ -34,7 +34,7 @@ class NativeDecoder(Decoder):
     `NativeMatrix`; `engine` says which kernels run, on how many threads.
     """
 
-    planes: _native.PlaneReader | None = None  # whose files hold weights that are not in memory
+    planes: _native.PlaneReader | None = None  # where not all weights are in memory
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str, engine: _native.Engine) -> None:
         self.engine = engine
@@ -53,12 +53,12 @@ class NativeDecoder(Decoder):
             (len(config.attentions), config.num_key_value_heads, config.head_dim),
             _screen(self.head),
         )
-        if self.reads_ahead and self.planes is not None:  # its first stage is in memory, the next ones are the layers'
+        if self.planes is not None:  # its first stage is in memory, the next ones are the layers'
             self.handle.read_ahead(self.planes, [1 + layer.index for layer in self.layers])
 
-    def place(self, planes: _native.PlaneReader, reads_ahead: bool) -> None:
-        """Look embeddings up in files, and perhaps have passes, of later variants too, multiply by what is read."""
-        self.planes, self.reads_ahead = planes, reads_ahead
+    def read_ahead(self, planes: _native.PlaneReader) -> None:
+        """Have passes, those of later variants too, multiply by planes that are read meanwhile."""
+        self.planes, self.reads_ahead = planes, True
         self._bind()
 
     def _evaluate(
@@ -72,7 +72,7 @@ class NativeDecoder(Decoder):
         retrieves = self.retrieves
         tokens = [sequence_tokens(rows, room, retrieves) for rows, room in zip(sequences, rooms, strict=True)]
         tables = self._parts.tables(positions)
-        with _file_errors(self.planes):
+        with _file_errors():
             x, own = self.first_inputs(ids, positions)
             self.handle.forward(x, **tables, layer_inputs=own, logits=logits, sequences=tokens)
         if self._fills_ranges:
@@ -88,7 +88,7 @@ class NativeDecoder(Decoder):
         rows.checked_ids(self.config, self.name)
         multiplier, num_whole = self.config.embedding_multiplier, (cache.length + len(token_ids)) // PAGE
         made = grow_natively(
-            self.handle, self._parts, rows, embedding, vocab_size, limits, multiplier, None, self.retrieves, self.planes
+            self.handle, self._parts, rows, embedding, vocab_size, limits, multiplier, retrieves=self.retrieves
         )
         if self._fills_ranges:
             cache.ranges.num_pages = num_whole
@@ -152,11 +152,9 @@ class NativePairs:
 
 
 @contextmanager
-def _file_errors(planes: _native.PlaneReader | None) -> Iterator[None]:
+def _file_errors() -> Iterator[None]:
     """Raise PackageError where a pass cannot read its weights."""
     try:
-        if planes is not None:
-            planes.check()
         yield
     except _native.ReadError as error:
         raise PackageError(str(error)) from error
@@ -180,7 +178,6 @@ def grow_natively(
     multiplier: float = 1.0,
     features: _native.Features | None = None,
     retrieves: bool = False,
-    planes: _native.PlaneReader | None = None,
 ) -> GrownTree:
     """Evaluate a chain and a tree below it, and advance the cache by both.
 
@@ -194,12 +191,11 @@ def grow_natively(
         multiplier: of embeddings.
         features: of paired layers, each of which is at the position of its token, one after its place.
         retrieves: whether the decoder retrieves pages.
-        planes: whose files embeddings are looked up in.
     """
     cache, num_tokens = rows.cache, len(rows.token_ids)
     cache.reserve(num_tokens + limits.most_rows)
     start = rows.positions[0] + (features is not None)
-    with _file_errors(planes):
+    with _file_errors():
         made = decoder.grow(
             token_ids=list(rows.token_ids),
             embedding=handle(embedding),

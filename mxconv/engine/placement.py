@@ -55,12 +55,14 @@ class Placement:
         layers = [[m for m in matrices_of(layer) if id(m) not in drafted] for layer in target.layers]
         experts = [[_handle(m) for m in experts_of(layer) if id(m) not in drafted] for layer in target.layers]
         shared = [matrix for matrix in _matrices(target) if id(matrix) in drafted]
+        tables = [table for table in (target.embedding, target.position_embedding) if table is not None]
         if isinstance(target.layer_inputs, WeightedInputs):
             shared.append(target.layer_inputs.projection.matrix)
+            tables.append(target.layer_inputs.table)
         head = None if id(target.head) in drafted else _handle(target.head)
         files = [(str(file.path), file.window(0, file.num_bytes)) for file in _mapped_files(own)]
         stages = [[_handle(matrix) for matrix in stage] for stage in (shared, *layers)]
-        self._reader = _native.PlaneReader(files, stages, head, experts)
+        self._reader = _native.PlaneReader(files, stages, head, experts, list(map(_handle, tables)))
 
     def start(self, limit: int) -> None:
         """Keep as many planes as fit into memory beside what is there already, and read the others from now on.
@@ -90,7 +92,8 @@ class Placement:
             raise PackageError(str(error)) from error
         reads = num_kept < len(stages) or any(experts[num_experts:])
         for decoder in (self._target, *self._drafts):
-            cast("NativeDecoder", decoder).place(self._reader, reads and _is_view(decoder, self._target))
+            if reads and _is_view(decoder, self._target):
+                cast("NativeDecoder", decoder).read_ahead(self._reader)
 
     def _cache_bytes(self) -> int:
         configs = {id(decoder.config): decoder for decoder in (self._target, *self._drafts)}

@@ -191,17 +191,14 @@ class ReadError(Exception):
 class PlaneReader:
     """Reads what passes of a target multiply by, ahead of them."""
 
-    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None, experts: Sequence[Sequence[Matrix]]) -> None:
+    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None, experts: Sequence[Sequence[Matrix]], tables: Sequence[Matrix]) -> None:
         """
-        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory); of experts by layers.
+        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory); of experts by layers; of tables that rows are looked up in.
         """
 
     @property
     def stage_bytes(self) -> list[int]:
         """Bytes that each stage takes, parts of the head last."""
-
-    def check(self) -> None:
-        """Raise ReadError where a file has changed."""
 
     @property
     def expert_bytes(self) -> list[int]:

@@ -20,13 +20,14 @@ namespace {
 using Files = std::vector<std::pair<std::string, Array<uint8_t>>>;
 
 void make_reader(PlaneReader* self, const Files& mapped, const std::vector<PlaneReader::Matrices>& stages,
-                 const Matrix* head, const std::vector<PlaneReader::Matrices>& experts) {
+                 const Matrix* head, const std::vector<PlaneReader::Matrices>& experts,
+                 const PlaneReader::Matrices& tables) {
     std::vector<std::unique_ptr<PlaneFile>> files;
     for (const auto& [path, bytes] : mapped) {
         require(bytes, "bytes", {-1});
         files.push_back(std::make_unique<PlaneFile>(path, bytes.data(), static_cast<int64_t>(bytes.shape(0))));
     }
-    new (self) PlaneReader(std::move(files), stages, head, experts);
+    new (self) PlaneReader(std::move(files), stages, head, experts, tables);
 }
 
 uint8_t* memory_of(const MutableArray<uint8_t>& memory, int64_t num_bytes) {
@@ -64,11 +65,11 @@ void bind_planes(nb::module_& module) {
     nb::exception<ReadError>(module, "ReadError");
     nb::class_<PlaneReader>(module, "PlaneReader", "Reads what passes of a target multiply by, ahead of them.")
         .def("__init__", &make_reader, nb::arg("files"), nb::arg("stages"), nb::arg("head").none(), nb::arg("experts"),
-             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+             nb::arg("tables"), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
+             nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(),
              "Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last "
-             "(None: it is in memory); of experts by layers.")
+             "(None: it is in memory); of experts by layers; of tables that rows are looked up in.")
         .def_prop_ro("stage_bytes", &PlaneReader::stage_bytes, "Bytes that each stage takes, parts of the head last.")
-        .def("check", &PlaneReader::check, "Raise ReadError where a file has changed.")
         .def_prop_ro("expert_bytes", &PlaneReader::expert_bytes, "Bytes that the experts of each layer take.")
         .def("start", &start, nb::arg("num_kept"), nb::arg("num_kept_experts"), nb::arg("kept").noconvert(),
              nb::arg("buffers"), nb::arg("experts").noconvert(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),

@@ -98,7 +98,8 @@ void Decoder::run(const Slice& slice) {
 }
 
 void Decoder::work(const Slice& slice, Workspace& own) {
-    Step step{slice, parts_.hidden_size, *engine_.kernels, *engine_.team, pieces_.data(), memory_, finite_.data(), own, planes_};
+    Step step{slice,  parts_.hidden_size, *engine_.kernels, *engine_.team, pieces_.data(), memory_, finite_.data(), own,
+              planes_};
     int64_t stage = 0;
     for (const Layer& layer : parts_.layers) {
         if (planes_ != nullptr && !planes_->wait(stages_[static_cast<size_t>(stage)])) return;

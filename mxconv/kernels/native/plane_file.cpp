@@ -57,6 +57,9 @@ PlaneFile::PlaneFile(const std::string& path, const uint8_t* mapped, int64_t num
     : path_(path), mapped_(mapped), num_bytes_(num_bytes) {
     buffered_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
     if (buffered_ < 0) fail("cannot be opened (" + std::generic_category().message(errno) + ")");
+#ifdef POSIX_FADV_RANDOM
+    posix_fadvise(buffered_, 0, 0, POSIX_FADV_RANDOM);  // rows that are looked up
+#endif
     direct_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | kDirect);  // which some file systems refuse
 #ifdef F_NOCACHE
     fcntl(buffered_, F_NOCACHE, 1);

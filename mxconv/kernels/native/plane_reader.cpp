@@ -15,11 +15,64 @@ constexpr int64_t kLeastHeadBytes = int64_t{1} << 20;
 constexpr int64_t down(int64_t bytes) { return bytes / PlaneFile::kSector * PlaneFile::kSector; }
 constexpr int64_t up(int64_t bytes) { return down(bytes + PlaneFile::kSector - 1); }
 
+// The planes of a matrix: visit(pointer to the plane, its bytes).
+template <class Visit>
+void each_plane(Matrix& matrix, const Visit& visit) {
+    if (matrix.kind == MatrixKind::kDense) visit(&matrix.patterns, 2 * matrix.rows * matrix.columns);
+    if (matrix.kind != MatrixKind::kBsfp) return;
+    const int64_t tiles = matrix.row_tiles() * matrix.column_tiles();
+    visit(&matrix.residual_low, tiles * 128);
+    if (matrix.residual_planes > 0) visit(&matrix.residual_high, tiles * 16 * matrix.residual_planes);
+    if (const int64_t num_escapes = matrix.escape_offsets[matrix.row_tiles()]) visit(&matrix.escape_high, num_escapes);
+}
+
+void point(void* pointer, const void* to) { std::memcpy(pointer, &to, sizeof to); }
+
+// Row tiles [first, last) of a dense or BSFP matrix, whose escapes count from its own first one.
+Matrix tiles_of(const Matrix& matrix, int64_t first, int64_t last, std::vector<int64_t>& escape_offsets) {
+    Matrix m = matrix;
+    const int64_t row = first * kTileRows, columns = matrix.column_tiles();
+    m.rows = std::min(last * kTileRows, matrix.rows) - row;
+    if (matrix.kind == MatrixKind::kDense) {
+        m.patterns += row * matrix.columns;
+        return m;
+    }
+    const int64_t* offsets = matrix.escape_offsets;
+    for (int64_t tile = first; tile <= last; ++tile) escape_offsets.push_back(offsets[tile] - offsets[first]);
+    m.codes += first * columns * 64;
+    m.residual_low += first * columns * 128;
+    m.residual_high += first * columns * 16 * matrix.residual_planes;
+    m.starts += row * 8;
+    m.escape_counts += first * columns;
+    m.escape_offsets = escape_offsets.data();
+    m.escape_positions += offsets[first];
+    m.escape_high += offsets[first];
+    return m;
+}
+
 }  // namespace
 
+void restore_tile(const Family& family, const Matrix& matrix, int64_t tile, uint16_t* out) {
+    if (matrix.file == nullptr) return family.patterns(matrix, tile, tile + 1, out);
+    std::vector<int64_t> escape_offsets;
+    Matrix one = tiles_of(matrix, tile, tile + 1, escape_offsets);
+    std::deque<std::vector<uint8_t>> read;
+    each_plane(one, [&](auto** pointer, int64_t num_bytes) {
+        const int64_t offset = matrix.file->offset_of(*pointer);
+        if (offset < 0) return;
+        std::vector<uint8_t>& memory = read.emplace_back(static_cast<size_t>(num_bytes));
+        matrix.file->read(offset, num_bytes, memory.data());
+        point(pointer, memory.data());
+    });
+    family.patterns(one, 0, 1, out);
+}
+
 PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages,
-                         const Matrix* head, const std::vector<Matrices>& experts)
-    : files_(std::move(files)) {
+                         const Matrix* head, const std::vector<Matrices>& experts, Matrices tables)
+    : files_(std::move(files)), tables_(std::move(tables)) {
+    for (Matrix* table : tables_) {
+        each_plane(*table, [&](auto** pointer, int64_t) { table->file = file_of(*pointer); });
+    }
     int64_t most_bytes = kLeastHeadBytes;
     for (const Matrices& matrices : stages) {
         Stage& stage = stages_.emplace_back();
@@ -40,6 +93,7 @@ PlaneReader::~PlaneReader() {
     }
     more_to_read_.notify_all();
     for (std::thread& thread : threads_) thread.join();
+    for (Matrix* table : tables_) table->file = nullptr;
     for (const Stage& stage : stages_) place(stage, nullptr);
     for (const auto& each : kept_experts_) place(each.second, nullptr);
     for (const Buffer& buffer : fetched_) place(*buffer.stage, nullptr);
@@ -49,32 +103,29 @@ PlaneReader::~PlaneReader() {
 
 void PlaneReader::place(const Stage& stage, const uint8_t* memory) {
     for (const Plane& plane : stage.planes) {
-        const void* to = memory == nullptr ? plane.mapped : memory + plane.at;
-        std::memcpy(plane.pointer, &to, sizeof to);
+        point(plane.pointer, memory == nullptr ? plane.mapped : memory + plane.at);
     }
 }
 
 void PlaneReader::add(Stage& stage, Matrix& matrix) {
-    if (matrix.kind == MatrixKind::kDense) add(stage, &matrix.patterns, 2 * matrix.rows * matrix.columns);
-    if (matrix.kind != MatrixKind::kBsfp) return;
-    const int64_t tiles = matrix.row_tiles() * matrix.column_tiles();
-    add(stage, &matrix.residual_low, tiles * 128);
-    add(stage, &matrix.residual_high, tiles * 16 * matrix.residual_planes);
-    add(stage, &matrix.escape_high, matrix.escape_offsets[matrix.row_tiles()]);
-}
-
-template <class Element>
-void PlaneReader::add(Stage& stage, const Element** pointer, int64_t num_bytes) {
-    for (const auto& file : files_) {
-        const int64_t offset = file->offset_of(*pointer);
-        if (offset < 0 || num_bytes == 0) continue;
-        const int64_t begin = down(offset), end = up(offset + num_bytes), at = stage.num_bytes;
+    each_plane(matrix, [&](auto** pointer, int64_t num_bytes) {
+        const PlaneFile* file = file_of(*pointer);
+        if (file == nullptr) return;
+        const int64_t offset = file->offset_of(*pointer), at = stage.num_bytes;
+        const int64_t begin = down(offset), end = up(offset + num_bytes);
         stage.planes.push_back({pointer, *pointer, at + offset - begin});
         for (int64_t from = begin; from < end; from += kChunkBytes) {
-            stage.chunks.push_back({file.get(), from, std::min(kChunkBytes, end - from), at + from - begin});
+            stage.chunks.push_back({file, from, std::min(kChunkBytes, end - from), at + from - begin});
         }
         stage.num_bytes += end - begin;
+    });
+}
+
+const PlaneFile* PlaneReader::file_of(const void* array) const {
+    for (const auto& file : files_) {
+        if (file->offset_of(array) >= 0) return file.get();
     }
+    return nullptr;
 }
 
 void PlaneReader::add_head(const Matrix& head, int64_t most_bytes) {
@@ -82,32 +133,10 @@ void PlaneReader::add_head(const Matrix& head, int64_t most_bytes) {
     const int64_t row_bytes = head.kind == MatrixKind::kDense ? 2 * head.columns : 10 * columns;
     const int64_t at_once = std::max<int64_t>(1, most_bytes / (kTileRows * row_bytes));
     for (int64_t first = 0; first < tiles; first += at_once) {
-        const int64_t last = std::min(first + at_once, tiles), row = first * kTileRows;
-        HeadPart& part = head_.emplace_back(HeadPart{head, row, static_cast<int64_t>(stages_.size()), {}});
-        Matrix& m = part.matrix;
-        m.rows = std::min(last * kTileRows, head.rows) - row;
-        if (head.kind == MatrixKind::kDense) {
-            m.patterns += row * head.columns;
-        } else {
-            const int64_t* offsets = head.escape_offsets;
-            for (int64_t tile = first; tile <= last; ++tile) {
-                part.escape_offsets.push_back(offsets[tile] - offsets[first]);
-            }
-            m.codes += first * columns * 64;
-            m.residual_low += first * columns * 128;
-            m.residual_high += first * columns * 16 * head.residual_planes;
-            m.starts += row * 8;
-            m.escape_counts += first * columns;
-            m.escape_offsets = part.escape_offsets.data();
-            m.escape_positions += offsets[first];
-            m.escape_high += offsets[first];
-        }
-        add(stages_.emplace_back(), m);
+        HeadPart& part = head_.emplace_back(HeadPart{{}, first * kTileRows, static_cast<int64_t>(stages_.size()), {}});
+        part.matrix = tiles_of(head, first, std::min(first + at_once, tiles), part.escape_offsets);
+        add(stages_.emplace_back(), part.matrix);
     }
-}
-
-void PlaneReader::check() const {
-    for (const auto& file : files_) file->check();
 }
 
 std::vector<int64_t> PlaneReader::stage_bytes() const {

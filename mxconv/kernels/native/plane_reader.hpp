@@ -18,6 +18,9 @@
 
 namespace mxconv {
 
+// The 16-bit patterns of a row tile, (rows, columns), by the file of the matrix where it has one. Raises ReadError.
+void restore_tile(const Family& family, const Matrix& matrix, int64_t tile, uint16_t* out);
+
 class PlaneReader {
   public:
     using Matrices = std::vector<Matrix*>;
@@ -30,9 +33,9 @@ class PlaneReader {
     };
 
     // Matrices by stages of a pass, then an output head, or null: it is in memory. Experts, by layers, are read when rows
-    // have chosen them. Arrays that lie in no file have no planes.
+    // have chosen them; tables are looked up in files. Arrays that lie in no file have no planes.
     PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages, const Matrix* head,
-                const std::vector<Matrices>& experts);
+                const std::vector<Matrices>& experts, Matrices tables);
     ~PlaneReader();
     PlaneReader(const PlaneReader&) = delete;
     PlaneReader& operator=(const PlaneReader&) = delete;
@@ -47,9 +50,6 @@ class PlaneReader {
                uint8_t* experts);
 
     const std::deque<HeadPart>& head() const { return head_; }
-
-    // Raises ReadError where a file has changed: what is mapped of it may be gone.
-    void check() const;
 
     // One pass at a time: what a caller holds for it.
     std::unique_lock<std::mutex> hold() { return std::unique_lock(passes_); }
@@ -97,8 +97,7 @@ class PlaneReader {
     };
 
     void add(Stage& stage, Matrix& matrix);
-    template <class Element>
-    void add(Stage& stage, const Element** pointer, int64_t num_bytes);
+    const PlaneFile* file_of(const void* array) const;
     void add_head(const Matrix& head, int64_t most_bytes);
     static void place(const Stage& stage, const uint8_t* memory);  // null: where planes are mapped
     bool drop_front();
@@ -106,6 +105,7 @@ class PlaneReader {
     void read();
 
     const std::vector<std::unique_ptr<PlaneFile>> files_;
+    const Matrices tables_;
     std::deque<HeadPart> head_;  // whose matrices stay where they are
     std::vector<Stage> stages_;
     std::vector<std::map<const Matrix*, Stage>> experts_;  // of each layer; empty where they are kept
