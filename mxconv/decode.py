@@ -19,6 +19,7 @@ from mxconv.arrays import F32
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.kv_pool import KvDtype
+from mxconv.engine.placement import MemoryLimit
 from mxconv.errors import ModelError, MxconvError
 from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package
@@ -216,6 +217,7 @@ def load(
     levels: Sequence[str] | None = None,
     kv_dtype: KvDtype = "fp32",
     weights: WeightPlace = "auto",
+    memory: MemoryLimit | None = None,
 ) -> TextModel:
     """Open a package for generation.
 
@@ -228,6 +230,8 @@ def load(
         kv_dtype: of keys and values in caches: "fp32", or rounded to "bf16" or "fp16".
         weights: "map" leaves them in their files, "copy" copies them into large pages of memory, which is faster;
             "auto" copies them where half of the memory that is available has room for them.
+        memory: bytes that the process may take, or "auto" for what is available: what drafts read is then copied, and
+            the rest of the target is read from the disk in each pass, as far as it does not fit. None is no limit.
 
     Raises:
         MxconvError: the package is damaged, or a draft cannot be one.
@@ -235,4 +239,7 @@ def load(
     specs = [parse_draft(text) for text in drafts]
     wanted = None if levels is None else list(levels)
     folder = find_package(str(package))
-    return TextModel(LoadedPackage(folder, wanted, kernel, num_threads, specs, kv_dtype=kv_dtype, weights=weights))
+    loaded = LoadedPackage(
+        folder, wanted, kernel, num_threads, specs, kv_dtype=kv_dtype, weights=weights, memory=memory
+    )
+    return TextModel(loaded)

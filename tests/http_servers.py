@@ -99,6 +99,7 @@ def running(
     kv_dtype: KvDtype = "fp32",
     others: Mapping[str, Path] | None = None,
     decoding: Options | None = None,
+    memory: int | None = None,
     **options: Any,
 ) -> Iterator[Running]:
     """A server in this process, on a port of its own; `others` are further packages by their names.
@@ -108,7 +109,7 @@ def running(
     listens = threading.Event()
     with ExitStack() as stack:
         models = {
-            name: stack.enter_context(load(path, num_threads=1, levels=levels, kv_dtype=kv_dtype))
+            name: stack.enter_context(load(path, num_threads=1, levels=levels, kv_dtype=kv_dtype, memory=memory))
             for name, path in {NAME: package, **(others or {})}.items()
         }
         wanted = ServeOptions(port=0, **options)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -20,7 +20,7 @@ from mxconv.arrays import U8
 from mxconv.checkpoint.regular_file import Look, check_look, open_file
 from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry, read_header
 from mxconv.errors import CheckpointError
-from mxconv.system.processor import release
+from mxconv.system.processor import forget, release
 
 if TYPE_CHECKING:
     from mxconv.checkpoint.object_store import ObjectLook
@@ -122,6 +122,11 @@ class SourceTensor:
         self._file = file
 
     @property
+    def file(self) -> WeightFile:
+        """The file that holds it."""
+        return self._file
+
+    @property
     def path(self) -> Path | str:
         """The file that holds it, for messages; a URL on an object store."""
         return self._file.label
@@ -185,6 +190,11 @@ class MappedBytes(WeightFile):
             raise ValueError(f"{self.path}: the checkpoint was closed")
         return self._bytes[begin:end]
 
+    def offset_of(self, address: int) -> int | None:
+        """Where a byte of the mapped file lies in it; None where it lies elsewhere."""
+        offset = -1 if self._bytes is None else address - self._bytes.ctypes.data
+        return offset if 0 <= offset < self.num_bytes else None
+
     def release(self, rows: NDArray[np.generic]) -> None:
         """Take the pages under a view of this file out of resident memory; reading them again is safe."""
         if self._bytes is not None and rows.nbytes:
@@ -200,6 +210,28 @@ class MappedBytes(WeightFile):
         self._bytes = None
         with contextlib.suppress(BufferError):  # a caller still holds a view, which keeps the map alive
             self._map.close()
+
+
+READ_BYTES = 1 << 23  # at a time, of what is read into memory in order
+
+
+def read_into(array: NDArray[np.generic], to: U8) -> None:
+    """Copy the bytes of an array; what lies in a mapped file is read from it in order, and the system's cache keeps
+    none of it: page by page a disk is slow, and memory that is short is better used. Raises CheckpointError where the
+    file cannot be read, or ends before."""
+    begin = array.ctypes.data
+    for file in list(_open.values()):
+        if not isinstance(file, MappedBytes) or (offset := file.offset_of(begin)) is None:
+            continue
+        with open_file(file.path) as opened:
+            for done in range(0, len(to), READ_BYTES):
+                opened.seek(offset + done)
+                piece = memoryview(cast(Any, to))[done : done + READ_BYTES]
+                if opened.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+                    raise CheckpointError(f"{file.path}: ends too early; it must stay as it was opened. Load it again.")
+            forget(opened, offset, len(to))
+        return
+    to[:] = array.reshape(-1).view(np.uint8)
 
 
 class MappedFile(MappedBytes):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of, offered_drafts, one_of
+from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of, offered_drafts, one_of, parse_bytes
 from mxconv.cli.converted import package_of
 
 if TYPE_CHECKING:
     from mxconv.decode import Options, TextModel
+    from mxconv.engine.placement import MemoryLimit
     from mxconv.speculation.selection import RequestedSampling
     from mxconv.text.constraint import Constraint
     from mxconv.text.messages import Prompt
@@ -229,10 +230,39 @@ class Runtime:
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":
         """Open a package, or that of a model, with the levels and further drafts that were named."""
+        return self._load(package, drafting, None)
+
+    def _load(self, package: str, drafting: Drafting, memory: "MemoryLimit | None") -> "TextModel":
         from mxconv.decode import load
 
         found, names = package_of(package), drafting.names
-        return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights)
+        return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights, memory)
+
+
+def parse_memory(text: str) -> "MemoryLimit":
+    """The value of `--memory`: auto, or a number of bytes."""
+    return "auto" if text == "auto" else parse_bytes(text)
+
+
+@dataclass(frozen=True)
+class PlacedRuntime(Runtime):
+    """The same in memory that may be short."""
+
+    memory: Annotated[
+        Any,
+        typer.Option(
+            help="Most memory to take, such as 12GB, or auto; what does not fit is read from the disk in each pass.",
+            parser=parse_memory,
+            metavar="SIZE",
+        ),
+    ] = None
+
+    def load(self, package: str, drafting: Drafting, share: float = 1.0) -> "TextModel":
+        """The same within a share of `--memory`, that of packages that are loaded already with it."""
+        from mxconv.engine.placement import memory_limit
+
+        memory = None if self.memory is None else int(memory_limit(self.memory) * share)
+        return self._load(package, drafting, memory)
 
 
 def variables_of(given: list[str] | None) -> dict[str, Any]:

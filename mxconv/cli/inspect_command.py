@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mxconv.cli.common_options import WORKERS, Force, Json, Revision, executors
+from mxconv.cli.common_options import WORKERS, Force, Json, Revision, executors, size_option
 from mxconv.cli.output import Output, check_outputs, progress_bars
 
 TRACE_SUFFIX = ".jsonl"
@@ -28,6 +28,9 @@ def inspect(
     revision: Revision = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",
+    memory: Annotated[
+        int | None, size_option("What `generate --memory SIZE` would keep of a package, and read in a round.")
+    ] = None,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -43,6 +46,9 @@ def inspect(
         if foreign := [flag for flag, value in given.items() if value is not None]:
             raise typer.BadParameter(f"{', '.join(foreign)}: of weights; a trace takes --html, --force and --json")
         _inspect_trace(Path(source), html, out)
+        return
+    if memory is not None:
+        _inspect_memory(source, memory, out)
         return
     from mxconv.kernels.engine import usable_processors
     from mxconv.report.inspection import inspect_weights
@@ -68,6 +74,40 @@ def inspect(
 
         out.write_text(html, render_inspection_page(inspection))
     out.json(inspection.to_json())
+
+
+DISKS = 0.5, 1.0, 2.0, 4.0, 7.0  # GB/s
+DISK_TABLE = {
+    "disk, GB/s": ("gigabytes_per_second", ".1f"),
+    "s a round": ("seconds", ".2f"),
+    "tokens/s, plain": ("plain", ".2f"),
+    **{f"{n} a round": (lambda row, n=n: n * row["plain"] if row["plain"] else None, ".1f") for n in (4, 8, 16)},
+}
+
+
+def _inspect_memory(source: str, limit: int, out: Output) -> None:
+    from mxconv.drafts.memory_plan import MemoryPlan
+    from mxconv.package.package import Package
+    from mxconv.package.package_folder import find_package
+    from mxconv.report.tables import format_bytes
+
+    with Package(find_package(source)) as package:
+        plan = MemoryPlan.of(package, package.manifest.levels)
+    plan.check(limit)
+    kept = plan.kept(limit)
+    read = plan.streamed - kept
+    out.line(
+        f"in memory: {format_bytes(plan.resident)} of codes, scales and drafts, {format_bytes(plan.cache)} of cache"
+    )
+    out.line(f"the target's planes: {format_bytes(kept)} in memory, {format_bytes(read)} read in each round")
+    rows = [
+        {"gigabytes_per_second": disk, "seconds": read / disk / 1e9, "plain": disk * 1e9 / read if read else None}
+        for disk in DISKS
+    ]
+    if read:
+        out.table(DISK_TABLE, rows)
+        out.line("at most, by the disk alone: tokens a second without drafts, and with rounds of 4, 8 and 16 tokens")
+    out.json({"resident": plan.resident, "cache": plan.cache, "kept": kept, "read": read, "disks": rows})
 
 
 def _inspect_trace(source: Path, html: Path | None, out: Output) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.common_options import Json, MaxSequences, grouped, size_option
-from mxconv.cli.decode_options import Drafting, Runtime, TemplateVar, variables_of
+from mxconv.cli.decode_options import Drafting, PlacedRuntime, TemplateVar, variables_of
 from mxconv.cli.output import Output
 
 MOST_KEY_BYTES = 4096
@@ -44,7 +44,7 @@ def serve(
     template_var: TemplateVar = None,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
     drafting: Drafting,
-    runtime: Runtime,
+    runtime: PlacedRuntime,
     json_output: Json = False,
 ) -> None:
     """Serve OpenAI's and Anthropic's interfaces and a chat page.
@@ -89,7 +89,9 @@ def serve(
             print(f"{', '.join(names)} {'are' if several else 'is'} served at {url}", flush=True)
 
     with ExitStack() as stack:
-        models = [stack.enter_context(runtime.load(package, drafting)) for package in packages]
+        shares = [(number + 1) / len(packages) for number in range(len(packages))]
+        loading = (runtime.load(package, drafting, share) for package, share in zip(packages, shares, strict=True))
+        models = [stack.enter_context(model) for model in loading]
         for model in models:
             model.template_variables = variables_of(template_var)
         named = dict(zip(names, models, strict=True))

@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from mxconv.arch.config import ModelConfig
+from mxconv.checkpoint.tensor import read_into
 from mxconv.checkpoint.tokenizer_files import Vocabulary
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
+from mxconv.drafts.memory_plan import MemoryPlan
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import KvDtype
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.placement import MemoryLimit, Placement, memory_limit
 from mxconv.engine.stored_weights import OwnWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.draft_matrix import Activations
@@ -42,7 +46,8 @@ class LoadedPackage:
         drafts: Sequence[DraftSpec] = (),
         activations: Activations = "int8",
         kv_dtype: KvDtype = "fp32",
-        weights: WeightPlace = "auto",
+        weights: WeightPlace | WeightPages = "auto",
+        memory: MemoryLimit | None = None,
     ) -> None:
         """Load some levels.
 
@@ -55,20 +60,35 @@ class LoadedPackage:
             activations: what 4-bit weights are multiplied by, those of draft packages too.
             kv_dtype: of keys and values in caches, of all levels.
             weights: see `WeightPages`.
+            memory: bytes that the process may take, or "auto" for what is available. Drafts then stay in memory, and
+                what the target alone reads is read from its files in each pass, as far as it does not fit; `weights`
+                says nothing. None: there is no limit.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
-        pages = WeightPages(weights)
+        if isinstance(weights, WeightPages):
+            pages = weights
+        else:
+            pages = WeightPages(weights) if memory is None else WeightPages("copy", read_into)
+        self._weights = weights if memory is None else pages
         self.matrices = Matrices(choose_engine(kernel, num_threads), activations, kv_dtype, pages)
-        self._weights = weights
+        limit = None if memory is None else memory_limit(memory)
         self._kernel = kernel, num_threads
         self.stack = ExitStack()
         self.stack.callback(pages.forget)
         try:
             self.package = self.stack.enter_context(Package(path))
-            self.own = OwnWeights(self.package, self.matrices, self.stack)
+            self.own = OwnWeights(self.package, replace(self.matrices, streams=limit is not None), self.stack)
             first, *others = choose_levels(path, self.package.manifest, levels)
+            if limit is not None:
+                if self.matrices.engine is None or first.kind != "target":
+                    found = "NumPy's kernels" if self.matrices.engine is None else f"level {first.name} first"
+                    raise ModelError(
+                        f"{path}: {found}, and --memory; native kernels and the package's own target are required. "
+                        "Leave --memory out."
+                    )
+                MemoryPlan.of(self.package, (first, *others), kv_dtype).check(limit)
             self.folder = self._speaker(first)
             self.tokenizer = Tokenizer.from_folder(self.folder)
             self.target_vocabulary = Vocabulary.of_folder(self.folder)
@@ -79,6 +99,9 @@ class LoadedPackage:
                 self._load(record, self._place(record))
             for spec in drafts:
                 self._load_spec(spec)
+            if limit is not None:
+                below = [level.decoder for level in self.levels[1:] if level.decoder is not None]
+                Placement(self.own, self.target, below).start(limit)
         except BaseException:
             self.stack.close()
             raise

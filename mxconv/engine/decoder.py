@@ -44,6 +44,7 @@ class Decoder:
 
     pattern: SinkWindow | None = None  # of a variant
     retrieves = False  # whether a layer attends to pages of the cache that its queries choose
+    reads_ahead = False  # whether passes multiply by weights that are read from a disk meanwhile
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str) -> None:
         self.config = config

@@ -36,6 +36,8 @@ except ImportError:  # without the extension there is no engine to use them with
     pass
 
 MAPPED = WeightPages("map")
+READ = "codes", "residual_low", "residual_high", "escape_positions", "escape_high"  # by passes of a BSFP target
+STREAMED_READ = "codes", "escape_counts", "escape_positions"  # what stays in memory of it where planes are streamed
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ class Matrices:
     activations: Activations = "int8"  # what 4-bit weights are multiplied by
     kv_dtype: KvDtype = "fp32"  # of keys and values in the caches that decoders make
     pages: WeightPages = MAPPED  # where weights that native kernels multiply lie
+    streams: bool = False  # planes that no draft reads stay in their files, from where passes will read them
 
     def dense(self, patterns: U16, float_format: FloatFormat) -> Matrix:
         """16-bit weights, (out_features, in_features)."""
         if self.engine is None or 0 in patterns.shape:  # no model has an empty matrix; its shape will be refused
             return DenseMatrix(patterns, float_format)
+        if self.streams:
+            return replace(native_dense(self.engine, DenseMatrix(patterns, float_format)), rebuilt_format=float_format)
         return native_dense(self.engine, DenseMatrix(self.pages.put(patterns), float_format))
 
     def table(self, patterns: U16, float_format: FloatFormat) -> Matrix:
@@ -74,7 +79,7 @@ class Matrices:
         if stored.rescale_factor != 1.0:
             # its rows are rounded once more after they are rebuilt, which kernels do not do: rebuild it here for good
             return self.dense(stored.target_rows(0, stored.shape[0]), float_format)
-        read = "codes", "residual_low", "residual_high", "escape_positions", "escape_high"
+        read = STREAMED_READ if self.streams else READ
         packed = replace(stored.packed, **{each: self.pages.put(getattr(stored.packed, each)) for each in read})
         return native_bsfp(self.engine, reference, packed, stored.escape_offsets, stored.table, name)
 

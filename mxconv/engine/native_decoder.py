@@ -1,6 +1,7 @@
 """The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 
@@ -19,6 +20,7 @@ from mxconv.engine.sequence_rows import SequenceRows, StateRoom
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.engine.weights import ModelWeights, ScreenedHead
+from mxconv.errors import PackageError
 from mxconv.kernels import _native
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.native_matrix import NativeMatrix
@@ -31,6 +33,8 @@ class NativeDecoder(Decoder):
     activations rounded to BF16, as such models were trained to. Every matrix but those that are looked up is a
     `NativeMatrix`; `engine` says which kernels run, on how many threads.
     """
+
+    planes: _native.PlaneReader | None = None  # where not all weights are in memory
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str, engine: _native.Engine) -> None:
         self.engine = engine
@@ -49,6 +53,13 @@ class NativeDecoder(Decoder):
             (len(config.attentions), config.num_key_value_heads, config.head_dim),
             _screen(self.head),
         )
+        if self.planes is not None:  # its first stage is in memory, the next ones are the layers'
+            self.handle.read_ahead(self.planes, [1 + layer.index for layer in self.layers])
+
+    def read_ahead(self, planes: _native.PlaneReader) -> None:
+        """Have passes, those of later variants too, multiply by planes that are read meanwhile."""
+        self.planes, self.reads_ahead = planes, True
+        self._bind()
 
     def _evaluate(
         self,
@@ -57,11 +68,13 @@ class NativeDecoder(Decoder):
         positions: Positions,
         rooms: Sequence[StateRoom | None],
     ) -> F32:
-        x, own = self.first_inputs(ids, positions)
         logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
         retrieves = self.retrieves
         tokens = [sequence_tokens(rows, room, retrieves) for rows, room in zip(sequences, rooms, strict=True)]
-        self.handle.forward(x, **self._parts.tables(positions), layer_inputs=own, logits=logits, sequences=tokens)
+        tables = self._parts.tables(positions)
+        with _file_errors():
+            x, own = self.first_inputs(ids, positions)
+            self.handle.forward(x, **tables, layer_inputs=own, logits=logits, sequences=tokens)
         if self._fills_ranges:
             for rows in sequences:
                 rows.cache.ranges.num_pages = (rows.cache.length + rows.num_rows) // PAGE
@@ -138,6 +151,15 @@ class NativePairs:
         return replace(made, tokens=paired.tokens[made.tokens].tolist())
 
 
+@contextmanager
+def _file_errors() -> Iterator[None]:
+    """Raise PackageError where a pass cannot read its weights."""
+    try:
+        yield
+    except _native.ReadError as error:
+        raise PackageError(str(error)) from error
+
+
 def _screen(head: Matrix) -> _native.HeadScreen | None:
     """What chooses the rows of a head that are read."""
     if not isinstance(head, ScreenedHead):
@@ -173,16 +195,17 @@ def grow_natively(
     cache, num_tokens = rows.cache, len(rows.token_ids)
     cache.reserve(num_tokens + limits.most_rows)
     start = rows.positions[0] + (features is not None)
-    made = decoder.grow(
-        token_ids=list(rows.token_ids),
-        embedding=handle(embedding),
-        multiplier=multiplier,
-        **parts.tables(Positions(range(start, start + num_tokens + limits.most_depth - 1))),
-        sequence=sequence_tokens(rows, None, retrieves),
-        vocab_size=vocab_size,
-        limits=_limits(limits),
-        features=features,
-    )
+    with _file_errors():
+        made = decoder.grow(
+            token_ids=list(rows.token_ids),
+            embedding=handle(embedding),
+            multiplier=multiplier,
+            **parts.tables(Positions(range(start, start + num_tokens + limits.most_depth - 1))),
+            sequence=sequence_tokens(rows, None, retrieves),
+            vocab_size=vocab_size,
+            limits=_limits(limits),
+            features=features,
+        )
     cache.advance(num_tokens + len(made.rows))
     return GrownTree(**{field.name: getattr(made, field.name) for field in fields(GrownTree)})
 

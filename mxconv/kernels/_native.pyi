@@ -185,6 +185,30 @@ class SequenceTokens:
         Tokens after `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that after the norm. num_left_out positions of the text before these are in no place. key_ranges (layers, heads, 2, head_dim, pages) holds the greatest and the least of the keys of the first num_ranges pages, and receives those of pages that the pass fills.
         """
 
+class ReadError(Exception):
+    pass
+
+class PlaneReader:
+    """Reads what passes of a target multiply by, ahead of them."""
+
+    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None, experts: Sequence[Sequence[Matrix]], tables: Sequence[Matrix]) -> None:
+        """
+        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory); of experts by layers; of tables that rows are looked up in.
+        """
+
+    @property
+    def stage_bytes(self) -> list[int]:
+        """Bytes that each stage takes, parts of the head last."""
+
+    @property
+    def expert_bytes(self) -> list[int]:
+        """Bytes that the experts of each layer take."""
+
+    def start(self, num_kept: int, num_kept_experts: int, kept: NDArray[numpy.uint8], buffers: Sequence[NDArray[numpy.uint8]], experts: NDArray[numpy.uint8]) -> None:
+        """
+        Read the first stages and the first layers' experts into memory for good, other stages through buffers from now on, and other experts when they are chosen. Memory begins at a sector of 4096 bytes. Call it once.
+        """
+
 class HeadScreen:
     """Which rows of an output head are read."""
 
@@ -248,6 +272,11 @@ class Decoder:
     def forward(self, x: NDArray[numpy.float32], rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], layer_inputs: NDArray[numpy.float32] | None, logits: NDArray[numpy.float32], sequences: list[SequenceTokens]) -> None:
         """
         Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).
+        """
+
+    def read_ahead(self, planes: PlaneReader, stages: Sequence[int]) -> None:
+        """
+        Have each pass read what it multiplies by: planes of the output head, and of layers by their stages.
         """
 
     def grow(self, token_ids: Sequence[int], embedding: Matrix, multiplier: float, rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], sequence: SequenceTokens, vocab_size: int, limits: TreeLimits, features: Features | None = None) -> DraftTree:

@@ -29,6 +29,7 @@ from mxconv.speculation.passes import ALONE, Load
 from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
 AUTO_TOKENS, AUTO_NODES = 16, 48  # of a proposal
+STREAMED_TOKENS = 48  # where a pass reads weights from a disk, beside which draft tokens cost little
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds
 SHARE_OF_REST = 0.1  # what reading a prompt for a draft that was never queried may cost, of the tokens that are left
 CLEARLY, MOST_PATIENCE = 0.8, 8.0  # a draft with less than this share of the best rate lost clearly
@@ -133,13 +134,20 @@ class AdaptivePace:
         drafts: to choose from.
         sets_floors: whether to give drafts a floor, instead of their own confidence thresholds.
         most_nodes: the most nodes of a tree.
+        most_tokens: of a chain, or depths of a tree.
     """
 
-    def __init__(self, drafts: Sequence[DraftEstimate], sets_floors: bool = True, most_nodes: int = AUTO_NODES) -> None:
+    def __init__(
+        self,
+        drafts: Sequence[DraftEstimate],
+        sets_floors: bool = True,
+        most_nodes: int = AUTO_NODES,
+        most_tokens: int = AUTO_TOKENS,
+    ) -> None:
         self.drafts = [replace(copy.deepcopy(draft), number=number) for number, draft in enumerate(drafts)]
         makers = [draft for draft in self.drafts if draft.grows and draft.by_depth and not draft.at_once]
         self.drafts[:0] = [replace(copy.deepcopy(draft), grows=False) for draft in makers]
-        self._sets_floors, self._most_nodes = sets_floors, most_nodes
+        self._sets_floors, self._most_nodes, self._most_tokens = sets_floors, most_nodes, most_tokens
         self._prices, self._credit, self._last_pass = RowPrices(), FIRST_CREDIT, 0  # the last two are the root's
         self._root = self  # the pace that this one was copied from, for a text
         self._prompt_token = RunningMean()  # seconds of the level's own
@@ -203,7 +211,7 @@ class AdaptivePace:
         reading = self._reading(draft)
         if not draft.num_rounds and reading > (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * now.load.num_texts:
             return None
-        option = (self._tree if draft.grows else self._chain)(draft, min(limit, AUTO_TOKENS), now)
+        option = (self._tree if draft.grows else self._chain)(draft, min(limit, self._most_tokens), now)
         if option is None or not reading:
             return option
         return replace(option, seconds=option.seconds + reading * min(option.tokens / limit, 1.0), reading=reading)

@@ -20,7 +20,7 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.errors import ModelError
 from mxconv.package.level_record import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.adaptive_pace import AUTO_NODES, AdaptivePace, DraftEstimate
+from mxconv.speculation.adaptive_pace import AUTO_NODES, AUTO_TOKENS, STREAMED_TOKENS, AdaptivePace, DraftEstimate
 from mxconv.speculation.loaded_level import (
     SHARE_OF_PROMPTS,
     USUAL_SHARE,
@@ -92,10 +92,10 @@ class Hierarchy:
         num_nodes = {"auto": AUTO_NODES if self.adaptive else 0, "chain": 0}[tree] if isinstance(tree, str) else tree
         num_models = sum(not level.kind.is_look_up for level in self.levels)
         self.paces: list[Pace] = [
-            AdaptivePace(self._estimates(index, num_nodes > 0), confidence is None, num_nodes)
+            AdaptivePace(self._estimates(index, num_nodes > 0), confidence is None, num_nodes, _most_tokens(level))
             if self.adaptive
             else FixedPace(self.num_draft_tokens[index], num_nodes)
-            for index in range(min(num_models, len(records)))
+            for index, level in zip(range(num_models), self.levels[: len(records)], strict=False)
         ]
         self._proposers = {
             index: each.kind.proposer(each, self._model_above(index).vocab_size, self.confidence[index - 1])
@@ -289,3 +289,8 @@ def _one_each(flag: str, given: Sequence[Number] | None, defaults: list[Number])
             f"{flag}: {len(given)} numbers for {len(defaults)} draft levels; one for all, or one each, is required."
         )
     return list(given)
+
+
+def _most_tokens(level: LoadedLevel) -> int:
+    """The longest path that is drafted for a level."""
+    return STREAMED_TOKENS if level.decoder is not None and level.decoder.reads_ahead else AUTO_TOKENS

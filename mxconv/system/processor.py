@@ -83,20 +83,36 @@ def peak_rss_bytes() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
+def anonymous_bytes() -> int:
+    """Memory of this process that belongs to no file: Linux's RssAnon, elsewhere the most that it had resident."""
+    if STATUS.is_file():
+        for line in STATUS.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return peak_rss_bytes()
+
+
 def available_bytes() -> int:
     """Memory that this process can still take without others losing theirs; 0 where the system does not say.
 
-    Limits of containers count: those of the process' control group (version 2) and of the groups around it.
+    Limits of containers count: those of the process' control group and of the groups around it. Version 1 counts files
+    that the system can drop as used, so that there what belongs to no file is taken.
     """
     rooms = [0]
     if MEMORY.is_file():
         text = MEMORY.read_text(encoding="ascii", errors="replace")
         rooms = [int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable:")]
-    own = OWN_GROUP.read_text().partition("0::/")[2].strip() if OWN_GROUP.is_file() else ""
-    for group in (GROUPS / own, *(GROUPS / own).parents):
-        limit, used = group / "memory.max", group / "memory.current"
-        if limit.is_file() and used.is_file() and (most := limit.read_text().strip()).isdecimal():
-            rooms.append(max(int(most) - int(used.read_text()), 0))
+    lines = OWN_GROUP.read_text().splitlines() if OWN_GROUP.is_file() else ["0::/"]
+    for _, controllers, own in (line.split(":", 2) for line in lines):
+        if controllers not in ("", "memory"):
+            continue
+        home = GROUPS / controllers / own.lstrip("/")
+        for group in (home, *home.parents):
+            limit, used = group / "memory.max", group / "memory.current"
+            if controllers:
+                limit, used = group / "memory.limit_in_bytes", group / "memory.stat"
+            if limit.is_file() and used.is_file() and (most := limit.read_text().strip()).isdecimal():
+                rooms.append(max(int(most) - int(used.read_text().rpartition("total_rss ")[2].split()[0]), 0))
     return min(rooms, default=0)
 
 
@@ -126,7 +142,7 @@ def can_forget() -> bool:
     return sys.platform == "linux" and hasattr(os, "posix_fadvise")
 
 
-def forget(file: IO[bytes]) -> None:
-    """Drop an open file from the page cache, where that can be done."""
+def forget(file: IO[bytes], begin: int = 0, num_bytes: int = 0) -> None:
+    """Drop an open file, or bytes of it, from the page cache, where that can be done."""
     if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), begin, num_bytes, os.POSIX_FADV_DONTNEED)

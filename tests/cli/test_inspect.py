@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packages import quantize
 from run_traces import run_lines, write_lines
+
+from mxconv.package.package import Package
 
 
 @pytest.fixture
@@ -60,3 +63,20 @@ def test_options_of_weights_are_bad_usage_with_a_trace(inspect: Any, trace: Path
     result = inspect(trace, "--tensor", "*", "--dtype", "bf16")
     assert result.exit_code == 2
     assert "--tensor, --dtype: of weights; a trace takes --html" in result.stderr
+
+
+def test_what_memory_keeps_of_a_package_and_what_a_round_reads(inspect: Any, model: Path, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    quantize(model, package, codec="bsfp")
+    result = inspect(package, "--memory", "1GB", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    with Package(package) as opened:
+        sizes = {name: array.num_bytes for name, array in opened.arrays.items()}
+    read = [name for name in sizes if name.endswith((".residual_low", ".residual_high", ".escape_high"))]
+    assert found["kept"] == sum(sizes[name] for name in read) and found["read"] == 0
+    looked_up = [name for name in sizes if "embed_tokens" in name]
+    assert found["resident"] == sum(sizes.values()) - found["kept"] - sum(sizes[name] for name in looked_up)
+    assert "in memory:" in result.stderr
+    refused = inspect(package, "--memory", "10MB")
+    assert refused.exit_code == 1 and "; --memory allows 0.0 GB. Give more" in refused.stderr

@@ -87,6 +87,12 @@ def test_memory_that_a_container_may_not_take_is_not_available(tmp_path: Path, m
     assert memory.available_bytes() == 400000
     (inner / "memory.max").write_text("3\n")
     assert memory.available_bytes() == 0
+    (tmp_path / "own").write_text("9:pids:/other\n4:memory:/old/inner\n0::/\n")
+    old = tmp_path / "groups/memory/old"
+    old.mkdir(parents=True)
+    (old / "memory.limit_in_bytes").write_text("700000\n")
+    (old / "memory.stat").write_text("cache 9\nrss 5\ntotal_cache 600000\ntotal_rss 200000\ntotal_rss_huge 7\n")
+    assert memory.available_bytes() == 500000
     (tmp_path / "meminfo").unlink()
     assert memory.available_bytes() == 0
 

@@ -127,6 +127,15 @@ class BoundDecoder {
         decoder_->forward(pass);
     }
 
+    void read_ahead(PlaneReader& planes, std::vector<int64_t> stages) {
+        const std::vector<int64_t> there = planes.stage_bytes();
+        require_that(stages.size() == decoder_->parts().layers.size(), "a stage of each layer is required");
+        for (const int64_t stage : stages) {
+            require_that(stage >= 0 && stage < static_cast<int64_t>(there.size()), "a stage that there is not");
+        }
+        decoder_->read_ahead(planes, std::move(stages));
+    }
+
     // Passes over tokens after those of a sequence, then over a tree of guesses below them, a depth a pass. With features each
     // row begins as that of the token before, and its embedding is an input of the first layer's own.
     DraftTree grow(const std::vector<int64_t>& token_ids, const Matrix& embedding, double multiplier,
@@ -347,6 +356,8 @@ void bind_decoder(nb::module_& module) {
              "Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, "
              "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
              "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).")
+        .def("read_ahead", &BoundDecoder::read_ahead, nb::arg("planes"), nb::arg("stages"), nb::keep_alive<1, 2>(),
+             "Have each pass read what it multiplies by: planes of the output head, and of layers by their stages.")
         .def("grow", &BoundDecoder::grow, nb::arg("token_ids"), nb::arg("embedding"), nb::arg("multiplier"),
              nb::arg("rotations"), nb::arg("temperatures"), nb::arg("sequence"), nb::arg("vocab_size"),
              nb::arg("limits"), nb::arg("features").none() = nb::none(),

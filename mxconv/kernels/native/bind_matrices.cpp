@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bindings.hpp"
+#include "plane_reader.hpp"
 
 namespace mxconv {
 
@@ -180,8 +181,7 @@ void restore(const Matrix& m, Engine& engine, int64_t first, MutableArray<uint16
     nb::gil_scoped_release unlocked;
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
     if (tiles == 1) {  // an embedding look-up: waking the team takes longer
-        engine.kernels->family.patterns(m, first / kTileRows, first / kTileRows + 1, outputs);
-        return;
+        return restore_tile(engine.kernels->family, m, first / kTileRows, outputs);
     }
     Pieces pieces(engine.team->size());
     engine.team->run([&](int thread) {

@@ -21,8 +21,14 @@ Decoder::Decoder(Engine& engine, DecoderParts parts, const HeadScreen& screen)
     }
 }
 
+void Decoder::read_ahead(PlaneReader& planes, std::vector<int64_t> stages) {
+    planes_ = &planes;
+    stages_ = std::move(stages);
+}
+
 void Decoder::forward(const Pass& pass) {
     std::lock_guard one_at_a_time(callers_);
+    const auto reading = planes_ != nullptr ? planes_->hold() : std::unique_lock<std::mutex>();
     tokens_.clear();
     for (const SequenceTokens& sequence : pass.sequences) {
         for (int64_t i = 0; i < sequence.num_tokens; ++i) tokens_.push_back({&sequence, sequence.length + i});
@@ -46,6 +52,7 @@ void Decoder::forward(const Pass& pass) {
         }
         walk(slice);
         run(slice);
+        if (planes_ != nullptr) planes_->end();
         slice.logits += static_cast<int64_t>(slice.predicted.size()) * parts_.head->rows;
     }
 }
@@ -91,9 +98,11 @@ void Decoder::run(const Slice& slice) {
 }
 
 void Decoder::work(const Slice& slice, Workspace& own) {
-    Step step{slice, parts_.hidden_size, *engine_.kernels, *engine_.team, pieces_.data(), memory_, finite_.data(), own};
+    Step step{slice,  parts_.hidden_size, *engine_.kernels, *engine_.team, pieces_.data(), memory_, finite_.data(), own,
+              planes_};
     int64_t stage = 0;
     for (const Layer& layer : parts_.layers) {
+        if (planes_ != nullptr && !planes_->wait(stages_[static_cast<size_t>(stage)])) return;
         if (slice.copies_states) copy_states(step, stage);
         evaluate(layer, step);
         ++stage;
@@ -146,20 +155,28 @@ void Decoder::copy_states(Step& step, int64_t stage) const {
 }
 
 void Decoder::predict(Step& step) const {
-    const Projection head{parts_.head, nullptr};
     const auto finish = [&](int64_t count, float* logits) {
         if (parts_.logit_multiplier != 1.0f) step.kernels.rowwise.scale(parts_.logit_multiplier, count, logits);
         if (parts_.logit_cap != 0.0f) step.kernels.rowwise.cap(parts_.logit_cap, count, logits);
     };
+    const int64_t vocabulary = parts_.head->rows;
     if (screen_.exists()) {
         screen_.predict(step, parts_.norm, *parts_.head);
         const auto num_tokens = static_cast<int64_t>(step.slice.predicted.size());
-        return step.share(num_tokens, [&](int64_t i) { finish(head.rows(), step.slice.logits + i * head.rows()); });
+        return step.share(num_tokens, [&](int64_t i) { finish(vocabulary, step.slice.logits + i * vocabulary); });
     }
     Activations& taken = step.own.taken;
-    step.take_in(parts_.norm, head.form(), taken, &step.slice.predicted);
-    step.multiply({{&head, &taken, step.slice.logits, head.rows()}},
-                  [&](int64_t, int64_t, int64_t, int64_t count, float* logits) { finish(count, logits); });
+    step.take_in(parts_.norm, form_of(parts_.head->kind, parts_.head->format), taken, &step.slice.predicted);
+    const auto multiply = [&](const Matrix& head, int64_t first_row) {
+        const Projection projection{&head, nullptr};
+        step.multiply({{&projection, &taken, step.slice.logits + first_row, vocabulary}},
+                      [&](int64_t, int64_t, int64_t, int64_t count, float* logits) { finish(count, logits); });
+    };
+    if (planes_ == nullptr || planes_->head().empty()) return multiply(*parts_.head, 0);
+    for (const PlaneReader::HeadPart& part : planes_->head()) {
+        if (!planes_->wait(part.stage)) return;
+        multiply(part.matrix, part.first_row);
+    }
 }
 
 }  // namespace mxconv

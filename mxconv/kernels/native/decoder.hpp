@@ -10,6 +10,7 @@
 #include "head_screen.hpp"
 #include "parts.hpp"
 #include "pass.hpp"
+#include "plane_reader.hpp"
 #include "step.hpp"
 
 namespace mxconv {
@@ -21,7 +22,10 @@ class Decoder {
 
     const DecoderParts& parts() const { return parts_; }
 
-    // Calls from several threads take turns.
+    // Weights that are not in memory are read as passes go; `stages` are those of the layers. Before the first pass.
+    void read_ahead(PlaneReader& planes, std::vector<int64_t> stages);
+
+    // Calls from several threads take turns. Raises ReadError where weights cannot be read.
     void forward(const Pass& pass);
 
   private:
@@ -36,6 +40,8 @@ class Decoder {
     Engine& engine_;
     const DecoderParts parts_;
     const HeadScreen screen_;
+    PlaneReader* planes_ = nullptr;  // null: all weights are in memory
+    std::vector<int64_t> stages_;
     int forms_;                 // that anything asks for that takes in rows
     bool is_parallel_ = false;  // any branch
     std::mutex callers_;

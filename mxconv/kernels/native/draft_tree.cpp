@@ -10,6 +10,8 @@
 #include <limits>
 #include <numeric>
 
+#include "plane_reader.hpp"
+
 namespace mxconv {
 
 namespace {
@@ -194,7 +196,7 @@ void look_up(const Kernels& kernels, const Matrix& embedding, float multiplier, 
              float* x) {
     std::vector<uint16_t> tile(static_cast<size_t>(kTileRows * embedding.columns));
     for (const int64_t id : ids) {
-        kernels.family.patterns(embedding, id / kTileRows, id / kTileRows + 1, tile.data());
+        restore_tile(kernels.family, embedding, id / kTileRows, tile.data());
         const uint16_t* row = tile.data() + id % kTileRows * embedding.columns;
         for (int64_t i = 0; i < embedding.columns; ++i) {
             const float value = embedding.format == FloatFormat::kBf16 ? bf16_value(row[i]) : f16_value(row[i]);

@@ -50,6 +50,9 @@ struct Matrix {
     float float_levels[16];  // by nibble, of kFourBitFloat
     float scale_factor;      // of stored scales, of E8M0 a power of two: 0.5 where levels are doubled
 
+    // dense and bsfp: where rows are looked up in place of what is mapped of it, or null
+    const class PlaneFile* file;
+
     int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
     int64_t column_tiles() const { return (columns + kBlock - 1) / kBlock * (kBlock / kTileColumns); }
 };

@@ -64,6 +64,7 @@ struct Mixture final : Part {
         const Memory m = memory(room, step.slice);
         route(step, m);
         const int64_t num_active = group(step.slice.num_tokens, m);
+        if (step.planes != nullptr) fetch(step, num_active, m);
         gather(step, m);
         go_in(step, num_active, m);
         come_out(step, num_active, m);
@@ -158,6 +159,19 @@ struct Mixture final : Part {
         std::copy(m.first + 1, m.first + routing.num_experts + 1, m.first);
         m.first[routing.num_experts] = static_cast<int32_t>(entries);
         return num_active;
+    }
+
+    // Have the chosen experts' planes read, where they are not in memory.
+    void fetch(Step& step, int64_t num_active, const Memory& m) const {
+        if (step.own.thread == 0) {
+            std::vector<const Matrix*> chosen;
+            for (int64_t i = 0; i < num_active; ++i) {
+                const Expert& expert = experts[static_cast<size_t>(m.active[i])];
+                for (const Projection* each : {&expert.gate, &expert.up, &expert.down}) chosen.push_back(each->matrix);
+            }
+            step.planes->fetch(chosen);
+        }
+        step.barrier();
     }
 
     // Rows in the forms that experts take, those of one expert together.

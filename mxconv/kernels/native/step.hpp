@@ -12,6 +12,7 @@
 #include "engine.hpp"
 #include "parts.hpp"
 #include "pass.hpp"
+#include "plane_reader.hpp"
 
 namespace mxconv {
 
@@ -72,6 +73,7 @@ struct Step {
     uint8_t* const finite;
 
     Workspace& own;
+    PlaneReader* const planes = nullptr;  // null: all weights are in memory
 
     int num_threads() const { return team.size(); }
     Room room() const { return {memory.scratch(), own.memory.scratch()}; }

@@ -18,7 +18,9 @@ from packages import quantize
 from trained_levels import TRAINED
 
 from mxconv.decode import load
+from mxconv.engine import placement
 from mxconv.errors import ModelError
+from mxconv.kernels.engine import native_names
 from mxconv.serving.joint_passes import divided
 from mxconv.serving.llm_engine import Engine
 
@@ -189,3 +191,24 @@ def test_drafts_that_are_named_hold_for_every_package(plain_package: Path, tmp_p
     words = ("serve", str(tmp_path / "own"), str(plain_package), "--levels", "target,streaming", "--port", "0")
     done = run_forked(words, os.environ, tmp_path)
     assert done.returncode == 1 and str(plain_package) in done.stderr and "streaming" in done.stderr
+
+
+@pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
+def test_a_file_that_changes_under_one_model_leaves_the_other_serving(
+    package: Path, plain_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read their target's planes as passes go; a certain text is as before, and errors name the file."""
+    monkeypatch.setattr(placement, "num_that_fit", lambda stages, *_: 1)
+    mine = shutil.copytree(package, tmp_path / "mine")
+    body = {"prompt": TEXTS[0], "max_tokens": 12, "temperature": 0}
+    with running(package, others={LARGER: plain_package}) as ordinary:
+        expected = [ordinary.post(PATH, body | {"model": name}).json()["choices"] for name in (NAME, LARGER)]
+    with running(mine, others={LARGER: plain_package}, memory=10**12) as server:
+        assert server.post(PATH, body).json()["choices"] == expected[0]
+        os.truncate(mine / "model.safetensors", 4096)
+        for _ in range(2):
+            answer = server.post(PATH, body)
+            assert answer.status_code in (400, 500)
+            message = answer.json()["error"]["message"]
+            assert message.startswith(f"{mine / 'model.safetensors'}: ") and "a file that passes read must" in message
+            assert server.post(PATH, body | {"model": LARGER}).json()["choices"] == expected[1]
