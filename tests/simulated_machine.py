@@ -39,6 +39,7 @@ class SimulatedMachine:
 
     drafts: list[SimulatedDraft]  # that it may ask
     slope: float = 0.03  # seconds of a pass for each token beyond the first
+    curve: tuple[float, ...] = ()  # seconds of passes of 1, 2, 4, 8, ... rows, in place of the slope
     noise: float = 0.0  # standard deviation of the logarithm of every time that the pace is told
     seed: int = 0  # of all chances
     speed: float = 1.0
@@ -75,6 +76,8 @@ class SimulatedMachine:
                 missed - 1, 0
             )
         level_seconds = 1 + self.slope * proposed
+        if self.curve:
+            level_seconds = float(np.interp(1 + proposed, 2.0 ** np.arange(len(self.curve)), self.curve))
         self._missed = [missed + 1 + accepted for missed in self._missed]
         if choice.num_tokens:
             self._missed[choice.draft] = 1
@@ -172,7 +175,7 @@ class SimulatedBatch:
             sharers = whole[text] / told[text] if told[text] else load.num_texts
             pace.learn(
                 choice,
-                Outcome(wanted[text], accepted, 1 + wanted[text], told[text], share, (), 0, load, joint, sharers),
+                Outcome(wanted[text], accepted, 1 + wanted[text], told[text], share, 0, load, joint, sharers),
             )
         self.num_tokens += sum(counts)
         return counts

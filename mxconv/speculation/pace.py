@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from mxconv.engine.tree import TreeLimits
-from mxconv.speculation.passes import ALONE, JointPass, Load, Meter
-from mxconv.speculation.proposal import Proposal
+from mxconv.speculation.passes import ALONE, JointPass, Load
 from mxconv.speculation.statistics import RunningMean
 
 ROW_SHARE = 0.04  # the price of a further row in passes of the narrowest width, until wider passes were measured
@@ -31,35 +30,30 @@ class RowPrices:
 
     means: dict[int, tuple[RunningMean, RunningMean]] = field(default_factory=dict)  # of rows and of seconds
     curve: list[tuple[float, float]] = field(default_factory=list)  # rows and seconds, both ascending
-    doubted: set[int] = field(default_factory=set)  # widths that were unexpectedly dear once
 
     def add(self, num_rows: float, seconds: float) -> None:
-        """Learn the time of a pass.
-
-        Of a width that is new, one far dearer than expected is not believed at once: it may have been interrupted, and
-        what is that dear is not tried again.
+        """Learn the time of a pass. The first of a width is not believed if it is far dearer than expected: it may have
+        been interrupted, and what is that dear would not be tried again.
         """
         if num_rows > WIDTHS[-1]:
             return
-        width = _width(num_rows)
-        is_new = bool(self.curve) and width not in self.means and width not in self.doubted
-        if is_new and seconds > UNEXPECTED * self.seconds(num_rows):
-            self.doubted.add(width)
-            return
+        width = WIDTHS[bisect_left(WIDTHS, num_rows)]
+        is_new = width not in self.means
         rows_mean, seconds_mean = self.means.setdefault(width, (RunningMean(), RunningMean()))
+        if is_new and self.curve and seconds > UNEXPECTED * self.seconds(num_rows):
+            return
         rows_mean.fade()
         seconds_mean.fade()
         rows_mean.add(num_rows)
         seconds_mean.add_seconds(seconds)
         pools: list[tuple[float, float, float]] = []  # weight, rows, seconds
-        for width in sorted(self.means):
-            rows_mean, seconds_mean = self.means[width]
+        for _, (rows_mean, seconds_mean) in sorted(self.means.items()):
             weight, rows, price = seconds_mean.weight, rows_mean.value, seconds_mean.value
-            while pools and pools[-1][2] >= price:
+            while weight and pools and pools[-1][2] >= price:
                 other, other_rows, other_price = pools.pop()
                 part, weight = other / (other + weight), other + weight
                 rows, price = rows + part * (other_rows - rows), price + part * (other_price - price)
-            pools.append((weight, rows, price))
+            pools += [(weight, rows, price)] if weight else []
         self.curve = [(rows, seconds) for _, rows, seconds in pools]
 
     def seconds(self, num_rows: float, row_share: float = ROW_SHARE) -> float:
@@ -67,13 +61,12 @@ class RowPrices:
         at = bisect_left(self.curve, (num_rows,))
         if at == 0:
             return self.curve[0][1] if self.curve else 0.0
+        last = min(at, len(self.curve) - 1)
+        (rows, seconds), (wider, dearer) = self.curve[max(last - 1, 0)], self.curve[last]
+        slope = (dearer - seconds) / (wider - rows) if last else row_share * dearer
+        if at > last > 0:
+            slope = max(slope, row_share / 4 * self.curve[0][1])
         rows, seconds = self.curve[at - 1]
-        if at < len(self.curve):
-            slope = _slope(self.curve[at - 1], self.curve[at])
-        elif at > 1:
-            slope = max(_slope(self.curve[-2], self.curve[-1]), row_share / 4 * self.curve[0][1])
-        else:
-            slope = row_share * seconds
         return seconds + slope * (num_rows - rows)
 
     @property
@@ -83,7 +76,7 @@ class RowPrices:
 
     def knows(self, num_rows: int) -> bool:
         """Whether passes of about so many rows were measured."""
-        return num_rows > WIDTHS[-1] or _width(num_rows) in self.means
+        return num_rows > WIDTHS[-1] or WIDTHS[bisect_left(WIDTHS, num_rows)] in self.means
 
 
 @dataclass(frozen=True)
@@ -107,18 +100,6 @@ class Prices:
     def plain(self) -> float:
         """Seconds of one row."""
         return self.rows(1)
-
-    def up_to(self, most: int) -> list[float]:
-        """Seconds of 1, 2, ... rows."""
-        return [self.rows(number) for number in range(1, most + 1)]
-
-
-def _width(num_rows: float) -> int:
-    return WIDTHS[bisect_left(WIDTHS, num_rows)]
-
-
-def _slope(first: tuple[float, float], second: tuple[float, float]) -> float:
-    return (second[1] - first[1]) / max(second[0] - first[0], 1e-9)
 
 
 @dataclass(frozen=True)
@@ -147,29 +128,10 @@ class Outcome(NamedTuple):
     num_evaluated: int  # tokens that the level's pass evaluated
     draft_seconds: float  # until the draft had proposed
     level_seconds: float  # of the level's own pass and judgement
-    probabilities: Sequence[float] = ()  # of the proposed tokens by the draft, as `Proposal.chances` has them
     depth: int = 0  # tokens of the longest path that was proposed
     load: Load = ALONE  # what the level's pass carried
     joint: JointPass | None = None  # the level's pass, if shared with other texts; the seconds are then shares of it
     draft_sharers: float = 1.0  # how many texts shared the draft's passes, on average
-
-    @classmethod
-    def of(
-        cls, proposal: Proposal, num_accepted: int, num_evaluated: int, drafting: Meter, verifying: Meter, load: Load
-    ) -> "Outcome":
-        """The result of a round, with the time until the draft had proposed and the time after it."""
-        return cls(
-            len(proposal.tokens),
-            num_accepted,
-            num_evaluated,
-            drafting.seconds,
-            verifying.seconds,
-            proposal.chances,
-            proposal.depth,
-            load,
-            verifying.joint(load),
-            drafting.sharers(load),
-        )
 
 
 class Pace(Protocol):

@@ -64,9 +64,11 @@ class Level:
 
         chosen = verdict.tokens[len(forced) :]  # none where what seemed certain was not
         if self.drafts and chosen and not choice.is_resting:
-            num_evaluated = len(missing) + len(whole.tokens)
-            spent = proposed - begin, meter() - proposed
-            self.learn(choice, proposal, chosen, Outcome.of(proposal, len(chosen) - 1, num_evaluated, *spent, load))
+            drafting, verifying = proposed - begin, meter() - proposed
+            counts = len(proposal.tokens), len(chosen) - 1, len(missing) + len(whole.tokens)
+            outcome = Outcome(*counts, drafting.seconds, verifying.seconds, proposal.depth, load)
+            outcome = outcome._replace(joint=verifying.joint(load), draft_sharers=drafting.sharers(load))
+            self.learn(choice, proposal, chosen, outcome)
         name = self.drafts[choice.draft].statistics.name if choice.limits.most_depth and chosen else None
         return self.step(verdict, whole, logits, len(forced), name)
 

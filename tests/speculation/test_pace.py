@@ -22,6 +22,11 @@ def pace_of(num_drafts: int) -> AdaptivePace:
     return AdaptivePace([DraftEstimate() for _ in range(num_drafts)])
 
 
+def informed(drafts: Sequence[SimulatedDraft]) -> AdaptivePace:
+    """A pace that knows what reading costs, as a hierarchy tells it: the level reads a token of a prompt in .2."""
+    return AdaptivePace([DraftEstimate(reads=draft.catch_up_seconds / 0.2) for draft in drafts])
+
+
 def grower(is_model: bool) -> DraftEstimate:
     """A draft that makes trees."""
     return DraftEstimate(USUAL_SHARE if is_model else 0.0, grows=True, by_depth=is_model)
@@ -58,14 +63,14 @@ def test_drafts_that_pay_are_used_nearly_as_well_as_by_the_best_fixed_choice(cas
     ratios, short = [], []
     for seed, noise in enumerate((0.0, 0.15)):
         machine = SimulatedMachine(GOOD[case], noise=noise, seed=seed)
-        pace = pace_of(len(GOOD[case]))
+        pace = informed(GOOD[case])
         machine.run(pace, 500)
         learned = machine.num_tokens, machine.seconds
         machine.run(pace, 1500)
         ratios.append((machine.num_tokens - learned[0]) / (machine.seconds - learned[1]) / machine.best_rate())
     for seed in range(6):  # of the first text already most of the gain is had
         machine = SimulatedMachine(GOOD[case], noise=0.15, seed=seed)
-        machine.run(pace_of(len(GOOD[case])), 64)
+        machine.run(informed(GOOD[case]), 64)
         short.append(machine.num_tokens / machine.seconds)
     assert np.mean(ratios) > 0.95, ratios
     assert np.mean(short) > 1 + 0.6 * (machine.best_rate() - 1)
@@ -74,12 +79,20 @@ def test_drafts_that_pay_are_used_nearly_as_well_as_by_the_best_fixed_choice(cas
 # a target of 1.5 billion weights with its own 4 bits and a model of 0.5 billion in 4 bits, in plain passes: prices as
 # measured (docs/benchmarks.md, "A pair of one family"), the small model reads a token of the prompt in .025
 OWN, OTHER = SimulatedDraft(0.95, 0.33), SimulatedDraft(0.95, 0.12, catch_up_seconds=0.025)
+CHAT = [replace(OWN, acceptance=0.85), replace(OTHER, acceptance=0.7)]
+BF16, FMA = (1.0, 1.0, 1.02, 1.05, 1.65, 3.2), (1.0, 1.15, 1.5, 1.75, 2.9, 5.4)  # AVX-512 BF16, AVX2
+VNNI, EXACT = (1.0, 1.05, 1.17, 2.05, 4.0, 8.0), (1.0, 1.0, 1.05, 1.4, 2.2, 4.2)  # AVX-VNNI, BSFP by AVX-512 BF16
 PAIRS = {
-    "code": ([OWN, OTHER], 0.006),
-    "code, the small model nearly always right": ([OWN, replace(OTHER, acceptance=0.97)], 0.006),
-    "chat": ([replace(OWN, acceptance=0.85), replace(OTHER, acceptance=0.7)], 0.006),
-    "chat, the small model behind": ([replace(OWN, acceptance=0.88), replace(OTHER, acceptance=0.6)], 0.006),
-    "rows that cost": ([replace(OWN, acceptance=0.9), replace(OTHER, acceptance=0.9)], 0.12),
+    "code": ([OWN, OTHER], BF16),
+    "code, the small model nearly always right": ([OWN, replace(OTHER, acceptance=0.97)], BF16),
+    "chat": (CHAT, BF16),
+    "chat, the small model behind": ([replace(OWN, acceptance=0.88), replace(OTHER, acceptance=0.6)], BF16),
+    "code, AVX2": ([OWN, OTHER], FMA),
+    "chat, AVX2": (CHAT, FMA),
+    "code, AVX-VNNI": ([OWN, OTHER], VNNI),
+    "chat, AVX-VNNI": (CHAT, VNNI),
+    "code, BSFP": ([OWN, OTHER], EXACT),
+    "chat, BSFP": (CHAT, EXACT),
 }
 
 
@@ -92,10 +105,10 @@ class FixedDraft(FixedPace):
 
 @pytest.mark.parametrize("case", PAIRS)
 def test_of_two_drafts_at_real_prices_the_better_one_is_found_in_the_first_text(case: str) -> None:
-    drafts, slope = PAIRS[case]
+    drafts, curve = PAIRS[case]
 
     def seconds(made: Callable[[], Pace], num_texts: int, seed: int) -> float:
-        machine, pace = SimulatedMachine(drafts, slope, noise=0.05, seed=seed), made()
+        machine, pace = SimulatedMachine(drafts, curve=curve, noise=0.05, seed=seed), made()
         for _ in range(num_texts):
             machine.run(pace, 96, prompt=100)
         return machine.seconds
@@ -108,8 +121,8 @@ def test_of_two_drafts_at_real_prices_the_better_one_is_found_in_the_first_text(
         taken = [seconds(lambda: AdaptivePace(estimates), num_texts, seed) for seed in range(num_seeds)]
         return best / float(np.mean(taken))
 
-    assert regret(1, 24) > 0.82
-    assert regret(8, 8) > 0.88
+    assert regret(1, 24) > 0.86
+    assert regret(8, 8) > 0.9
 
 
 @pytest.mark.parametrize("case", USELESS)
@@ -315,7 +328,7 @@ def run(pace: AdaptivePace, price: Price, right: float, is_model: bool = False) 
                 accepted += 1
         took = price(1 + proposed)
         drafting = DEPTH_SECONDS * depth if is_model else NODE_SECONDS * proposed
-        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, drafting, took, chances, depth))
+        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, drafting, took, depth))
         if tokens > num_tokens / 2:
             seconds += took + drafting
             nodes, rounds = nodes + proposed, rounds + 1
@@ -353,6 +366,6 @@ def test_thresholds_that_were_given_stay(sets_floors: bool) -> None:
     pace = AdaptivePace([grower(True)], sets_floors)
     for _ in range(3):
         pace.learn(PLAIN, Outcome(0, 0, 1, 0.0, 1.0))
-        pace.learn(Choice(0, TreeLimits(4, [0.0] * 7)), Outcome(7, 4, 8, 0.2, 1.0, [0.9] * 7, 4))
+        pace.learn(Choice(0, TreeLimits(4, [0.0] * 7)), Outcome(7, 4, 8, 0.2, 1.0, 4))
         pace.learn(chain(1), Outcome(1, 0, 2, 0.05, 1.0))  # its trees pay, its chains do not
     assert (pace.choose(50).limits.least_sum is not None) == sets_floors

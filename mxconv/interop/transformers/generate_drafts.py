@@ -64,7 +64,6 @@ class DraftChain:
         self._target = hierarchy.link(statistics, GreedyAcceptance())
         self.statistics = statistics[1:]
         self._choice, self._begin, self._end = PLAIN, 0.0, 0.0
-        self._probabilities: list[float] = []
 
     def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens that may follow; fewer, or none, where confidence is low."""
@@ -72,10 +71,9 @@ class DraftChain:
         self._begin = time.perf_counter()
         self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else PLAIN
         tokens: list[int] = []
-        self._probabilities = []
         if self._choice.num_tokens:
             proposal = target.propose(context, self._choice, MOST_NODES)
-            tokens, self._probabilities = proposal.tokens, proposal.probabilities
+            tokens = proposal.tokens
         self._end = time.perf_counter()
         return tokens
 
@@ -93,7 +91,7 @@ class DraftChain:
             target.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
         if self._end:  # a pace learns from plain rounds too, but not from the prompt, which nothing was proposed for
             seconds = self._end - self._begin, time.perf_counter() - self._end
-            outcome = Outcome(num_proposed, num_accepted, num_proposed + 1, *seconds, self._probabilities)
+            outcome = Outcome(num_proposed, num_accepted, num_proposed + 1, *seconds)
             target.pace.learn(choice, outcome)
         seen = logits.cpu().numpy()[:, : target.vocab_size]
         for draft in target.drafts:
