@@ -32,7 +32,7 @@ struct F16 {
 constexpr int64_t kRowsAhead = 256;     // weights of a row that are asked for before they are needed, into level 1
 constexpr int64_t kPieceValues = 5120;  // activations of a panel that are multiplied before the next ones
 constexpr int64_t kNarrow = 2048;       // columns at most of a piece whose next rows are asked for one after another
-constexpr int64_t kFarRows = 8;         // after these, asked for into level 2: where many tokens take long, memory goes on
+constexpr int64_t kFarRows = 8;  // after these, asked for into level 2: where many tokens take long, memory goes on
 
 // Some rows of weights, `row` elements apart, whose next 16 columns are `step` elements on.
 struct RowsAt {

@@ -151,8 +151,8 @@ template <class Format, int kTokens, int kMore, int kQuarters, class Meanwhile>
         typename Format::Weights weights[kQuarters];
         for (int q = 0; q < kQuarters; ++q) weights[q] = Format::load_quarter(scratch + tile * 128 + (first + q) * 32);
         each<kAll>([&](auto t) kInlined {
-            const auto row = Format::broadcast(t < kTokens ? x + (tile * kTokens + t) * 8
-                                                           : more + (tile * kMore + t - kTokens) * 8);
+            const auto row =
+                Format::broadcast(t < kTokens ? x + (tile * kTokens + t) * 8 : more + (tile * kMore + t - kTokens) * 8);
             each<kQuarters>([&](auto q) kInlined { Format::add(weights[q], row, sum[q][t]); });
         });
     };

@@ -46,9 +46,8 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
         }
         each<4>([&](auto tile) kInlined {
             typename Format::Weights weights[kQuarters];
-            each<kQuarters>([&](auto q) kInlined {
-                weights[q] = Format::widen(kKeeps ? load(kept[q][tile]) : tiles[q][tile]);
-            });
+            each<kQuarters>(
+                [&](auto q) kInlined { weights[q] = Format::widen(kKeeps ? load(kept[q][tile]) : tiles[q][tile]); });
             each<kAll>([&](auto t) kInlined {
                 const auto row = t < kTokens ? Format::broadcast(x + (tile * kTokens + t) * 8)
                                              : Format::broadcast(more + (tile * kMore + t - kTokens) * 8);
@@ -154,11 +153,12 @@ void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::E
         for (int first = 0; first < 4; first += kQuarters) {
             const int64_t at = chunk * kPanelChunk * 8;
             const auto* more_at = kMore > 0 ? more + at * kMore : nullptr;
-            multiply_quarters<Format, kTokens, kMore, kQuarters>(
-                buffer(chunk), length(chunk), first, x + at * kTokens, more_at, sums, [&](int64_t i) {
-                    if (i < in_later) rebuild(first_later + i, later + i * 128);
-                    if (i < in_next) patches.patch(i, next);
-                });
+            multiply_quarters<Format, kTokens, kMore, kQuarters>(buffer(chunk), length(chunk), first, x + at * kTokens,
+                                                                 more_at, sums, [&](int64_t i) {
+                                                                     if (i < in_later)
+                                                                         rebuild(first_later + i, later + i * 128);
+                                                                     if (i < in_next) patches.patch(i, next);
+                                                                 });
         }
     }
 }

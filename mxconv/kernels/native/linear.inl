@@ -22,7 +22,7 @@ inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t 
     }
 }
 
-constexpr int64_t kTilesTogether = 4;        // row tiles that one reading of many tokens' activations serves
+constexpr int64_t kTilesTogether = 4;       // row tiles that one reading of many tokens' activations serves
 constexpr int64_t kSumsTogether = 1 << 16;  // their partial sums, 256 KB
 
 // The columns of a dense row tile that are filled into scratch next: after each panel of tokens, some of their lines are asked

@@ -6,9 +6,9 @@ namespace mxconv {
 
 namespace {
 
-constexpr int64_t kWeightsAtOnce = 1 << 16;  // in a piece: long enough to stream, short enough to end together
+constexpr int64_t kWeightsAtOnce = 1 << 16;   // in a piece: long enough to stream, short enough to end together
 constexpr int64_t kWeightsForMany = 1 << 18;  // of many tokens: several row tiles share a reading of activations
-constexpr int64_t kFewestWeights = 1 << 12;  // under which taking a piece costs more than it
+constexpr int64_t kFewestWeights = 1 << 12;   // under which taking a piece costs more than it
 constexpr int64_t kPiecesPerThread = 4;
 
 }  // namespace
