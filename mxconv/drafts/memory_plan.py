@@ -83,8 +83,8 @@ class MemoryPlan:
         if limit >= self.needed():
             return
         raise ModelError(
-            f"{self.root}: its 4-bit codes, scales and cache take {self.needed() / 1e9:.1f} GB; --memory "
-            f"allows {limit / 1e9:.1f} GB. Give more, or leave out drafts with --levels."
+            f"{self.root}: its 4-bit codes, scales and cache take {self.needed() / 1e9:.2f} GB; --memory "
+            f"allows {limit / 1e9:.2f} GB. Give more, or leave out drafts with --levels."
         )
 
 

@@ -79,4 +79,4 @@ def test_what_memory_keeps_of_a_package_and_what_a_round_reads(inspect: Any, mod
     assert found["resident"] == sum(sizes.values()) - found["kept"] - sum(sizes[name] for name in looked_up)
     assert "in memory:" in result.stderr
     refused = inspect(package, "--memory", "10MB")
-    assert refused.exit_code == 1 and "; --memory allows 0.0 GB. Give more" in refused.stderr
+    assert refused.exit_code == 1 and "; --memory allows 0.01 GB. Give more" in refused.stderr

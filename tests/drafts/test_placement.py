@@ -213,7 +213,7 @@ def test_a_file_that_is_damaged_while_a_text_is_decoded_ends_that_text_alone(
 
 
 def test_a_limit_that_is_too_small_is_refused_before_anything_is_read(package: Path) -> None:
-    message = rf"^{package}: its 4-bit codes, scales and cache take 0.2 GB; --memory allows 0.0 GB. Give more, "
+    message = rf"^{package}: its 4-bit codes, scales and cache take 0.20 GB; --memory allows 0.01 GB. Give more, "
     with pytest.raises(ModelError, match=message):
         LoadedPackage(package, memory=10_000_000)
 
