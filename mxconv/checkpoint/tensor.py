@@ -227,8 +227,12 @@ def read_into(array: NDArray[np.generic], to: U8) -> None:
             for done in range(0, len(to), READ_BYTES):
                 opened.seek(offset + done)
                 piece = memoryview(cast(Any, to))[done : done + READ_BYTES]
-                if opened.readinto(piece) != len(piece):  # type: ignore[attr-defined]
-                    raise CheckpointError(f"{file.path}: ends too early; it must stay as it was opened. Load it again.")
+                num_read = opened.readinto(piece)  # type: ignore[attr-defined]
+                if num_read != len(piece):
+                    raise CheckpointError(
+                        f"{file.path}: ends at byte {offset + done + num_read}; {file.num_bytes} bytes are "
+                        "required, as it was opened. Put the file back, or convert again, and load the package again."
+                    )
             forget(opened, offset, len(to))
         return
     to[:] = array.reshape(-1).view(np.uint8)

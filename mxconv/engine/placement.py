@@ -2,7 +2,7 @@
 
     resident   4-bit codes, scales, lists of escapes, norms and biases, all weights of drafts, the KV cache
     streamed   the target's planes, residuals of BSFP or 16-bit matrices: read in the order of a pass and ahead of it
-    mapped     embeddings, of which a pass looks up a few rows
+    looked up  embeddings, of which a pass reads a few rows from the file
 
 What memory is left keeps the first layers' planes, as many as fit; the others go through two buffers of a layer.
 """

@@ -70,7 +70,7 @@ class DraftEstimate:
         return self.each(now) * (1 if self.at_once else number)
 
     def units(self, outcome: Outcome) -> int:
-        """Of its proposal, as they are priced."""
+        """Return how many units of its price a proposal took: tokens, depths, or one for all."""
         return 1 if self.at_once else max(outcome.depth if self.by_depth and self.grows else outcome.num_proposed, 1)
 
     def fade(self) -> None:
