@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.pace import PLAIN, Choice, Outcome, Pace
 from mxconv.speculation.passes import ALONE, JointPass, Load
+
+CERTAIN, CONFIDENCE = 0.98, 0.4
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class SimulatedDraft:
     starts: float = 1.0  # chance to propose any
     catch_up_seconds: float = 0.0  # for each token that it has missed
     at_once: bool = False  # those seconds are of a whole proposal
+    num_certain: float | None = None  # of its tokens this share has a chance of .98; None: it knows no chances
 
     def expected_rate(self, num_tokens: int, slope: float) -> float:
         """Tokens a second, in the long run, of always asking for `num_tokens`."""
@@ -31,6 +35,24 @@ class SimulatedDraft:
         units = float(self.at_once) or proposed + 1 - self.starts  # a draft that says nothing has thought as long
         asked = self.seconds * units
         return (1 + accepted) / (asked + 1 + slope * proposed)
+
+    def chances(self, random: np.random.Generator, count: int) -> list[float]:
+        """True chances of so many tokens, with the mean `acceptance`."""
+        if self.num_certain is None:
+            return [self.acceptance] * count
+        other = (self.acceptance - CERTAIN * self.num_certain) / (1 - self.num_certain)
+        return [CERTAIN if random.random() < self.num_certain else other for _ in range(count)]
+
+    def num_proposed(self, limits: TreeLimits, chances: list[float]) -> int:
+        """Tokens of a chain within limits: it ends where its path is not likely enough, or the draft doubts."""
+        path = 1.0
+        for count, (chance, floor) in enumerate(zip(chances, limits.floors, strict=False)):
+            path *= chance
+            if path < floor:
+                return count
+            if chance < CONFIDENCE if limits.least_sum is None else path < limits.least_sum:
+                return count + 1
+        return min(len(chances), len(limits.floors))
 
 
 @dataclass
@@ -69,7 +91,10 @@ class SimulatedMachine:
                 proposed = 1
                 while proposed < choice.num_tokens and self._random.random() < draft.keeps_on:
                     proposed += 1
-                while accepted < proposed and self._random.random() < draft.acceptance:
+                chances = draft.chances(self._random, proposed)
+                if draft.num_certain is not None:
+                    proposed = draft.num_proposed(choice.limits, chances)
+                while accepted < proposed and self._random.random() < chances[accepted]:
                     accepted += 1
             missed = self._missed[choice.draft]
             draft_seconds = draft.seconds * (1 if draft.at_once else max(proposed, 1)) + draft.catch_up_seconds * max(

@@ -1,18 +1,16 @@
 """A pace that maximizes the expected tokens a second, and costs little where no draft pays.
 
 It measures what passes and drafts cost and how many proposed tokens are accepted. From these it predicts the rate
-(tokens a second) of plain decoding and of every draft at every length, and with the tree that the prices allow, and
-takes the best. A draft that was never queried is believed to be as most are, until it fails. Three rules bound what
-learning costs:
+(tokens a second) of plain decoding and of every draft, and takes the best. A draft that knows how likely its tokens are
+ends its chain or tree itself, where a further token is not worth its price at the best rate; of others every length
+is an option. A draft that was never queried is believed to be as most are, until it fails. Learning costs little:
 
 - An account in plain rounds: `SHARE` of every round is added, and what drafts gain or lose is booked. A choice that
   could lose more is not made, so drafts that never pay cost `FIRST_CREDIT` rounds and `SHARE` of the time.
 - A draft that is not the best is tried again when `SHARE` of the time since covers its loss.
 - The first round of a draft says nothing about prices, since weights and code may come from disk.
 
-A tree ends where a further node is not worth its price at the best rate: its limits are how improbable the path of a
-node, and the nodes of a depth together, may become. Texts that are decoded side by side share what
-they learn, and each is charged its part of the passes of all: under load rows are dear, and fewer of them pay.
+Texts that are decoded side by side share what they learn, and each is charged its part of the passes of all.
 """
 
 import copy
@@ -28,11 +26,10 @@ from mxconv.speculation.pace import PLAIN, RESTING, Choice, Outcome, Prices, Row
 from mxconv.speculation.passes import ALONE, Load
 from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 
-AUTO_TOKENS, AUTO_NODES = 16, 48  # of a proposal
+AUTO_TOKENS, AUTO_NODES = 15, 48  # of a proposal
 STREAMED_TOKENS = 48  # where a pass reads weights from a disk, beside which draft tokens cost little
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds
 SHARE_OF_REST = 0.1  # what reading a prompt for a draft that was never queried may cost, of the tokens that are left
-CLEARLY = 0.8  # a length with less than this share of the best rate lost clearly
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
 FIRST_TOKENS, FIRST_NODES, FIRST_SECONDS = 4, 7, 0.5  # of a draft's first proposal; its seconds in plain rounds
 FEW_UNREAD = 8  # tokens that a draft can have to read and be as fast as ever
@@ -48,14 +45,15 @@ class DraftEstimate:
     grows: bool = False  # it makes trees
     by_depth: bool = True  # it is a model, which evaluates a depth of its tree in a pass
     at_once: bool = False  # one pass makes the whole proposal, which is its unit
+    has_chances: bool = False  # its chains end by the chances of their tokens, so no length has to be learned
     number: int = 0  # of the draft: one that makes trees is estimated as a maker of chains too
     unit: RowPrices = field(default_factory=RowPrices)  # seconds of all texts that share it, by their number
     starts: Chance = field(default_factory=lambda: Chance(1.0, weight=2.0))  # it proposes something
     goes_on: Chance = field(default_factory=lambda: Chance(0.8, weight=2.0))  # it proposes a further token
     right: Chance = field(default_factory=lambda: Chance(USUALLY_RIGHT, weight=PRIOR))  # a token after accepted ones is
-    nodes: RunningMean = field(default_factory=lambda: RunningMean(FIRST_NODES, 1.0))
-    depth: RunningMean = field(default_factory=lambda: RunningMean(4.0, 1.0))
-    accepted: RunningMean = field(default_factory=lambda: RunningMean(2.0, 1.0))
+    nodes: RunningMean = field(default_factory=lambda: RunningMean(FIRST_NODES, PRIOR))
+    depth: RunningMean = field(default_factory=lambda: RunningMean(4.0, PRIOR))
+    accepted: RunningMean = field(default_factory=lambda: RunningMean(2.0, PRIOR))
     num_rounds: int = 0  # in which it was queried
     num_idle: int = 0  # rounds of all texts since it was queried, or chosen for a trial
 
@@ -80,18 +78,14 @@ class DraftEstimate:
         self.num_idle = 0
 
     def learn(self, requested: int, outcome: Outcome, drafting: float, usual: float) -> None:
-        """Learn from a round in which it was queried.
-
-        `drafting` are its seconds without reading, and `usual` what was expected of them.
-        """
+        """Learn from a round of its own: `drafting` are its seconds without reading, `usual` what was expected."""
         self.num_idle += 1
         self.fade()
         proposed, accepted = outcome.num_proposed, outcome.num_accepted
-        if self.grows:
-            self.nodes.add(proposed)
-            self.depth.add(outcome.depth)
-            self.accepted.add(accepted)
-        elif proposed:
+        self.nodes.add(proposed)
+        self.depth.add(outcome.depth or proposed)
+        self.accepted.add(accepted)
+        if proposed and not self.grows:
             self.goes_on.add(proposed - 1, min(proposed, requested - 1))
         if proposed:
             self.right.add(accepted, min(accepted + 1, outcome.depth or proposed))
@@ -193,14 +187,13 @@ class AdaptivePace:
             if not draft.num_idle or reading > (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * now.load.num_texts:
                 return None
             most = min(most, FIRST_TOKENS, max(int(FIRST_SECONDS * now.plain / max(draft.each(now), 1e-9)), 1))
-        best, most_seconds = None, (1 + self._root._credit) * now.plain
-        for option in (self._trees if draft.grows else self._chains)(draft, most, most_seconds, now):
-            if best and option.rate < CLEARLY * best.rate:
-                break
-            best = option if best is None or option.rate > best.rate else best
-        if best is None or not reading:
-            return best
-        return replace(best, seconds=best.seconds + reading * min(best.tokens / limit, 1.0), reading=reading)
+        most_seconds = (1 + self._root._credit) * now.plain
+        grown = draft.grows or (draft.has_chances and self._sets_floors)
+        options = (self._grown if grown else self._chains)(draft, most, most_seconds, now)
+        best = max(options, key=lambda option: option.rate, default=None)
+        if best is not None and reading:
+            best = replace(best, seconds=best.seconds + reading * min(best.tokens / limit, 1.0), reading=reading)
+        return best
 
     def _reading(self, draft: DraftEstimate) -> float:
         """Seconds before a draft can go on with this text."""
@@ -220,8 +213,8 @@ class AdaptivePace:
             seconds = draft.drafting(max(proposed, 1.0), now) + now.rows(1 + proposed)
             yield Option(Choice(draft.number, TreeLimits.chain(requested)), 1 + accepted, seconds)
 
-    def _trees(self, draft: DraftEstimate, most: int, most_seconds: float, now: Prices) -> Iterator[Option]:
-        """The largest tree within the account, expected to be as trees were so far."""
+    def _grown(self, draft: DraftEstimate, most: int, most_seconds: float, now: Prices) -> Iterator[Option]:
+        """The largest tree, or longest chain, within the account, expected to be as they were so far."""
         # twice the rows of any pass so far: beyond them prices are guesses, and a kernel's may leap
         widest = max(2 * int(now.of_all.widest / now.load.num_texts) - 1 if draft.num_rounds else 0, FIRST_NODES)
         depth = max(min(draft.depth.value, most), 1.0)
@@ -229,26 +222,31 @@ class AdaptivePace:
         def seconds(nodes: int) -> float:
             return now.rows(1 + nodes) + draft.drafting(depth if draft.by_depth else nodes, now)
 
-        num_nodes = bisect_right(range(1, min(self._most_nodes, widest) + 1), most_seconds, key=seconds)
+        most_nodes = self._most_nodes if draft.grows else most
+        num_nodes = bisect_right(range(1, min(most_nodes, widest) + 1), most_seconds, key=seconds)
         if num_nodes:
             usual = seconds(max(min(round(draft.nodes.value), num_nodes), 1))
             right = sum(draft.right.value ** (place + 1) for place in range(most))
             accepted = min(draft.accepted.value, most) if draft.num_rounds else right
-            yield Option(Choice(draft.number, TreeLimits(most, [0.0] * num_nodes)), 1 + accepted, usual)
+            limits = TreeLimits(most, [0.0] * num_nodes) if draft.grows else TreeLimits.chain(min(most, num_nodes))
+            yield Option(Choice(draft.number, limits), 1 + accepted, usual)
 
     def _with_floors(self, choice: Choice, rate: float, now: Prices) -> Choice:
         """The choice, to end where a further token is not worth its price at the best rate."""
-        if choice.limits.is_chain:
+        known, is_chain = self._of(choice), choice.limits.is_chain
+        if is_chain and not (known.has_chances and self._sets_floors):
             return choice
-        known, of_rows = self._of(choice), [now.rows(1 + nodes) for nodes in range(len(choice.limits.floors) + 1)]
-        of_pass = known.each(now) * rate
+        of_rows = [now.rows(1 + nodes) for nodes in range(len(choice.limits.floors) + 1)]
+        of_pass = 0.0 if known.at_once else known.each(now) * rate
         of_node = 0.0 if known.by_depth else of_pass
         floors = list(accumulate(((wider - narrower) * rate + of_node for narrower, wider in pairwise(of_rows)), max))
-        least_sum = None
-        if known.by_depth and self._sets_floors:
-            of_depth = sum(floors[: max(round(known.nodes.value), 1)]) / max(known.depth.value, 1.0)
-            least_sum = of_depth + (0.0 if known.at_once else of_pass)
-        return Choice(choice.draft, TreeLimits(choice.num_tokens, floors, least_sum=least_sum))
+        if not (known.by_depth and self._sets_floors):
+            return Choice(choice.draft, replace(choice.limits, floors=floors))
+        if is_chain:  # it has a pass a token, and the first is made in any case
+            floors = [*floors[:1], *(floor + of_pass for floor in floors[1:])]
+            return Choice(choice.draft, replace(choice.limits, floors=floors, least_sum=0.0))
+        of_depth = sum(floors[: max(round(known.nodes.value), 1)]) / max(known.depth.value, 1.0)
+        return Choice(choice.draft, replace(choice.limits, floors=floors, least_sum=of_depth + of_pass))
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         if choice.is_resting:

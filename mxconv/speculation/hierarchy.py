@@ -261,7 +261,8 @@ class Hierarchy:
             of_pass, of_prompt = (USUAL_SHARE, SHARE_OF_PROMPTS) if draft.is_package_draft else (1.0, 1.0)
             share = (price * of_pass if price else USUAL_SHARE) if by_depth else 0.0
             at_once = draft.kind.drafts_at_once
-            found.append(DraftEstimate(share, (price or 0.0) * of_prompt, grows and is_branched, by_depth, at_once))
+            reads, has_chances = (price or 0.0) * of_prompt, is_branched and by_depth
+            found.append(DraftEstimate(share, reads, grows and is_branched, by_depth, at_once, has_chances))
         return found
 
     def _model_above(self, index: int) -> ModelConfig:

@@ -19,6 +19,8 @@ from mxconv.speculation.reader import StagedReader, StageRows
 from mxconv.speculation.round import MOST_NODES, Level
 from mxconv.speculation.trees import Evaluate, grow_by_passes, of_grown, with_runners_up
 
+USUAL_DEPTH = 4  # of a proposal that may be long, and ends by its chances
+
 
 class PassDraft(Draft):
     """A draft whose passes give the logits after a context, then those after the nodes of a tree, depth by depth."""
@@ -110,7 +112,7 @@ class ModelDraft(PassDraft):
         level, rules = self.level, self.level.acceptance.rules
         is_masked = rules is not None and rules.mask is not None and limits.is_chain  # rounds skip what is certain
         with level.session.borrow(context) if self.level.shares_session else nullcontext():
-            if is_masked or not level.rests_for(limits.most_depth):
+            if is_masked or not level.rests_for(min(limits.most_depth, USUAL_DEPTH)):
                 return with_runners_up(self._chosen(context, limits), len(context), level.acceptance, limits)
             return super().grow(context, limits)
 
