@@ -200,7 +200,10 @@ def main(
         by_table = {each: tasks_of(loaded, each, num_prompts, max_new_tokens, not raw) for each in tables}
         tasks = [task for each in zip_longest(*by_table.values()) for task in each if task]  # all tables grow together
         made = {table: hierarchies_of(loaded) for table in tables}
-        names = ["plain", *strategies.split(";")] if strategies else list(made[tables[0]])
+        known = list(made[tables[0]])
+        names = ["plain", *strategies.split(";")] if strategies else known
+        if unknown := set(names) - set(known):
+            raise MxconvError(f"--strategies: {', '.join(unknown)}; some of {'; '.join(known)} are required.")
         passes = [asdict(each) for each in bench_forwards(loaded, engine)]
         Hierarchy(loaded.levels).generate(tasks[0].request.prompt, WARM_TOKENS)  # code comes from the disk
         for place, task in enumerate(tasks, 1):
