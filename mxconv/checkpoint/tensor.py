@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from mxconv.arrays import U8
 from mxconv.checkpoint.regular_file import Look, check_look, open_file
 from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry, read_header
 from mxconv.errors import CheckpointError
-from mxconv.system.processor import forget, release
+from mxconv.system.processor import release
 
 if TYPE_CHECKING:
     from mxconv.checkpoint.object_store import ObjectLook
@@ -122,11 +122,6 @@ class SourceTensor:
         self._file = file
 
     @property
-    def file(self) -> WeightFile:
-        """The file that holds it."""
-        return self._file
-
-    @property
     def path(self) -> Path | str:
         """The file that holds it, for messages; a URL on an object store."""
         return self._file.label
@@ -179,6 +174,7 @@ class MappedBytes(WeightFile):
         self._bytes: U8 | None = np.frombuffer(self._map, np.uint8)
         self.look = Look.at(path)
         self.remember()
+        _mapped.add(self)
 
     @property
     def is_closed(self) -> bool:
@@ -189,11 +185,6 @@ class MappedBytes(WeightFile):
         if self._bytes is None:
             raise ValueError(f"{self.path}: the checkpoint was closed")
         return self._bytes[begin:end]
-
-    def offset_of(self, address: int) -> int | None:
-        """Where a byte of the mapped file lies in it; None where it lies elsewhere."""
-        offset = -1 if self._bytes is None else address - self._bytes.ctypes.data
-        return offset if 0 <= offset < self.num_bytes else None
 
     def release(self, rows: NDArray[np.generic]) -> None:
         """Take the pages under a view of this file out of resident memory; reading them again is safe."""
@@ -212,30 +203,12 @@ class MappedBytes(WeightFile):
             self._map.close()
 
 
-READ_BYTES = 1 << 23  # at a time, of what is read into memory in order
+_mapped: WeakSet[MappedBytes] = WeakSet()
 
 
-def read_into(array: NDArray[np.generic], to: U8) -> None:
-    """Copy the bytes of an array; what lies in a mapped file is read from it in order, and the system's cache keeps
-    none of it: page by page a disk is slow, and memory that is short is better used. Raises CheckpointError where the
-    file cannot be read, or ends before."""
-    begin = array.ctypes.data
-    for file in list(_open.values()):
-        if not isinstance(file, MappedBytes) or (offset := file.offset_of(begin)) is None:
-            continue
-        with open_file(file.path) as opened:
-            for done in range(0, len(to), READ_BYTES):
-                opened.seek(offset + done)
-                piece = memoryview(cast(Any, to))[done : done + READ_BYTES]
-                num_read = opened.readinto(piece)  # type: ignore[attr-defined]
-                if num_read != len(piece):
-                    raise CheckpointError(
-                        f"{file.path}: ends at byte {offset + done + num_read}; {file.num_bytes} bytes are "
-                        "required, as it was opened. Put the file back, or convert again, and load the package again."
-                    )
-            forget(opened, offset, len(to))
-        return
-    to[:] = array.reshape(-1).view(np.uint8)
+def mapped_files() -> list[MappedBytes]:
+    """Return the files that are mapped at the moment."""
+    return [file for file in _mapped if not file.is_closed]
 
 
 class MappedFile(MappedBytes):

@@ -1,18 +1,21 @@
 """`mxconv cost`: what speculation is worth on given hardware, before anything is downloaded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from mxconv.cli.common_options import Force, Json, numbers_of, offered_hardware
+from mxconv.cli.decode_options import Memory, planned
 from mxconv.cli.output import FIRST, LOAD, Output, check_outputs
 
 if TYPE_CHECKING:
     from mxconv.arch.model_sizes import ModelSizes
     from mxconv.cost.hardware import Hardware
     from mxconv.cost.levels import CostLevel
+    from mxconv.engine.placement import MemoryLimit
 
 
 def cost(
@@ -43,6 +46,7 @@ def cost(
         Literal["fp32", "bf16", "fp16", "fp8", "int8"] | None,
         typer.Option(help="Type of the cache: bf16 by default, fp32 for a package, as mxconv keeps it."),
     ] = None,
+    memory: Memory = None,
     sweep: Annotated[bool, typer.Option("--sweep", help="Print the speed-up over acceptance and length.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw --figure into a .png or .svg file.")] = None,
     figure: Annotated[
@@ -72,7 +76,13 @@ def cost(
 
     if package is None and trace:
         raise typer.BadParameter("--trace: needs the package that it was made with, not --config")
+    if package is None and memory is not None:
+        raise typer.BadParameter("--memory: needs a package, not --config")
     architecture, strategies, drafts = _levels(package, config)
+    placed: dict[str, Any] | None = None
+    if package is not None and memory is not None:
+        placed, read_seconds = _placed(package, memory, out)
+        strategies = {name: [replace(own[0], read_seconds=read_seconds), *own[1:]] for name, own in strategies.items()}
     traces = [read_trace(path) for path in trace or []]
     for run in traces:
         by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
@@ -97,7 +107,7 @@ def cost(
         traces,
         sweep,
     )
-    report = cost_report(question)
+    report = cost_report(question) | ({} if placed is None else {"memory": placed})
     print_report(report, out.console)
     if plot is not None:
         from mxconv.report.charts import write_picture
@@ -122,6 +132,19 @@ def _hardware(name: str) -> "Hardware":
     from mxconv.bench.capability import measured_quickly
 
     return read_hardware(measured_quickly(cached_assets_path("mxconv", "hardware", "measured")))
+
+
+def _placed(package: Path, memory: "MemoryLimit", out: Output) -> "tuple[dict[str, Any], Callable[[float], float]]":
+    """What a run within `memory` keeps and reads, and the seconds in which this disk gives what a pass reads."""
+    from mxconv.bench.rates import disk_rate
+
+    plan, largest = planned(package, memory, out)
+    rate = disk_rate(largest)
+    found = f"this disk: {rate / 1e9:.2f} GB/s, measured now"
+    if plan.read_by(1):
+        found += f"; a pass over one token waits {plan.read_by(1) / rate:.2f} s for it, which the tables below count"
+    out.line(found)
+    return asdict(plan) | {"read_gigabytes_per_second": rate / 1e9}, lambda num_rows: plan.read_by(num_rows) / rate
 
 
 def _levels(

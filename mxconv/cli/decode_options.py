@@ -12,8 +12,9 @@ from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of,
 from mxconv.cli.converted import package_of
 
 if TYPE_CHECKING:
+    from mxconv.cli.output import Output
     from mxconv.decode import Options, TextModel
-    from mxconv.engine.placement import MemoryLimit
+    from mxconv.engine.placement import MemoryLimit, MemoryPlan
     from mxconv.speculation.selection import RequestedSampling
     from mxconv.text.constraint import Constraint
     from mxconv.text.messages import Prompt
@@ -37,6 +38,21 @@ TemplateVar = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE", help="A variable of the chat template, such as enable_thinking=false. Repeatable."
+    ),
+]
+
+
+def parse_memory(text: str) -> "MemoryLimit":
+    """The value of `--memory`: auto, or a number of bytes."""
+    return "auto" if text == "auto" else parse_bytes(text)
+
+
+Memory = Annotated[
+    Any,
+    typer.Option(
+        help="Most memory to take, such as 12GB, or auto; what does not fit is read from the disk in each pass.",
+        parser=parse_memory,
+        metavar="SIZE",
     ),
 ]
 
@@ -228,41 +244,48 @@ class Runtime:
         typer.Option(help="Place of weights: mapped files (map), large pages (copy), or by memory (auto)."),
     ] = "auto"
 
-    def load(self, package: str, drafting: Drafting) -> "TextModel":
-        """Open a package, or that of a model, with the levels and further drafts that were named."""
-        return self._load(package, drafting, None)
+    memory = None
 
-    def _load(self, package: str, drafting: Drafting, memory: "MemoryLimit | None") -> "TextModel":
+    def load(self, package: str, drafting: Drafting, share: float = 1.0) -> "TextModel":
+        """Open a package, or that of a model, with the levels and further drafts that were named.
+
+        `share` is of `--memory`: what this package and those that are loaded already may take of it.
+        """
         from mxconv.decode import load
+        from mxconv.engine.placement import memory_limit
 
         found, names = package_of(package), drafting.names
+        memory = None if self.memory is None else int(memory_limit(self.memory) * share)
         return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights, memory)
-
-
-def parse_memory(text: str) -> "MemoryLimit":
-    """The value of `--memory`: auto, or a number of bytes."""
-    return "auto" if text == "auto" else parse_bytes(text)
 
 
 @dataclass(frozen=True)
 class PlacedRuntime(Runtime):
     """The same in memory that may be short."""
 
-    memory: Annotated[
-        Any,
-        typer.Option(
-            help="Most memory to take, such as 12GB, or auto; what does not fit is read from the disk in each pass.",
-            parser=parse_memory,
-            metavar="SIZE",
-        ),
-    ] = None
+    memory: Memory = None
 
-    def load(self, package: str, drafting: Drafting, share: float = 1.0) -> "TextModel":
-        """The same within a share of `--memory`, that of packages that are loaded already with it."""
-        from mxconv.engine.placement import memory_limit
 
-        memory = None if self.memory is None else int(memory_limit(self.memory) * share)
-        return self._load(package, drafting, memory)
+def planned(source: "str | Path", memory: "MemoryLimit", out: "Output") -> "tuple[MemoryPlan, Path]":
+    """Print what a run keeps in memory and what its passes read; return it with the largest file that they read.
+
+    Raises:
+        ModelError: `memory` is too small.
+    """
+    from mxconv.checkpoint.tensor import mapped_files
+    from mxconv.drafts.loader import LoadedPackage
+    from mxconv.package.package_folder import find_package
+    from mxconv.report.tables import format_bytes
+
+    with LoadedPackage(find_package(str(source)), memory=memory, plans_only=True) as loaded:
+        assert loaded.placement is not None, "of a limit"
+        plan, largest = loaded.placement.plan, max(mapped_files(), key=lambda file: file.num_bytes).path
+    names = {"codes, scales and drafts": plan.resident, "cache": plan.cache, "the program": plan.program}
+    out.line(f"in memory: {', '.join(f'{format_bytes(value)} of {name}' for name, value in names.items())}")
+    found = f"the target's planes: {format_bytes(plan.kept)} in memory, {format_bytes(plan.read)} read in each round"
+    experts = f", and of {format_bytes(plan.experts)} of experts those that are chosen"
+    out.line(found + (experts if plan.experts else ""))
+    return plan, largest
 
 
 def variables_of(given: list[str] | None) -> dict[str, Any]:

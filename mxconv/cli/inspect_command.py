@@ -1,12 +1,17 @@
 """`mxconv inspect`: exponents, windows and drafts of a checkpoint or package; the trees of a trace."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mxconv.cli.common_options import WORKERS, Force, Json, Revision, executors, size_option
+from mxconv.cli.common_options import WORKERS, Force, Json, Revision, executors
+from mxconv.cli.decode_options import Memory, planned
 from mxconv.cli.output import Output, check_outputs, progress_bars
+
+if TYPE_CHECKING:
+    from mxconv.engine.placement import MemoryLimit
 
 TRACE_SUFFIX = ".jsonl"
 
@@ -28,9 +33,7 @@ def inspect(
     revision: Revision = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",
-    memory: Annotated[
-        int | None, size_option("What `generate --memory SIZE` would keep of a package, and read in a round.")
-    ] = None,
+    memory: Memory = None,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -77,37 +80,26 @@ def inspect(
 
 
 DISKS = 0.5, 1.0, 2.0, 4.0, 7.0  # GB/s
+ROUNDS = 4, 8, 16  # tokens
 DISK_TABLE = {
     "disk, GB/s": ("gigabytes_per_second", ".1f"),
     "s a round": ("seconds", ".2f"),
     "tokens/s, plain": ("plain", ".2f"),
-    **{f"{n} a round": (lambda row, n=n: n * row["plain"] if row["plain"] else None, ".1f") for n in (4, 8, 16)},
+    **{f"{n} a round": (lambda row, n=n: row["rounds"][n], ".1f") for n in ROUNDS},
 }
 
 
-def _inspect_memory(source: str, limit: int, out: Output) -> None:
-    from mxconv.drafts.memory_plan import MemoryPlan
-    from mxconv.package.package import Package
-    from mxconv.package.package_folder import find_package
-    from mxconv.report.tables import format_bytes
-
-    with Package(find_package(source)) as package:
-        plan = MemoryPlan.of(package, package.manifest.levels)
-    plan.check(limit)
-    kept = plan.kept(limit)
-    read = plan.streamed - kept
-    out.line(
-        f"in memory: {format_bytes(plan.resident)} of codes, scales and drafts, {format_bytes(plan.cache)} of cache"
-    )
-    out.line(f"the target's planes: {format_bytes(kept)} in memory, {format_bytes(read)} read in each round")
-    rows = [
-        {"gigabytes_per_second": disk, "seconds": read / disk / 1e9, "plain": disk * 1e9 / read if read else None}
-        for disk in DISKS
-    ]
-    if read:
+def _inspect_memory(source: str, limit: "MemoryLimit", out: Output) -> None:
+    plan, _ = planned(source, limit, out)
+    rows = []
+    if read := plan.read_by(1):
+        for disk in DISKS:
+            plain, rounds = disk * 1e9 / read, {n: n * disk * 1e9 / plan.read_by(n) for n in ROUNDS}
+            row = {"gigabytes_per_second": disk, "seconds": 1 / plain, "plain": plain, "rounds": rounds}
+            rows.append(row)
         out.table(DISK_TABLE, rows)
         out.line("at most, by the disk alone: tokens a second without drafts, and with rounds of 4, 8 and 16 tokens")
-    out.json({"resident": plan.resident, "cache": plan.cache, "kept": kept, "read": read, "disks": rows})
+    out.json(asdict(plan) | {"disks": rows})
 
 
 def _inspect_trace(source: Path, html: Path | None, out: Output) -> None:

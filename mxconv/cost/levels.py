@@ -1,6 +1,6 @@
 """Levels of a hierarchy as the cost models see them: bytes and seconds of a pass, and the acceptance of its tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -15,6 +15,7 @@ from mxconv.errors import MxconvError
 FOUR_BIT = ("mxfp4", "bsfp draft")  # names of the 4-bit levels of a model without a package
 SMALL = "small model"
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried where none is given
+STREAMED_LENGTHS = (*LENGTHS, 24, 32, 48)  # where passes of the level above wait for a disk
 ACCELERATED: dict[str, Mode] = {"bf16": "full", "fp16": "full", "bsfp": "full", "bsfp-draft": "draft"}  # SPEQ's machine
 SMALL_FRACTION = 1 / 8  # of the target's layers: the size of SPIRe's vanilla draft
 # the kernel that multiplies each codec's weights, and the form of its products, as `mxconv bench kernels` names them
@@ -35,6 +36,7 @@ class CostLevel:
     `is_assumed` tells an acceptance that was published of other models from one that was given or measured.
     `num_bytes` is what a pass reads of the weights as files have them; None takes the typical bits of the codec.
     `rows_per_token` is the number of rows that the verification of a draft token takes: more than 1 of trees.
+    `read_seconds` gives those in which a disk delivers what a pass over so many rows lacks in memory; None: nothing.
     """
 
     name: str
@@ -45,6 +47,7 @@ class CostLevel:
     num_bytes: int | None = None
     rows_per_token: float = 1.0
     is_assumed: bool = False
+    read_seconds: Callable[[float], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,8 @@ def pass_seconds(hardware: Hardware, level: CostLevel, workload: Workload, num_t
         machine, mode = Accelerator.of(hardware), ACCELERATED[level.codec]
         return run_pass(machine, level.architecture, mode, num_tokens, workload.context).seconds
     points = pass_points(hardware, level.codec, level_count(level, workload, num_tokens))
-    return sum(point.seconds for point in points)
+    seconds = sum(point.seconds for point in points)
+    return seconds if level.read_seconds is None else max(seconds, level.read_seconds(num_tokens * workload.batch))
 
 
 def costs(
@@ -205,7 +209,8 @@ def fastest_lengths(hardware: Hardware, levels: Sequence[CostLevel], workload: W
     for top in reversed(range(len(levels) - 1)):
         own = levels[top:]
         rest = lengths
-        best = min(LENGTHS, key=lambda length: seconds_per_token(hardware, own, [length, *rest], workload))
+        tried = LENGTHS if own[0].read_seconds is None else STREAMED_LENGTHS
+        best = min(tried, key=lambda length: seconds_per_token(hardware, own, [length, *rest], workload))
         lengths = [float(best), *rest]
     return lengths
 

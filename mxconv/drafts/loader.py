@@ -7,11 +7,9 @@ from pathlib import Path
 from types import TracebackType
 
 from mxconv.arch.config import ModelConfig
-from mxconv.checkpoint.tensor import read_into
 from mxconv.checkpoint.tokenizer_files import Vocabulary
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
-from mxconv.drafts.memory_plan import MemoryPlan
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import KvDtype
@@ -46,8 +44,10 @@ class LoadedPackage:
         drafts: Sequence[DraftSpec] = (),
         activations: Activations = "int8",
         kv_dtype: KvDtype = "fp32",
-        weights: WeightPlace | WeightPages = "auto",
+        weights: WeightPlace = "auto",
         memory: MemoryLimit | None = None,
+        plans_only: bool = False,
+        make: Matrices | None = None,
     ) -> None:
         """Load some levels.
 
@@ -63,32 +63,29 @@ class LoadedPackage:
             memory: bytes that the process may take, or "auto" for what is available. Drafts then stay in memory, and
                 what the target alone reads is read from its files in each pass, as far as it does not fit; `weights`
                 says nothing. None: there is no limit.
+            plans_only: whether to leave all weights in their files; `placement` says where `memory` would put them.
+            make: makes its matrices, in place of `kernel`, `num_threads`, `activations`, `kv_dtype` and `weights`.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
-        if isinstance(weights, WeightPages):
-            pages = weights
-        else:
-            pages = WeightPages(weights) if memory is None else WeightPages("copy", read_into)
-        self._weights = weights if memory is None else pages
-        self.matrices = Matrices(choose_engine(kernel, num_threads), activations, kv_dtype, pages)
-        limit = None if memory is None else memory_limit(memory)
-        self._kernel = kernel, num_threads
+        if make is None:
+            pages = WeightPages(weights if memory is None else "map")
+            engine = choose_engine(kernel, num_threads)
+            make = Matrices(engine, activations, kv_dtype, pages, None if memory is None else [])
+        self.matrices = make
         self.stack = ExitStack()
-        self.stack.callback(pages.forget)
+        self.stack.callback(make.pages.forget)
         try:
             self.package = self.stack.enter_context(Package(path))
-            self.own = OwnWeights(self.package, replace(self.matrices, streams=limit is not None), self.stack)
+            self.own = OwnWeights(self.package, replace(make, streams=memory is not None), self.stack)
             first, *others = choose_levels(path, self.package.manifest, levels)
-            if limit is not None:
-                if self.matrices.engine is None or first.kind != "target":
-                    found = "NumPy's kernels" if self.matrices.engine is None else f"level {first.name} first"
-                    raise ModelError(
-                        f"{path}: {found}, and --memory; native kernels and the package's own target are required. "
-                        "Leave --memory out."
-                    )
-                MemoryPlan.of(self.package, (first, *others), kv_dtype).check(limit)
+            if memory is not None and (make.engine is None or first.kind != "target"):
+                found = "NumPy's kernels" if make.engine is None else f"level {first.name} first"
+                raise ModelError(
+                    f"{path}: {found}, and --memory; native kernels and the package's own target are required. "
+                    "Leave --memory out."
+                )
             self.folder = self._speaker(first)
             self.tokenizer = Tokenizer.from_folder(self.folder)
             self.target_vocabulary = Vocabulary.of_folder(self.folder)
@@ -99,9 +96,12 @@ class LoadedPackage:
                 self._load(record, self._place(record))
             for spec in drafts:
                 self._load_spec(spec)
-            if limit is not None:
+            self.placement: Placement | None = None
+            if memory is not None and make.made is not None:
                 below = [level.decoder for level in self.levels[1:] if level.decoder is not None]
-                Placement(self.own, self.target, below).start(limit)
+                self.placement = Placement(path, self.target, below, make.made, memory_limit(memory))
+                if not plans_only:
+                    self.placement.start()
         except BaseException:
             self.stack.close()
             raise
@@ -160,9 +160,7 @@ class LoadedPackage:
 
     def nested(self, folder: Path, level: str) -> Decoder:
         """The decoder of one level of another package."""
-        activations, kv_dtype = self.matrices.activations, self.kv_dtype
-        inner = LoadedPackage(folder, [level], *self._kernel, (), activations, kv_dtype, self._weights)
-        return self.stack.enter_context(inner).target
+        return self.stack.enter_context(LoadedPackage(folder, [level], make=self.matrices)).target
 
     def _load(self, record: LevelRecord, place: Path | None) -> None:
         """Load one level below the others; `place` is its folder or file."""

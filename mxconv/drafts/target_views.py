@@ -57,7 +57,7 @@ class SelfDraft(DraftKind):
     def weights(self, record: LevelRecord, place: Path | None, run: Run) -> ModelWeights:
         """The weights of the level, with the screen of its output head where it has one."""
         weights = run.own.four_bits(record.name, with_target=bool(run.levels))
-        if record.screen is not None and run.levels and not run.own.streams:  # a screen reads rows of the target's head
+        if record.screen is not None and run.levels and run.matrices.made is None:  # it reads rows of the target's head
             weights = run.own.screened(weights, record, run.target.head)
         return weights
 

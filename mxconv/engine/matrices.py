@@ -36,8 +36,6 @@ except ImportError:  # without the extension there is no engine to use them with
     pass
 
 MAPPED = WeightPages("map")
-READ = "codes", "residual_low", "residual_high", "escape_positions", "escape_high"  # by passes of a BSFP target
-STREAMED_READ = "codes", "escape_counts", "escape_positions"  # what stays in memory of it where planes are streamed
 
 
 @dataclass(frozen=True)
@@ -48,19 +46,19 @@ class Matrices:
     activations: Activations = "int8"  # what 4-bit weights are multiplied by
     kv_dtype: KvDtype = "fp32"  # of keys and values in the caches that decoders make
     pages: WeightPages = MAPPED  # where weights that native kernels multiply lie
-    streams: bool = False  # planes that no draft reads stay in their files, from where passes will read them
+    made: "list[_native.Matrix] | None" = None  # those that `Placement` reads from their files; None: none
+    streams: bool = False  # whether they are of a target whose planes it has passes read
 
     def dense(self, patterns: U16, float_format: FloatFormat) -> Matrix:
         """16-bit weights, (out_features, in_features)."""
         if self.engine is None or 0 in patterns.shape:  # no model has an empty matrix; its shape will be refused
             return DenseMatrix(patterns, float_format)
-        if self.streams:
-            return replace(native_dense(self.engine, DenseMatrix(patterns, float_format)), rebuilt_format=float_format)
-        return native_dense(self.engine, DenseMatrix(self.pages.put(patterns), float_format))
+        made = self._noted(native_dense(self.engine, DenseMatrix(self.pages.put(patterns), float_format)))
+        return replace(made, rebuilt_format=float_format) if self.streams else made
 
     def table(self, patterns: U16, float_format: FloatFormat) -> Matrix:
         """16-bit weights of which rows are looked up, and which stay in their file."""
-        return replace(self, pages=MAPPED).dense(patterns, float_format)
+        return replace(self, pages=MAPPED, made=None).dense(patterns, float_format)
 
     def fp8(self, stored: "Fp8Matrix") -> Matrix:
         """The BF16 weights that an FP8 matrix holds, decoded once and for good."""
@@ -79,9 +77,9 @@ class Matrices:
         if stored.rescale_factor != 1.0:
             # its rows are rounded once more after they are rebuilt, which kernels do not do: rebuild it here for good
             return self.dense(stored.target_rows(0, stored.shape[0]), float_format)
-        read = STREAMED_READ if self.streams else READ
+        read = "codes", "residual_low", "residual_high", "escape_positions", "escape_high"
         packed = replace(stored.packed, **{each: self.pages.put(getattr(stored.packed, each)) for each in read})
-        return native_bsfp(self.engine, reference, packed, stored.escape_offsets, stored.table, name)
+        return self._noted(native_bsfp(self.engine, reference, packed, stored.escape_offsets, stored.table, name))
 
     def draft(self, stored: StoredDraft) -> Matrix:
         """The weights of a draft in any format of a package."""
@@ -114,7 +112,12 @@ class Matrices:
             return reference
         put = self.pages.put
         arrays: Any = {"codes": put(reference.codes), "stored_scales": put(cast(Any, reference.stored_scales))}
-        return native_draft(self.engine, replace(reference, **arrays))
+        return self._noted(native_draft(self.engine, replace(reference, **arrays)))
+
+    def _noted(self, matrix: "NativeMatrix") -> "NativeMatrix":
+        if self.made is not None:
+            self.made.append(matrix.handle)
+        return matrix
 
     def pair_grower(self, paired: PairedLayers) -> "NativePairs | None":
         """What grows trees of layers of matrices that were made here; None where they go pass by pass."""

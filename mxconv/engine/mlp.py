@@ -53,7 +53,7 @@ class WeightedMlp(WeightedPart):
         return self.down(activation(self.gate(x)) * self.up(x))
 
 
-class WeightedInput:
+class WeightedInput(WeightedPart):
     """What one layer does with its own embeddings of the tokens."""
 
     def __init__(self, weights: CheckedWeights, parts: LayerInput, hidden_size: int) -> None:
@@ -93,7 +93,7 @@ LEAST_SUM = np.float32(1e-20)  # below which scores are not divided by their sum
 BEST_OF_GROUP = 2  # experts whose scores say how good a group is
 
 
-class Router:
+class Router(WeightedPart):
     """The router of a mixture with its matrix and vectors."""
 
     def __init__(self, weights: CheckedWeights, parts: Routing, hidden_size: int) -> None:
@@ -186,6 +186,11 @@ class ExpertMatrices:
             for name, shape in zip(parts.apart, shapes, strict=True)
         )
 
+    def matrices(self, expert: int) -> list[Matrix]:
+        """All that rows of an expert are multiplied by."""
+        makers = (self.gate, self.up, self.down) if self.both is None else (self.both, self.down)
+        return [make(expert) for make in makers]
+
     def __call__(self, expert: int, x: F32) -> F32:
         """What one expert makes of rows, (num_tokens, hidden_size)."""
         if self.both is None:
@@ -210,7 +215,7 @@ def _product(matrix: Matrix, biases: Matrix | None, expert: int, x: F32) -> F32:
     return y if biases is None else y + biases.rows(np.array([expert]))[0]
 
 
-class WeightedMixture:
+class WeightedMixture(WeightedPart):
     """Router, experts and what is shared, with their weights.
 
     `num_chosen` is how many experts a row is sent to: in a draft fewer than the model was trained with, perhaps none.

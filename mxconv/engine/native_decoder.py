@@ -53,8 +53,8 @@ class NativeDecoder(Decoder):
             (len(config.attentions), config.num_key_value_heads, config.head_dim),
             _screen(self.head),
         )
-        if self.planes is not None:  # its first stage is in memory, the next ones are the layers'
-            self.handle.read_ahead(self.planes, [1 + layer.index for layer in self.layers])
+        if self.planes is not None:
+            self.handle.read_ahead(self.planes, [layer.index for layer in self.layers])
 
     def read_ahead(self, planes: _native.PlaneReader) -> None:
         """Have passes, those of later variants too, multiply by planes that are read meanwhile."""
@@ -72,7 +72,7 @@ class NativeDecoder(Decoder):
         retrieves = self.retrieves
         tokens = [sequence_tokens(rows, room, retrieves) for rows, room in zip(sequences, rooms, strict=True)]
         tables = self._parts.tables(positions)
-        with _file_errors():
+        with file_errors():
             x, own = self.first_inputs(ids, positions)
             self.handle.forward(x, **tables, layer_inputs=own, logits=logits, sequences=tokens)
         if self._fills_ranges:
@@ -152,8 +152,8 @@ class NativePairs:
 
 
 @contextmanager
-def _file_errors() -> Iterator[None]:
-    """Raise PackageError where a pass cannot read its weights."""
+def file_errors() -> Iterator[None]:
+    """Raise PackageError where weights cannot be read."""
     try:
         yield
     except _native.ReadError as error:
@@ -195,7 +195,7 @@ def grow_natively(
     cache, num_tokens = rows.cache, len(rows.token_ids)
     cache.reserve(num_tokens + limits.most_rows)
     start = rows.positions[0] + (features is not None)
-    with _file_errors():
+    with file_errors():
         made = decoder.grow(
             token_ids=list(rows.token_ids),
             embedding=handle(embedding),

@@ -8,24 +8,23 @@ What memory is left keeps the first layers' planes, as many as fit; the others g
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, cast
+from dataclasses import dataclass
+from math import pow
+from pathlib import Path
+from typing import Literal
 
-from mxconv.checkpoint.tensor import MappedBytes
+from mxconv.checkpoint.tensor import mapped_files
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import PAGE, KVPool
 from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInputs, WeightedMixture
-from mxconv.engine.stored_weights import OwnWeights
 from mxconv.engine.weights import DeferredMatrix, ScreenedHead
-from mxconv.errors import ModelError, PackageError
+from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
-from mxconv.kernels.weight_pages import large_pages
-from mxconv.system.processor import anonymous_bytes, available_bytes, forget
-
-if TYPE_CHECKING:
-    from mxconv.engine.native_decoder import NativeDecoder
+from mxconv.system.processor import anonymous_bytes, available_bytes
 
 try:
+    from mxconv.engine.native_decoder import NativeDecoder, file_errors
     from mxconv.kernels import _native
     from mxconv.kernels.native_matrix import NativeMatrix
 except ImportError:  # without the extension nothing is streamed
@@ -45,122 +44,137 @@ def memory_limit(memory: MemoryLimit) -> int:
     return memory
 
 
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes of a run.
+
+    Args:
+        program: what the process takes beside its weights.
+        resident: codes, scales, lists of escapes, matrices of drafts.
+        cache: keys and values of as many tokens as room is left for.
+        kept: planes of the target that stay in memory.
+        read: planes that every pass reads.
+        experts: planes of experts that are not in memory either.
+        chosen: share of a layer's experts that one row chooses.
+        num_kept: stages and layers of experts that are `kept`.
+    """
+
+    program: int
+    resident: int
+    cache: int
+    kept: int
+    read: int
+    experts: int
+    chosen: float
+    num_kept: int
+
+    def read_by(self, num_rows: float) -> float:
+        """Return the bytes that a pass reads, where rows choose their experts apart from each other."""
+        return self.read + self.experts * (1 - pow(1 - self.chosen, num_rows))
+
+
 class Placement:
-    """The planes of a target that was loaded, with its drafts, from files that stay mapped."""
+    """The weights of a target that was loaded, with its drafts, from files that are mapped still."""
 
-    def __init__(self, own: OwnWeights, target: Decoder, drafts: Sequence[Decoder]) -> None:
-        """`drafts` are the decoders of the levels below."""
-        self._own, self._target, self._drafts = own, cast("NativeDecoder", target), drafts
-        drafted = {id(matrix) for draft in drafts if not _is_view(draft, target) for matrix in _matrices(draft)}
-        layers = [[m for m in matrices_of(layer) if id(m) not in drafted] for layer in target.layers]
-        experts = [[_handle(m) for m in experts_of(layer) if id(m) not in drafted] for layer in target.layers]
-        shared = [matrix for matrix in _matrices(target) if id(matrix) in drafted]
-        tables = [table for table in (target.embedding, target.position_embedding) if table is not None]
-        if isinstance(target.layer_inputs, WeightedInputs):
-            shared.append(target.layer_inputs.projection.matrix)
-            tables.append(target.layer_inputs.table)
-        head = None if id(target.head) in drafted else _handle(target.head)
-        files = [(str(file.path), file.window(0, file.num_bytes)) for file in _mapped_files(own)]
-        stages = [[_handle(matrix) for matrix in stage] for stage in (shared, *layers)]
-        self._reader = _native.PlaneReader(files, stages, head, experts, list(map(_handle, tables)))
+    def __init__(
+        self, root: Path, target: Decoder, drafts: Sequence[Decoder], made: "list[_native.Matrix]", limit: int
+    ) -> None:
+        """Plan where weights lie, without reading them.
 
-    def start(self, limit: int) -> None:
-        """Keep as many planes as fit into memory beside what is there already, and read the others from now on.
+        Args:
+            root: of the package, for messages.
+            target: whose planes are streamed.
+            drafts: the decoders of the levels below.
+            made: the matrices of all levels.
+            limit: bytes that the process may take.
+
+        Raises:
+            PackageError: a file cannot be opened.
+            ModelError: the limit is too small.
+        """
+        self._passing = [each for each in (target, *drafts) if each.output is target.output]
+        others = {id(m) for draft in drafts if draft not in self._passing for m in _matrices(draft)}
+
+        def handles(matrices: Iterable[Matrix | None]) -> "list[_native.Matrix]":
+            return [_handle(matrix) for matrix in matrices if matrix is not None and id(matrix) not in others]
+
+        layers, experts = ([handles(of(layer)) for layer in target.layers] for of in (_matrices_of, _experts_of))
+        inputs = target.layer_inputs
+        own_table = inputs.table if isinstance(inputs, WeightedInputs) else None
+        tables, heads = handles((target.embedding, target.position_embedding, own_table)), handles([target.head])
+        files = []
+        for file in mapped_files():
+            files.append((str(file.path), whole := file.window(0, file.num_bytes)))
+            file.release(whole)  # what was read of it meanwhile
+        with file_errors():
+            self._reader = _native.PlaneReader(files, layers, heads[0] if heads else None, experts, tables, made)
+        self.plan = self._planned(root, target, drafts, limit)
+
+    def _planned(self, root: Path, target: Decoder, drafts: Sequence[Decoder], limit: int) -> MemoryPlan:
+        sizes, num_stages = self._reader.stage_bytes, self._reader.num_stages
+        program, resident = anonymous_bytes() + PASS_BYTES, self._reader.resident_bytes
+        configs = {id(decoder.config): decoder for decoder in (target, *drafts)}
+        pages = (KVPool(each.config, dtype=each.kv_dtype).page_bytes for each in configs.values())
+        cache = sum(pages) * CACHED_TOKENS // PAGE
+        there = program + resident + cache
+        num_kept = num_that_fit(sizes, num_stages, limit - there)
+        if num_kept is None:
+            raise ModelError(
+                f"{root}: its 4-bit codes, scales and cache, with two layers that are read, take "
+                f"{(there + buffer_bytes(sizes, num_stages, 0)) / 1e9:.2f} GB; --memory allows {limit / 1e9:.2f} GB. "
+                "Give more, or leave out drafts with --levels."
+            )
+        read, experts = sum(sizes[num_kept:num_stages]), sum(sizes[max(num_kept, num_stages) :])
+        routings = [each.mlp.parts.routing for each in target.layers if isinstance(each.mlp, WeightedMixture)]
+        chosen = max((routing.num_chosen / routing.num_experts for routing in routings), default=0.0)
+        return MemoryPlan(program, resident, cache, sum(sizes[:num_kept]), read, experts, chosen, num_kept)
+
+    def start(self) -> None:
+        """Read what stays in memory, and from now on the other planes as passes go.
 
         Raises:
             PackageError: a file has changed, or cannot be read.
-            ModelError: the limit is too small.
         """
-        forget_files(self._own)
-        there = anonymous_bytes() + self._cache_bytes() + PASS_BYTES
-        stages, experts = self._reader.stage_bytes, self._reader.expert_bytes
-        num_kept = num_that_fit(stages, limit - there - max(experts))
-        if num_kept < 1:
-            needed = there + stages[0] + NUM_BUFFERS * max(stages[1:]) + max(experts)
-            raise ModelError(
-                f"{self._own.package.root}: what stays in memory, the cache and two layers that are read take "
-                f"{needed / 1e9:.2f} GB; --memory allows {limit / 1e9:.2f} GB. Give more, or leave out drafts."
-            )
-        most = max(stages[num_kept:], default=0)
-        room = limit - there - sum(stages[:num_kept]) - NUM_BUFFERS * most
-        num_experts = num_that_fit(experts, room, 1) if num_kept == len(stages) else 0
-        kept = large_pages(sum(stages[:num_kept]) + sum(experts[:num_experts]))
-        buffers = [large_pages(most) for _ in range(NUM_BUFFERS)] if most else []
-        try:
-            self._reader.start(num_kept, num_experts, kept, buffers, large_pages(max(experts[num_experts:], default=0)))
-        except _native.ReadError as error:
-            raise PackageError(str(error)) from error
-        reads = num_kept < len(stages) or any(experts[num_experts:])
-        for decoder in (self._target, *self._drafts):
-            if reads and _is_view(decoder, self._target):
-                cast("NativeDecoder", decoder).read_ahead(self._reader)
-
-    def _cache_bytes(self) -> int:
-        configs = {id(decoder.config): decoder for decoder in (self._target, *self._drafts)}
-        pages = (KVPool(each.config, dtype=each.kv_dtype).page_bytes for each in configs.values())
-        return sum(pages) * CACHED_TOKENS // PAGE
+        with file_errors():
+            self._reader.start(self.plan.num_kept, NUM_BUFFERS)
+        for decoder in self._passing if self.plan.read or self.plan.experts else ():
+            assert isinstance(decoder, NativeDecoder), "made of native matrices"
+            decoder.read_ahead(self._reader)
 
 
-def num_that_fit(stages: Sequence[int], room: int, num_buffers: int = NUM_BUFFERS) -> int:
-    """Return how many of the first stages can stay in memory beside buffers for the others; 0: not even one can."""
-    kept, found = 0, 0
-    for number, num_bytes in enumerate(stages, 1):
-        kept += num_bytes
-        if kept + num_buffers * max(stages[number:], default=0) <= room:
-            found = number
-    return found
+def num_that_fit(sizes: Sequence[int], num_stages: int, room: int) -> int | None:
+    """Return how many of the first stages, then of the layers' experts, can stay in memory beside buffers for others.
+
+    None: there is no room for buffers.
+    """
+    fit = (n for n in range(len(sizes) + 1) if sum(sizes[:n]) + buffer_bytes(sizes, num_stages, n) <= room)
+    return max(fit, default=None)
 
 
-def matrices_of(layer: Layer) -> Iterator[Matrix]:
-    """Yield what a layer multiplies by, but for experts."""
-    yield from layer.mixer.matrices
+def buffer_bytes(sizes: Sequence[int], num_stages: int, num_kept: int) -> int:
+    """Return the bytes that stages which are not kept are read into, and the experts of a layer."""
+    stages, experts = sizes[num_kept:num_stages], sizes[max(num_kept, num_stages) :]
+    return NUM_BUFFERS * max(stages, default=0) + max(experts, default=0)
+
+
+def _matrices_of(layer: Layer) -> Iterator[Matrix]:
+    for part in (layer.mixer, layer.mlp, layer.layer_input):
+        yield from part.matrices if part is not None else ()
+
+
+def _experts_of(layer: Layer) -> Iterator[Matrix]:
     if isinstance(layer.mlp, WeightedMixture):
-        mixture = layer.mlp
-        yield mixture.router.projection.matrix
-        yield from mixture.shared.matrices if mixture.shared else ()
-        if mixture.shared_gate is not None:
-            yield mixture.shared_gate.matrix
-    elif layer.mlp is not None:
-        yield from layer.mlp.matrices
-    if layer.layer_input is not None:
-        yield layer.layer_input.gate.matrix
-        yield layer.layer_input.projection.matrix
-
-
-def experts_of(layer: Layer) -> Iterator[Matrix]:
-    """Yield the experts of a layer that has some."""
-    if isinstance(layer.mlp, WeightedMixture):
-        experts = layer.mlp.experts
-        makers = (experts.gate, experts.up, experts.down) if experts.both is None else (experts.both, experts.down)
         for number in range(layer.mlp.parts.routing.num_experts):
-            yield from (make(number) for make in makers)
+            yield from layer.mlp.experts.matrices(number)
 
 
 def _matrices(decoder: Decoder) -> Iterator[Matrix]:
     for layer in decoder.layers:
-        yield from (*matrices_of(layer), *experts_of(layer))
+        yield from (*_matrices_of(layer), *_experts_of(layer))
     yield decoder.head.head if isinstance(decoder.head, ScreenedHead) else decoder.head
-
-
-def _is_view(draft: Decoder, target: Decoder) -> bool:
-    """Whether a draft multiplies by the target's planes in every layer."""
-    return draft.output is target.output
 
 
 def _handle(matrix: Matrix) -> "_native.Matrix":
     made = matrix.matrix if isinstance(matrix, DeferredMatrix) else matrix
     assert isinstance(made, NativeMatrix), "made of native matrices"
     return made.handle
-
-
-def _mapped_files(own: OwnWeights) -> Iterable[MappedBytes]:
-    found = {id(tensor.file): tensor.file for tensor in own.tensors if isinstance(tensor.file, MappedBytes)}
-    return found.values()
-
-
-def forget_files(own: OwnWeights) -> None:
-    """Take the pages of files that were read while weights were loaded out of memory."""
-    own.release()
-    for file in _mapped_files(own):
-        with file.path.open("rb") as opened:
-            forget(opened)

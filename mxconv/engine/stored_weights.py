@@ -46,11 +46,6 @@ class OwnWeights:
         self._in_four_bits: ModelWeights | None = None
         self._tensors: Mapping[str, SourceTensor] = {}  # of a source that the package references
 
-    @property
-    def streams(self) -> bool:
-        """Whether the target's planes stay in their files."""
-        return self._make.streams
-
     @cached_property
     def config(self) -> ModelConfig:
         """The description of these levels."""
@@ -85,13 +80,8 @@ class OwnWeights:
 
     def release(self) -> None:
         """Take all weights out of resident memory; what is read again comes back from its file."""
-        for tensor in self.tensors:
+        for tensor in (*self.package.arrays.values(), *self._tensors.values()):
             tensor.release()
-
-    @property
-    def tensors(self) -> list[SourceTensor]:
-        """All that these weights are made of, as they are stored."""
-        return [*self.package.arrays.values(), *self._tensors.values()]
 
     def screened(self, weights: ModelWeights, record: LevelRecord, head: Matrix) -> ModelWeights:
         """The weights of a 4-bit level with a screen, whose candidates have the logits of the target's own head.

@@ -142,9 +142,14 @@ class WeightedPart:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """All that a pass multiplies by; one that is fused of several once."""
-        own = {id(value): value.matrix for value in vars(self).values() if isinstance(value, Projection)}
-        return tuple(own.values())
+        """All that a pass multiplies by but for experts; one that is fused of several once."""
+        own = {id(value): value for value in vars(self).values()}.values()
+        found = [
+            (value.matrix,) if isinstance(value, Projection) else value.matrices
+            for value in own
+            if isinstance(value, Projection | WeightedPart)
+        ]
+        return tuple(matrix for matrices in found for matrix in matrices)
 
 
 @dataclass(frozen=True)

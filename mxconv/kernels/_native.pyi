@@ -189,24 +189,30 @@ class ReadError(Exception):
     pass
 
 class PlaneReader:
-    """Reads what passes of a target multiply by, ahead of them."""
+    """Reads weights into memory, or what passes multiply by ahead of them."""
 
-    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None, experts: Sequence[Sequence[Matrix]], tables: Sequence[Matrix]) -> None:
+    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None, experts: Sequence[Sequence[Matrix]], tables: Sequence[Matrix], made: Sequence[Matrix]) -> None:
         """
-        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory); of experts by layers; of tables that rows are looked up in.
+        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory); of experts by layers; of tables that rows are looked up in; of all that was made.
         """
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of what is read for good."""
 
     @property
     def stage_bytes(self) -> list[int]:
-        """Bytes that each stage takes, parts of the head last."""
+        """
+        Bytes that each stage takes, parts of the head after the others, then each layer's experts.
+        """
 
     @property
-    def expert_bytes(self) -> list[int]:
-        """Bytes that the experts of each layer take."""
+    def num_stages(self) -> int:
+        """Number of stages of a pass, without experts."""
 
-    def start(self, num_kept: int, num_kept_experts: int, kept: NDArray[numpy.uint8], buffers: Sequence[NDArray[numpy.uint8]], experts: NDArray[numpy.uint8]) -> None:
+    def start(self, num_kept: int, num_buffers: int) -> None:
         """
-        Read the first stages and the first layers' experts into memory for good, other stages through buffers from now on, and other experts when they are chosen. Memory begins at a sector of 4096 bytes. Call it once.
+        Read for good what is resident and the first stages, other stages through buffers from now on, and other experts when they are chosen. Call it once.
         """
 
 class HeadScreen:

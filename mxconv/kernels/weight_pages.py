@@ -6,8 +6,7 @@ stopped at the end of each, so that passes over one row take .92 to .95 of the t
 
 import mmap
 import sys
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from mxconv.system.processor import available_bytes
 
 Element = TypeVar("Element", bound=np.generic)
 WeightPlace = Literal["auto", "map", "copy"]
-Read = Callable[[NDArray[Any], NDArray[np.uint8]], None]
 LARGE_PAGE = 1 << 21  # bytes
 FEWEST_BYTES = 1 << 16  # smaller arrays stay where they are
 CHUNK_BYTES = 1 << 26  # of memory that arrays are put into one after another
@@ -27,13 +25,12 @@ LINE = 64  # bytes
 class WeightPages:
     """Puts arrays of weights into large pages, each once, as long as there is memory."""
 
-    def __init__(self, place: WeightPlace = "auto", read: Read | None = None) -> None:
+    def __init__(self, place: WeightPlace = "auto") -> None:
         """Plan where weights lie.
 
         Args:
             place: "map" leaves them in their files, "copy" copies them, "auto" copies them where the system has large
                 pages, up to half of the memory that is available now.
-            read: puts the bytes of an array into memory; None copies them.
 
         Raises:
             MxconvError: another word.
@@ -45,7 +42,6 @@ class WeightPages:
             "copy": float("inf"),
             "auto": available_bytes() // 2 if has_large_pages() else 0,
         }[place]
-        self._read = read
         self._chunk = np.empty(0, np.uint8)
         self._copies: dict[tuple[int, int], tuple[NDArray[np.generic], NDArray[np.uint8]]] = {}
 
@@ -54,16 +50,12 @@ class WeightPages:
         num_bytes = array.nbytes
         key = array.ctypes.data, num_bytes
         if key not in self._copies:
-            fewest = FEWEST_BYTES if self._read is None else 1
-            is_taken = fewest <= num_bytes <= self._left and array.flags.c_contiguous
+            is_taken = FEWEST_BYTES <= num_bytes <= self._left and array.flags.c_contiguous
             if not is_taken or _is_in_memory(array):
                 return array
             self._left -= num_bytes
             copy = self._room(num_bytes)
-            if self._read is None:
-                copy[:] = array.reshape(-1).view(np.uint8)
-            else:
-                self._read(array, copy)
+            copy[:] = array.reshape(-1).view(np.uint8)
             copy.flags.writeable = False
             self._copies[key] = array, copy  # the array stays alive, or another could have its address
         return cast("NDArray[Element]", self._copies[key][1].view(array.dtype).reshape(array.shape))

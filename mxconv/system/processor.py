@@ -69,10 +69,8 @@ GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 def peak_rss_bytes() -> int:
     """The most memory that this process had resident: Linux's VmHWM, since ru_maxrss begins at the parent's."""
-    if STATUS.is_file():
-        for line in STATUS.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    if (found := _status_bytes("VmHWM")) is not None:
+        return found
     if sys.platform == "win32":
         import psutil
 
@@ -85,11 +83,15 @@ def peak_rss_bytes() -> int:
 
 def anonymous_bytes() -> int:
     """Memory of this process that belongs to no file: Linux's RssAnon, elsewhere the most that it had resident."""
-    if STATUS.is_file():
-        for line in STATUS.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-    return peak_rss_bytes()
+    found = _status_bytes("RssAnon")
+    return peak_rss_bytes() if found is None else found
+
+
+def _status_bytes(key: str) -> int | None:
+    """Linux's count of this process' bytes; None elsewhere."""
+    text = STATUS.read_text(encoding="ascii", errors="replace") if STATUS.is_file() else ""
+    found = [int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(f"{key}:")]
+    return found[0] if found else None
 
 
 def available_bytes() -> int:
@@ -142,7 +144,7 @@ def can_forget() -> bool:
     return sys.platform == "linux" and hasattr(os, "posix_fadvise")
 
 
-def forget(file: IO[bytes], begin: int = 0, num_bytes: int = 0) -> None:
-    """Drop an open file, or bytes of it, from the page cache, where that can be done."""
+def forget(file: IO[bytes]) -> None:
+    """Drop an open file from the page cache, where that can be done."""
     if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file.fileno(), begin, num_bytes, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

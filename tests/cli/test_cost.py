@@ -11,6 +11,8 @@ import pytest
 from mtp_packages import write_mimo
 from published.model_cards import LLAMA_3_1_8B
 
+from mxconv.engine import placement
+from mxconv.kernels.engine import native_names
 from mxconv.system.processor import cpu_name
 
 QUESTION = ("--hardware", "speq-28nm", "--acceptance", 0.974, "--num-draft-tokens", 5.31)
@@ -159,3 +161,27 @@ def test_cost_has_a_level_of_mtp_which_generate_checks_and_verify_proves(run: An
     prompts.write_text('{"prompt": "import os"}\n')
     proof = run("verify", package, "--decode", prompts, "--max-new-tokens", 8, "--levels", "target,mtp", "--json")
     assert proof.exit_code == 0 and proof.json["ok"] and proof.json["decode"]["num_token_mismatches"] == 0
+
+
+@pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
+def test_with_memory_the_target_waits_for_the_disk_and_longer_drafts_pay(
+    run: Any, package: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("cost", package, "--hardware", "core-ultra-9-285k", "--acceptance", 0.97, "--model", "speedup", "--json")
+    plain = run(*asked).json["models"][0]["outputs"]
+    whole = run(*asked, "--memory", "1TB")
+    assert whole.exit_code == 0, whole.stderr
+    assert whole.json["models"][0]["outputs"] == plain and whole.json["memory"]["read"] == 0
+    monkeypatch.setattr(placement, "num_that_fit", lambda *_: 0)
+    streamed = run(*asked, "--memory", "1TB")
+    found, memory = streamed.json["models"][0]["outputs"], streamed.json["memory"]
+    assert (memory["kept"], memory["read"]) == (0, whole.json["memory"]["kept"])
+    rate = memory["read_gigabytes_per_second"] * 1e9
+    assert found["greedy"]["tokens_per_second"] == pytest.approx(rate / memory["read"])
+    assert found["mxfp4"]["num_draft_tokens"][0] > 16 > plain["mxfp4"]["num_draft_tokens"][0]
+    assert found["mxfp4"]["speedup"] > plain["mxfp4"]["speedup"]
+    assert "read in each round" in streamed.stderr and "this disk: " in streamed.stderr
+    monkeypatch.undo()
+    refused = run("cost", package, "--memory", "1MB")
+    assert refused.exit_code == 1 and "; --memory allows 0.00 GB. Give more" in refused.stderr
+    assert run("cost", "--config", config, "--memory", "1GB").exit_code == 2

@@ -167,7 +167,9 @@ struct Mixture final : Part {
             std::vector<const Matrix*> chosen;
             for (int64_t i = 0; i < num_active; ++i) {
                 const Expert& expert = experts[static_cast<size_t>(m.active[i])];
-                for (const Projection* each : {&expert.gate, &expert.up, &expert.down}) chosen.push_back(each->matrix);
+                for (const Projection* each : {&expert.gate, &expert.up, &expert.down}) {
+                    if (each->exists()) chosen.push_back(each->matrix);
+                }
             }
             step.planes->fetch(chosen);
         }

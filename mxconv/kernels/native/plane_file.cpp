@@ -24,11 +24,8 @@ void PlaneFile::fail(const std::string& found) const {
 
 #ifdef _WIN32
 
-PlaneFile::PlaneFile(const std::string& path, const uint8_t* mapped, int64_t num_bytes)
-    : path_(path), mapped_(mapped), num_bytes_(num_bytes) {
-    fail("is not read in passes on Windows");
-}
 PlaneFile::~PlaneFile() = default;
+void PlaneFile::open() { fail("is not read in passes on Windows"); }
 void PlaneFile::read(int64_t, int64_t, uint8_t*) const {}
 void PlaneFile::check() const {}
 
@@ -53,14 +50,15 @@ int64_t written_at(const struct stat& status) {
 
 }  // namespace
 
-PlaneFile::PlaneFile(const std::string& path, const uint8_t* mapped, int64_t num_bytes)
-    : path_(path), mapped_(mapped), num_bytes_(num_bytes) {
-    buffered_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+void PlaneFile::open() {
+    if (buffered_ >= 0) return;
+    buffered_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
     if (buffered_ < 0) fail("cannot be opened (" + std::generic_category().message(errno) + ")");
 #ifdef POSIX_FADV_RANDOM
     posix_fadvise(buffered_, 0, 0, POSIX_FADV_RANDOM);  // rows that are looked up
+    posix_fadvise(buffered_, 0, 0, POSIX_FADV_DONTNEED);
 #endif
-    direct_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | kDirect);  // which some file systems refuse
+    direct_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | kDirect);  // which some file systems refuse
 #ifdef F_NOCACHE
     fcntl(buffered_, F_NOCACHE, 1);
 #endif
@@ -70,8 +68,9 @@ PlaneFile::PlaneFile(const std::string& path, const uint8_t* mapped, int64_t num
 }
 
 PlaneFile::~PlaneFile() {
-    if (direct_ >= 0) close(direct_);
-    close(buffered_);
+    for (const int each : {direct_, buffered_}) {
+        if (each >= 0) close(each);
+    }
 }
 
 void PlaneFile::check() const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace mxconv {
 
@@ -16,11 +17,15 @@ class PlaneFile {
   public:
     static constexpr int64_t kSector = 4096;  // what offsets, lengths and memory are multiples of
 
-    // All of the file is mapped already. Raises ReadError where it cannot be opened, or has another length by now.
-    PlaneFile(const std::string& path, const uint8_t* mapped, int64_t num_bytes);
+    // All of the file is mapped already.
+    PlaneFile(std::string path, const uint8_t* mapped, int64_t num_bytes)
+        : path_(std::move(path)), mapped_(mapped), num_bytes_(num_bytes) {}
     ~PlaneFile();
     PlaneFile(const PlaneFile&) = delete;
     PlaneFile& operator=(const PlaneFile&) = delete;
+
+    // Once, before anything is read; nothing of it stays in the system's cache. Raises ReadError where it cannot be opened.
+    void open();
 
     // Where in the file a view of its mapping lies; -1: the array is none.
     int64_t offset_of(const void* array) const;

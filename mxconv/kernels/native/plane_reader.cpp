@@ -2,7 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 #include <utility>
+
+#ifndef _WIN32
+#include <sys/mman.h>
+#endif
 
 namespace mxconv {
 
@@ -15,18 +21,26 @@ constexpr int64_t kLeastHeadBytes = int64_t{1} << 20;
 constexpr int64_t down(int64_t bytes) { return bytes / PlaneFile::kSector * PlaneFile::kSector; }
 constexpr int64_t up(int64_t bytes) { return down(bytes + PlaneFile::kSector - 1); }
 
-// The planes of a matrix: visit(pointer to the plane, its bytes).
+// The arrays of a matrix that files may hold: visit(field that points to it, its bytes, whether it is a plane).
 template <class Visit>
-void each_plane(Matrix& matrix, const Visit& visit) {
-    if (matrix.kind == MatrixKind::kDense) visit(&matrix.patterns, 2 * matrix.rows * matrix.columns);
-    if (matrix.kind != MatrixKind::kBsfp) return;
-    const int64_t tiles = matrix.row_tiles() * matrix.column_tiles();
-    visit(&matrix.residual_low, tiles * 128);
-    if (matrix.residual_planes > 0) visit(&matrix.residual_high, tiles * 16 * matrix.residual_planes);
-    if (const int64_t num_escapes = matrix.escape_offsets[matrix.row_tiles()]) visit(&matrix.escape_high, num_escapes);
+void each_array(Matrix& m, const Visit& visit) {
+    if (m.kind == MatrixKind::kDense) return visit(&m.patterns, 2 * m.rows * m.columns, true);
+    const int64_t tiles = m.row_tiles() * m.column_tiles();
+    visit(&m.codes, tiles * (m.kind == MatrixKind::kMxint8 ? 128 : 64), false);
+    if (m.kind != MatrixKind::kBsfp) {
+        const int64_t groups = m.row_tiles() * ((m.column_tiles() + 15) / 16);
+        return visit(&m.scales, m.scale_format == ScaleFormat::kE8m0 ? tiles * 4 : groups * 32, false);
+    }
+    visit(&m.residual_low, tiles * 128, true);
+    if (m.residual_planes > 0) visit(&m.residual_high, tiles * 16 * m.residual_planes, true);
+    visit(&m.escape_counts, tiles, false);
+    if (const int64_t num_escapes = m.escape_offsets[m.row_tiles()]) {
+        visit(&m.escape_positions, num_escapes, false);
+        visit(&m.escape_high, num_escapes, true);
+    }
 }
 
-void point(void* pointer, const void* to) { std::memcpy(pointer, &to, sizeof to); }
+void point(void* field, const void* to) { std::memcpy(field, &to, sizeof to); }
 
 // Row tiles [first, last) of a dense or BSFP matrix, whose escapes count from its own first one.
 Matrix tiles_of(const Matrix& matrix, int64_t first, int64_t last, std::vector<int64_t>& escape_offsets) {
@@ -57,32 +71,54 @@ void restore_tile(const Family& family, const Matrix& matrix, int64_t tile, uint
     std::vector<int64_t> escape_offsets;
     Matrix one = tiles_of(matrix, tile, tile + 1, escape_offsets);
     std::deque<std::vector<uint8_t>> read;
-    each_plane(one, [&](auto** pointer, int64_t num_bytes) {
-        const int64_t offset = matrix.file->offset_of(*pointer);
+    each_array(one, [&](auto** field, int64_t num_bytes, bool) {
+        const int64_t offset = matrix.file->offset_of(*field);
         if (offset < 0) return;
         std::vector<uint8_t>& memory = read.emplace_back(static_cast<size_t>(num_bytes));
         matrix.file->read(offset, num_bytes, memory.data());
-        point(pointer, memory.data());
+        point(field, memory.data());
     });
     family.patterns(one, 0, 1, out);
 }
 
 PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages,
-                         const Matrix* head, const std::vector<Matrices>& experts, Matrices tables)
-    : files_(std::move(files)), tables_(std::move(tables)) {
+                         Matrix* head, const std::vector<Matrices>& experts, Matrices tables, const Matrices& made)
+    : files_(std::move(files)), tables_(std::move(tables)), whole_head_(head) {
+    std::set<const void*> others;  // fields that point to no resident array
     for (Matrix* table : tables_) {
-        each_plane(*table, [&](auto** pointer, int64_t) { table->file = file_of(*pointer); });
+        each_array(*table, [&](auto** field, int64_t, bool is_plane) {
+            if (const PlaneFile* file = file_of(*field)) table->file = file;
+            if (table != head || is_plane) others.insert(field);
+        });
     }
-    int64_t most_bytes = kLeastHeadBytes;
-    for (const Matrices& matrices : stages) {
-        Stage& stage = stages_.emplace_back();
-        for (Matrix* matrix : matrices) add(stage, *matrix);
-        most_bytes = std::max(most_bytes, stage.num_bytes);
+    const auto add_stages = [&](const std::vector<Matrices>& all) {
+        for (const Matrices& matrices : all) {
+            Stage& stage = stages_.emplace_back();
+            for (Matrix* matrix : matrices) add_planes(stage, *matrix);
+        }
+    };
+    add_stages(stages);
+    if (head != nullptr) {
+        each_array(*head, [&](auto** field, int64_t, bool is_plane) {
+            if (is_plane) others.insert(field);
+        });
+        add_head();
     }
-    if (head != nullptr) add_head(*head, most_bytes);
-    for (const Matrices& matrices : experts) {
-        auto& stages = experts_.emplace_back();
-        for (Matrix* matrix : matrices) add(stages[matrix], *matrix);
+    num_stages_ = stages_.size();
+    add_stages(experts);
+    for (const Stage& stage : stages_) {
+        for (const Plane& plane : stage.planes) others.insert(plane.field);
+    }
+    std::map<const void*, int64_t> found;  // some are of several matrices
+    for (Matrix* matrix : made) {
+        each_array(*matrix, [&](auto** field, int64_t num_bytes, bool) {
+            if (others.count(field) != 0) return;
+            if (const auto at = found.find(*field); at != found.end()) {
+                resident_.planes.push_back({field, *field, at->second});
+            } else if (add(resident_, field, *field, num_bytes)) {
+                found.emplace(*field, resident_.planes.back().at);
+            }
+        });
     }
 }
 
@@ -95,47 +131,55 @@ PlaneReader::~PlaneReader() {
     for (std::thread& thread : threads_) thread.join();
     for (Matrix* table : tables_) table->file = nullptr;
     for (const Stage& stage : stages_) place(stage, nullptr);
-    for (const auto& each : kept_experts_) place(each.second, nullptr);
-    for (const Buffer& buffer : fetched_) place(*buffer.stage, nullptr);
+    for (const Stage* stage : {&chosen_, &resident_}) place(*stage, nullptr);
 }
 
 // ---- planes and where they lie ----
 
 void PlaneReader::place(const Stage& stage, const uint8_t* memory) {
     for (const Plane& plane : stage.planes) {
-        point(plane.pointer, memory == nullptr ? plane.mapped : memory + plane.at);
+        point(plane.field, memory == nullptr ? plane.mapped : memory + plane.at);
     }
 }
 
-void PlaneReader::add(Stage& stage, Matrix& matrix) {
-    each_plane(matrix, [&](auto** pointer, int64_t num_bytes) {
-        const PlaneFile* file = file_of(*pointer);
-        if (file == nullptr) return;
-        const int64_t offset = file->offset_of(*pointer), at = stage.num_bytes;
-        const int64_t begin = down(offset), end = up(offset + num_bytes);
-        stage.planes.push_back({pointer, *pointer, at + offset - begin});
-        for (int64_t from = begin; from < end; from += kChunkBytes) {
-            stage.chunks.push_back({file, from, std::min(kChunkBytes, end - from), at + from - begin});
-        }
-        stage.num_bytes += end - begin;
+// Whether it lies in a file.
+bool PlaneReader::add(Stage& stage, void* field, const void* array, int64_t num_bytes) const {
+    const PlaneFile* file = file_of(array);
+    if (file == nullptr) return false;
+    const int64_t offset = file->offset_of(array), at = stage.num_bytes;
+    const int64_t begin = down(offset), end = up(offset + num_bytes);
+    stage.planes.push_back({field, array, at + offset - begin});
+    for (int64_t from = begin; from < end; from += kChunkBytes) {
+        stage.chunks.push_back({file, from, std::min(kChunkBytes, end - from), at + from - begin});
+    }
+    stage.num_bytes += end - begin;
+    return true;
+}
+
+void PlaneReader::add_planes(Stage& stage, Matrix& matrix) const {
+    each_array(matrix, [&](auto** field, int64_t num_bytes, bool is_plane) {
+        if (is_plane) add(stage, field, *field, num_bytes);
     });
 }
 
 const PlaneFile* PlaneReader::file_of(const void* array) const {
     for (const auto& file : files_) {
-        if (file->offset_of(array) >= 0) return file.get();
+        if (file->offset_of(array) >= 0) return file->open(), file.get();
     }
     return nullptr;
 }
 
-void PlaneReader::add_head(const Matrix& head, int64_t most_bytes) {
+void PlaneReader::add_head() {
+    const Matrix& head = *whole_head_;
+    int64_t most_bytes = kLeastHeadBytes;
+    for (const Stage& stage : stages_) most_bytes = std::max(most_bytes, stage.num_bytes);
     const int64_t tiles = head.row_tiles(), columns = head.column_tiles();
     const int64_t row_bytes = head.kind == MatrixKind::kDense ? 2 * head.columns : 10 * columns;
     const int64_t at_once = std::max<int64_t>(1, most_bytes / (kTileRows * row_bytes));
     for (int64_t first = 0; first < tiles; first += at_once) {
         HeadPart& part = head_.emplace_back(HeadPart{{}, first * kTileRows, static_cast<int64_t>(stages_.size()), {}});
         part.matrix = tiles_of(head, first, std::min(first + at_once, tiles), part.escape_offsets);
-        add(stages_.emplace_back(), part.matrix);
+        add_planes(stages_.emplace_back(), part.matrix);
     }
 }
 
@@ -145,30 +189,34 @@ std::vector<int64_t> PlaneReader::stage_bytes() const {
     return all;
 }
 
-std::vector<int64_t> PlaneReader::expert_bytes() const {
-    std::vector<int64_t> all;
-    for (const auto& layer : experts_) {
-        all.push_back(0);
-        for (const auto& each : layer) all.back() += each.second.num_bytes;
-    }
-    return all;
-}
-
 // ---- reading ----
 
-void PlaneReader::start(int64_t num_kept, int64_t num_kept_experts, uint8_t* kept, const std::vector<uint8_t*>& buffers,
-                        uint8_t* experts) {
+// Memory that begins at a large page, in such pages where the system has them.
+uint8_t* PlaneReader::take(int64_t num_bytes) {
+    constexpr uintptr_t kLargePage = uintptr_t{1} << 21;
+    memory_.emplace_back(new uint8_t[static_cast<size_t>(num_bytes) + kLargePage]);
+    uint8_t* const begin = memory_.back().get() + -reinterpret_cast<uintptr_t>(memory_.back().get()) % kLargePage;
+#ifdef MADV_HUGEPAGE
+    madvise(begin, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);
+#endif
+    return begin;
+}
+
+void PlaneReader::start(int64_t num_kept, int64_t num_buffers) {
     num_kept_ = next_ = static_cast<size_t>(num_kept);
-    expert_memory_ = experts;
-    std::vector<const Stage*> stages;
-    for (size_t stage = 0; stage < num_kept_; ++stage) stages.push_back(&stages_[stage]);
-    for (size_t layer = 0; layer < static_cast<size_t>(num_kept_experts); ++layer) {
-        for (const auto& each : experts_[layer]) stages.push_back(&each.second);
+    int64_t num_bytes = resident_.num_bytes, most_bytes[] = {0, 0};  // the latter of a stage and of a layer's experts
+    for (size_t i = 0; i < stages_.size(); ++i) {
+        int64_t& most = most_bytes[i >= num_stages_];
+        if (i < num_kept_) num_bytes += stages_[i].num_bytes;
+        if (i >= num_kept_) most = std::max(most, stages_[i].num_bytes);
     }
-    for (const Stage* stage : stages) {  // each in memory of its own
-        buffers_.push_back({kept, stage});
-        kept += stage->num_bytes;
-    }
+    uint8_t* memory = take(num_bytes);
+    const auto keep = [&](const Stage& stage) {
+        buffers_.push_back({memory, &stage});
+        memory += stage.num_bytes;
+    };
+    keep(resident_);
+    for (size_t i = 0; i < num_kept_; ++i) keep(stages_[i]);
     for (Buffer& buffer : buffers_) filled_.push_back(&buffer);
     for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { read(); });
     std::unique_lock lock(mutex_);
@@ -176,12 +224,18 @@ void PlaneReader::start(int64_t num_kept, int64_t num_kept_experts, uint8_t* kep
         was_read_.wait(lock, [&] { return buffer.is_complete(); });
         if (!buffer.error.empty()) throw ReadError(buffer.error);
         place(*buffer.stage, buffer.memory);
+        if (buffer.stage != &resident_) continue;
+        for (HeadPart& part : head_) {  // of what has moved
+            const int64_t tile = part.first_row / kTileRows, end = tile + part.matrix.row_tiles();
+            part.escape_offsets.clear();
+            part.matrix = tiles_of(*whole_head_, tile, end, part.escape_offsets);
+        }
     }
-    for (auto layer = experts_.begin(); num_kept_experts > 0; --num_kept_experts, ++layer) kept_experts_.merge(*layer);
     filled_.clear();
     buffers_.clear();
-    for (uint8_t* memory : buffers) buffers_.push_back({memory});
+    for (int64_t i = 0; i < num_buffers; ++i) buffers_.push_back({take(most_bytes[0])});
     for (Buffer& buffer : buffers_) free_.push_back(&buffer);
+    fetched_.memory = take(most_bytes[1]);
     more_to_read_.notify_all();
 }
 
@@ -205,23 +259,15 @@ bool PlaneReader::wait(int64_t wanted) {
 
 void PlaneReader::fetch(const std::vector<const Matrix*>& chosen) {
     std::unique_lock lock(mutex_);
-    for (const Buffer& buffer : fetched_) place(*buffer.stage, nullptr);
-    fetched_.clear();
-    uint8_t* memory = expert_memory_;
-    for (const auto& layer : experts_) {
-        for (const Matrix* matrix : chosen) {
-            const auto found = layer.find(matrix);
-            if (found == layer.end()) continue;
-            fetched_.push_back({memory, &found->second});
-            memory += found->second.num_bytes;
-        }
-    }
+    place(chosen_, nullptr);
+    chosen_ = {};
+    for (const Matrix* matrix : chosen)
+        add_planes(chosen_, const_cast<Matrix&>(*matrix));  // what is kept lies in no file
+    fetched_ = {fetched_.memory, &chosen_};
     more_to_read_.notify_all();
-    for (const Buffer& buffer : fetched_) {
-        was_read_.wait(lock, [&] { return buffer.is_complete(); });
-        place(*buffer.stage, buffer.memory);
-        if (expert_error_.empty()) expert_error_ = buffer.error;
-    }
+    was_read_.wait(lock, [&] { return fetched_.is_complete(); });
+    place(chosen_, fetched_.memory);
+    if (expert_error_.empty()) expert_error_ = fetched_.error;
 }
 
 void PlaneReader::end() {
@@ -249,19 +295,17 @@ bool PlaneReader::drop_front() {
 // The first buffer that wants a chunk, or a free one for the next stage; null: there is nothing to do. After an error nothing
 // more is read until a pass has met it.
 PlaneReader::Buffer* PlaneReader::next_to_read() {
-    for (Buffer& buffer : fetched_) {
-        if (buffer.has_more()) return &buffer;
-    }
+    if (fetched_.has_more()) return &fetched_;
     for (Buffer* buffer : filled_) {
         if (!buffer->is_dropped && !buffer->error.empty()) return nullptr;
         if (buffer->has_more()) return buffer;
     }
-    if (free_.empty() || next_ == stages_.size()) return nullptr;
+    if (free_.empty() || next_ >= num_stages_) return nullptr;
     Buffer* buffer = free_.back();
     free_.pop_back();
     *buffer = {buffer->memory, &stages_[next_]};
     filled_.push_back(buffer);
-    if (++next_ == stages_.size()) next_ = num_kept_;
+    if (++next_ == num_stages_) next_ = num_kept_;
     return buffer;
 }
 

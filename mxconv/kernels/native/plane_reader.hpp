@@ -1,12 +1,11 @@
-// What passes of a target multiply by and no memory keeps: planes of matrices, read in the order of a pass and ahead of it into
-// buffers that take turns. A plane is an array of a matrix that may hold any bytes: the patterns of a dense one; residuals and
-// upper bytes of escapes of a BSFP one. Between passes matrices point to where their planes are mapped.
+// Weights that are read from files: for good, or those of a target that no memory keeps in the order of a pass and ahead of it
+// into buffers that take turns. The latter are planes, arrays that may hold any bytes: the patterns of a dense matrix; residuals
+// and upper bytes of escapes of a BSFP one. Between passes matrices point to where their planes are mapped.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,21 +32,22 @@ class PlaneReader {
     };
 
     // Matrices by stages of a pass, then an output head, or null: it is in memory. Experts, by layers, are read when rows
-    // have chosen them; tables are looked up in files. Arrays that lie in no file have no planes.
-    PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages, const Matrix* head,
-                const std::vector<Matrices>& experts, Matrices tables);
+    // have chosen them; tables are looked up in files. All other arrays of what was `made` are resident, if they lie in files.
+    PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages, Matrix* head,
+                const std::vector<Matrices>& experts, Matrices tables, const Matrices& made);
     ~PlaneReader();
     PlaneReader(const PlaneReader&) = delete;
     PlaneReader& operator=(const PlaneReader&) = delete;
 
-    // Bytes of memory that each stage takes, those of parts of the head at the end.
+    // Bytes of memory that is taken: by what is resident; by each stage, those of parts of the head after the others, and those
+    // of each layer's experts, which are no stages of a pass, at the end.
+    int64_t resident_bytes() const { return resident_.num_bytes; }
     std::vector<int64_t> stage_bytes() const;
-    std::vector<int64_t> expert_bytes() const;  // of each layer
+    int64_t num_stages() const { return static_cast<int64_t>(num_stages_); }  // of a pass
 
-    // Read the first stages, and the experts of the first layers, for good; the others through buffers of equal lengths from
-    // now on, and memory for the experts of one layer. Once. Memory begins at a sector. Raises ReadError.
-    void start(int64_t num_kept, int64_t num_kept_experts, uint8_t* kept, const std::vector<uint8_t*>& buffers,
-               uint8_t* experts);
+    // Read for good what is resident and the first stages; the others of a pass through buffers from now on. Once. Raises
+    // ReadError.
+    void start(int64_t num_kept, int64_t num_buffers);
 
     const std::deque<HeadPart>& head() const { return head_; }
 
@@ -58,7 +58,7 @@ class PlaneReader {
     // read, on any thread; `end` says why.
     bool wait(int64_t stage);
 
-    // On one thread: read what is chosen of a layer's experts, whose bytes are any where they cannot be read.
+    // On one thread: read the planes of chosen experts, whose bytes are any where they cannot be read.
     void fetch(const std::vector<const Matrix*>& chosen);
 
     // After the threads of a pass: go on with the next one's first stages. Raises ReadError where something could not be
@@ -67,7 +67,7 @@ class PlaneReader {
 
   private:
     struct Plane {
-        void* pointer;  // of a matrix, to the plane
+        void* field;  // of a matrix, which points to the plane
         const void* mapped;
         int64_t at;  // in the memory of its stage
     };
@@ -96,9 +96,11 @@ class PlaneReader {
         bool has_more() const { return !is_dropped && error.empty() && num_begun < stage->chunks.size(); }
     };
 
-    void add(Stage& stage, Matrix& matrix);
+    bool add(Stage& stage, void* field, const void* array, int64_t num_bytes) const;
+    void add_planes(Stage& stage, Matrix& matrix) const;
     const PlaneFile* file_of(const void* array) const;
-    void add_head(const Matrix& head, int64_t most_bytes);
+    void add_head();
+    uint8_t* take(int64_t num_bytes);
     static void place(const Stage& stage, const uint8_t* memory);  // null: where planes are mapped
     bool drop_front();
     Buffer* next_to_read();
@@ -106,18 +108,18 @@ class PlaneReader {
 
     const std::vector<std::unique_ptr<PlaneFile>> files_;
     const Matrices tables_;
+    Matrix* const whole_head_;
     std::deque<HeadPart> head_;  // whose matrices stay where they are
+    Stage resident_, chosen_;
     std::vector<Stage> stages_;
-    std::vector<std::map<const Matrix*, Stage>> experts_;  // of each layer; empty where they are kept
-    std::map<const Matrix*, Stage> kept_experts_;
-    size_t num_kept_ = 0;
+    size_t num_stages_ = 0, num_kept_ = 0;  // the former without experts
+    std::vector<std::unique_ptr<uint8_t[]>> memory_;
 
     std::mutex passes_, mutex_;
     std::condition_variable more_to_read_, was_read_;
     std::vector<Buffer> buffers_;
     std::vector<Buffer*> free_;
-    std::deque<Buffer> fetched_;  // experts
-    uint8_t* expert_memory_ = nullptr;
+    Buffer fetched_{nullptr, &chosen_};  // experts
     std::string expert_error_;
     std::deque<Buffer*> filled_;  // or being filled, in the order of passes
     size_t next_ = 0;             // the stage that is read after these
