@@ -1,23 +1,17 @@
-"""Rates of this machine at this moment: of memory and of multiply-adds, by the same threads; of a disk; and medians.
+"""Rates of this machine at this moment: read bandwidth, and multiply-adds a second, by the same threads; and medians.
 
 Virtual machines change from second to second: two processors may be two cores, or one; memory may be shared with
 others. So a rate is no constant: it is sampled beside each sample of what is measured, and their ratio is kept.
 """
 
-import mmap
-import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import FileIO
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from mxconv.bench.machine import last_level_cache_bytes
-from mxconv.system.processor import forget
 
 if TYPE_CHECKING:  # what measures a GPU needs no native kernels
     from mxconv.kernels import _native
@@ -28,7 +22,6 @@ BANDWIDTH_BYTES, BANDWIDTH_SAMPLES = 1 << 26, 4  # read before some work, and as
 PIECE_BYTES = 1 << 18  # what Engine.read reads in one go
 MIN_BYTES = 1 << 25  # of a sample of bandwidth: less is over before all threads have begun
 MIN_SECONDS = 0.002  # of a sample of arithmetic
-DISK_READERS, DISK_PIECE, DISK_SECONDS = 4, 1 << 22, 1.0  # the first two as passes read that stream weights
 
 
 @dataclass(frozen=True)
@@ -124,36 +117,6 @@ class PeakArithmetic:
 
     def _run(self) -> int:
         return self._engine.multiply_adds(self._form, self._iterations)
-
-
-def disk_rate(path: Path) -> float:
-    """Return the bytes a second that a disk gives of a file, past the system's cache where the file system allows it.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    num_bytes, begin = path.stat().st_size, time.perf_counter()
-
-    def opened() -> FileIO:
-        try:
-            return FileIO(os.open(path, os.O_RDONLY | getattr(os, "O_DIRECT", 0)))
-        except OSError:
-            file = FileIO(path)
-            forget(file)
-            return file
-
-    def read(first: int) -> int:
-        num_read = 0
-        with opened() as file, mmap.mmap(-1, DISK_PIECE) as memory:
-            for offset in range(first * DISK_PIECE, num_bytes, DISK_READERS * DISK_PIECE):
-                if time.perf_counter() - begin < DISK_SECONDS:
-                    file.seek(offset)
-                    num_read += file.readinto(memory) or 0
-        return num_read
-
-    with ThreadPoolExecutor(DISK_READERS) as readers:
-        num_read = sum(readers.map(read, range(DISK_READERS)))
-    return num_read / (time.perf_counter() - begin)
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -29,7 +29,7 @@ from mxconv.cli.common_options import (
     widths_of,
 )
 from mxconv.cli.converted import find_or_build
-from mxconv.cli.decode_options import LevelOptions, PlacedRuntime, PromptOptions
+from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
 from mxconv.cli.output import Output, check_outputs, print_machine, progress_bars
 from mxconv.report.tables import format_bytes
 
@@ -213,7 +213,7 @@ def decode(
     plot: Annotated[Path | None, typer.Option(help="A folder for pictures: acceptance by prompt and place.")] = None,
     num_tokens: Widths = "1,4,8",
     samples: Samples = 20,
-    runtime: PlacedRuntime,
+    runtime: Runtime,
     force: Force = False,
     json_output: Json = False,
 ) -> None:

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxconv.cli.common_options import grouped
-from mxconv.cli.decode_options import (
-    ConstraintOptions,
-    Drafting,
-    PlacedRuntime,
-    SamplingOptions,
-    TemplateVar,
-    variables_of,
-)
+from mxconv.cli.decode_options import ConstraintOptions, Drafting, Runtime, SamplingOptions, TemplateVar, variables_of
 from mxconv.cli.output import Output
 from mxconv.errors import ModelError, MxconvError, install_line
 
@@ -52,7 +45,7 @@ def chat(
     drafting: Drafting,
     sampling: SamplingOptions,
     constraint: ConstraintOptions,
-    runtime: PlacedRuntime,
+    runtime: Runtime,
 ) -> None:
     """Talk to a model in the terminal.
 

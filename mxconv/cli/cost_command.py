@@ -1,6 +1,6 @@
 """`mxconv cost`: what speculation is worth on given hardware, before anything is downloaded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mxconv.arch.model_sizes import ModelSizes
     from mxconv.cost.hardware import Hardware
     from mxconv.cost.levels import CostLevel
-    from mxconv.engine.placement import MemoryLimit
 
 
 def cost(
@@ -79,10 +78,13 @@ def cost(
     if package is None and memory is not None:
         raise typer.BadParameter("--memory: needs a package, not --config")
     architecture, strategies, drafts = _levels(package, config)
-    placed: dict[str, Any] | None = None
+    placed: dict[str, Any] = {}
     if package is not None and memory is not None:
-        placed, read_seconds = _placed(package, memory, out)
-        strategies = {name: [replace(own[0], read_seconds=read_seconds), *own[1:]] for name, own in strategies.items()}
+        plan, rate = planned(package, memory, out)
+        placed = {"memory": asdict(plan) | {"read_gigabytes_per_second": rate / 1e9}}
+        if plan.read_by(1):
+            first = replace(next(iter(strategies.values()))[0], read_seconds=lambda rows: plan.read_by(rows) / rate)
+            strategies = {name: [first, *own[1:]] for name, own in strategies.items()}
     traces = [read_trace(path) for path in trace or []]
     for run in traces:
         by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
@@ -107,7 +109,7 @@ def cost(
         traces,
         sweep,
     )
-    report = cost_report(question) | ({} if placed is None else {"memory": placed})
+    report = cost_report(question) | placed
     print_report(report, out.console)
     if plot is not None:
         from mxconv.report.charts import write_picture
@@ -132,19 +134,6 @@ def _hardware(name: str) -> "Hardware":
     from mxconv.bench.capability import measured_quickly
 
     return read_hardware(measured_quickly(cached_assets_path("mxconv", "hardware", "measured")))
-
-
-def _placed(package: Path, memory: "MemoryLimit", out: Output) -> "tuple[dict[str, Any], Callable[[float], float]]":
-    """What a run within `memory` keeps and reads, and the seconds in which this disk gives what a pass reads."""
-    from mxconv.bench.rates import disk_rate
-
-    plan, largest = planned(package, memory, out)
-    rate = disk_rate(largest)
-    found = f"this disk: {rate / 1e9:.2f} GB/s, measured now"
-    if plan.read_by(1):
-        found += f"; a pass over one token waits {plan.read_by(1) / rate:.2f} s for it, which the tables below count"
-    out.line(found)
-    return asdict(plan) | {"read_gigabytes_per_second": rate / 1e9}, lambda num_rows: plan.read_by(num_rows) / rate
 
 
 def _levels(

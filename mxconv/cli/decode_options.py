@@ -231,7 +231,7 @@ class ConstraintOptions:
 
 
 @dataclass(frozen=True)
-class Runtime:
+class Computing:
     """The kernels and threads that compute, and what caches keep."""
 
     kernel: Kernel = None
@@ -244,7 +244,12 @@ class Runtime:
         typer.Option(help="Place of weights: mapped files (map), large pages (copy), or by memory (auto)."),
     ] = "auto"
 
-    memory = None
+
+@dataclass(frozen=True)
+class Runtime(Computing):
+    """The same, and how much memory they take."""
+
+    memory: Memory = None
 
     def load(self, package: str, drafting: Drafting, share: float = 1.0) -> "TextModel":
         """Open a package, or that of a model, with the levels and further drafts that were named.
@@ -259,33 +264,28 @@ class Runtime:
         return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights, memory)
 
 
-@dataclass(frozen=True)
-class PlacedRuntime(Runtime):
-    """The same in memory that may be short."""
-
-    memory: Memory = None
-
-
-def planned(source: "str | Path", memory: "MemoryLimit", out: "Output") -> "tuple[MemoryPlan, Path]":
-    """Print what a run keeps in memory and what its passes read; return it with the largest file that they read.
+def planned(package: "str | Path", memory: "MemoryLimit", out: "Output") -> "tuple[MemoryPlan, float]":
+    """Print what a run keeps in memory and reads; return it with the bytes a second that its disk gives, now measured.
 
     Raises:
         ModelError: `memory` is too small.
     """
-    from mxconv.checkpoint.tensor import mapped_files
     from mxconv.drafts.loader import LoadedPackage
     from mxconv.package.package_folder import find_package
     from mxconv.report.tables import format_bytes
 
-    with LoadedPackage(find_package(str(source)), memory=memory, plans_only=True) as loaded:
+    with LoadedPackage(find_package(str(package)), memory=memory, plans_only=True) as loaded:
         assert loaded.placement is not None, "of a limit"
-        plan, largest = loaded.placement.plan, max(mapped_files(), key=lambda file: file.num_bytes).path
+        plan, rate = loaded.placement.plan, loaded.placement.measured_rate()
     names = {"codes, scales and drafts": plan.resident, "cache": plan.cache, "the program": plan.program}
     out.line(f"in memory: {', '.join(f'{format_bytes(value)} of {name}' for name, value in names.items())}")
     found = f"the target's planes: {format_bytes(plan.kept)} in memory, {format_bytes(plan.read)} read in each round"
-    experts = f", and of {format_bytes(plan.experts)} of experts those that are chosen"
-    out.line(found + (experts if plan.experts else ""))
-    return plan, largest
+    out.line(found + (f", and of {format_bytes(plan.experts)} those of chosen experts" if plan.experts else ""))
+    if plan.read_by(1):
+        rounds = (f"{n * rate / plan.read_by(n):.3g} in rounds of {n}" for n in (4, 8, 16))
+        found = f"{rate / plan.read_by(1):.3g} tokens a second without drafts, {', '.join(rounds)}"
+        out.line(f"this disk gives {rate / 1e9:.2f} GB/s (measured now): at most {found}")
+    return plan, rate
 
 
 def variables_of(given: list[str] | None) -> dict[str, Any]:

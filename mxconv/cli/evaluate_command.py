@@ -7,7 +7,7 @@ import typer
 
 from mxconv.cli.common_options import Force, Json, MaxNewTokens, Package, grouped
 from mxconv.cli.converted import find_or_build
-from mxconv.cli.decode_options import Chat, Runtime, System, check_system
+from mxconv.cli.decode_options import Chat, Computing, System, check_system
 from mxconv.cli.output import Output, check_outputs, progress_bars
 from mxconv.report.tables import NOTHING, Columns
 
@@ -43,7 +43,7 @@ def evaluate(
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="A .png or .svg file for the picture of --by-layer.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub package.")] = None,
-    runtime: Runtime,
+    runtime: Computing,
     write: Annotated[bool, typer.Option("--write", help="Store the levels' figures in the manifest.")] = False,
     force: Force = False,
     json_output: Json = False,

@@ -18,7 +18,7 @@ from mxconv.cli.decode_options import (
     ChatOrRaw,
     ConstraintOptions,
     Drafting,
-    PlacedRuntime,
+    Runtime,
     SamplingOptions,
     System,
     TemplateVar,
@@ -129,7 +129,7 @@ def generate(
     system: System = None,
     template_var: TemplateVar = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
-    runtime: PlacedRuntime,
+    runtime: Runtime,
     check: Annotated[bool, typer.Option("--check", help="Decode without drafts too, and compare.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print what each level computed and proposed.")] = False,
     trace: Annotated[

@@ -2,16 +2,13 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from mxconv.cli.common_options import WORKERS, Force, Json, Revision, executors
 from mxconv.cli.decode_options import Memory, planned
 from mxconv.cli.output import Output, check_outputs, progress_bars
-
-if TYPE_CHECKING:
-    from mxconv.engine.placement import MemoryLimit
 
 TRACE_SUFFIX = ".jsonl"
 
@@ -51,7 +48,8 @@ def inspect(
         _inspect_trace(Path(source), html, out)
         return
     if memory is not None:
-        _inspect_memory(source, memory, out)
+        plan, rate = planned(source, memory, out)
+        out.json(asdict(plan) | {"read_gigabytes_per_second": rate / 1e9})
         return
     from mxconv.kernels.engine import usable_processors
     from mxconv.report.inspection import inspect_weights
@@ -77,29 +75,6 @@ def inspect(
 
         out.write_text(html, render_inspection_page(inspection))
     out.json(inspection.to_json())
-
-
-DISKS = 0.5, 1.0, 2.0, 4.0, 7.0  # GB/s
-ROUNDS = 4, 8, 16  # tokens
-DISK_TABLE = {
-    "disk, GB/s": ("gigabytes_per_second", ".1f"),
-    "s a round": ("seconds", ".2f"),
-    "tokens/s, plain": ("plain", ".2f"),
-    **{f"{n} a round": (lambda row, n=n: row["rounds"][n], ".1f") for n in ROUNDS},
-}
-
-
-def _inspect_memory(source: str, limit: "MemoryLimit", out: Output) -> None:
-    plan, _ = planned(source, limit, out)
-    rows = []
-    if read := plan.read_by(1):
-        for disk in DISKS:
-            plain, rounds = disk * 1e9 / read, {n: n * disk * 1e9 / plan.read_by(n) for n in ROUNDS}
-            row = {"gigabytes_per_second": disk, "seconds": 1 / plain, "plain": plain, "rounds": rounds}
-            rows.append(row)
-        out.table(DISK_TABLE, rows)
-        out.line("at most, by the disk alone: tokens a second without drafts, and with rounds of 4, 8 and 16 tokens")
-    out.json(asdict(plan) | {"disks": rows})
 
 
 def _inspect_trace(source: Path, html: Path | None, out: Output) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.common_options import Json, MaxSequences, grouped, size_option
-from mxconv.cli.decode_options import Drafting, PlacedRuntime, TemplateVar, variables_of
+from mxconv.cli.decode_options import Drafting, Runtime, TemplateVar, variables_of
 from mxconv.cli.output import Output
 
 MOST_KEY_BYTES = 4096
@@ -44,7 +44,7 @@ def serve(
     template_var: TemplateVar = None,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
     drafting: Drafting,
-    runtime: PlacedRuntime,
+    runtime: Runtime,
     json_output: Json = False,
 ) -> None:
     """Serve OpenAI's and Anthropic's interfaces and a chat page.

@@ -46,27 +46,16 @@ def memory_limit(memory: MemoryLimit) -> int:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes of a run.
+    """Bytes of a run."""
 
-    Args:
-        program: what the process takes beside its weights.
-        resident: codes, scales, lists of escapes, matrices of drafts.
-        cache: keys and values of as many tokens as room is left for.
-        kept: planes of the target that stay in memory.
-        read: planes that every pass reads.
-        experts: planes of experts that are not in memory either.
-        chosen: share of a layer's experts that one row chooses.
-        num_kept: stages and layers of experts that are `kept`.
-    """
-
-    program: int
-    resident: int
-    cache: int
-    kept: int
-    read: int
-    experts: int
-    chosen: float
-    num_kept: int
+    program: int  # what the process takes beside its weights
+    resident: int  # codes, scales, lists of escapes, matrices of drafts
+    cache: int  # keys and values of as many tokens as room is left for
+    kept: int  # planes of the target that stay in memory
+    read: int  # planes that every pass reads
+    experts: int  # planes of experts that are not in memory either
+    chosen: float  # share of a layer's experts that one row chooses
+    num_kept: int  # stages and layers of experts that are `kept`
 
     def read_by(self, num_rows: float) -> float:
         """Return the bytes that a pass reads, where rows choose their experts apart from each other."""
@@ -128,6 +117,11 @@ class Placement:
         routings = [each.mlp.parts.routing for each in target.layers if isinstance(each.mlp, WeightedMixture)]
         chosen = max((routing.num_chosen / routing.num_experts for routing in routings), default=0.0)
         return MemoryPlan(program, resident, cache, sum(sizes[:num_kept]), read, experts, chosen, num_kept)
+
+    def measured_rate(self) -> float:
+        """Return the bytes a second that the disk gives of the planes of a layer, before `start`."""
+        with file_errors():
+            return self._reader.measure()
 
     def start(self) -> None:
         """Read what stays in memory, and from now on the other planes as passes go.

@@ -66,6 +66,39 @@ def four_bit_float(rows: int, columns: int, codes: NDArray[numpy.uint8], levels:
 
 def mxint8(rows: int, columns: int, elements: NDArray[numpy.uint8], scales: NDArray[numpy.uint8]) -> Matrix: ...
 
+class ReadError(Exception):
+    pass
+
+class PlaneReader:
+    """Reads weights into memory, or what passes multiply by ahead of them."""
+
+    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None, experts: Sequence[Sequence[Matrix]], tables: Sequence[Matrix], made: Sequence[Matrix]) -> None:
+        """
+        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory); of experts by layers; of tables that rows are looked up in; of all that was made.
+        """
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of what is read for good."""
+
+    def measure(self) -> float:
+        """Bytes a second that the disk gives. Call it before `start`."""
+
+    @property
+    def stage_bytes(self) -> list[int]:
+        """
+        Bytes that each stage takes, parts of the head after the others, then each layer's experts.
+        """
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages of a pass, without experts."""
+
+    def start(self, num_kept: int, num_buffers: int) -> None:
+        """
+        Read for good what is resident and the first stages, other stages through buffers from now on, and other experts when they are chosen. Call it once.
+        """
+
 class Norm:
     """
     A norm of the last axis: by the mean square, or by the variance (`is_centered`).
@@ -183,36 +216,6 @@ class SequenceTokens:
     def __init__(self, pages: Pages, length: int, num_tokens: int, num_logits: int, masks: NDArray[numpy.uint64] | None = None, mask_start: int = 0, stages: Sequence[int] = [], states: NDArray[numpy.float32] | None = None, num_left_out: int = 0, walk: Walk | None = None, key_ranges: NDArray[numpy.float32] | None = None, num_ranges: int = 0) -> None:
         """
         Tokens after `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that after the norm. num_left_out positions of the text before these are in no place. key_ranges (layers, heads, 2, head_dim, pages) holds the greatest and the least of the keys of the first num_ranges pages, and receives those of pages that the pass fills.
-        """
-
-class ReadError(Exception):
-    pass
-
-class PlaneReader:
-    """Reads weights into memory, or what passes multiply by ahead of them."""
-
-    def __init__(self, files: Sequence[tuple[str, NDArray[numpy.uint8]]], stages: Sequence[Sequence[Matrix]], head: Matrix | None, experts: Sequence[Sequence[Matrix]], tables: Sequence[Matrix], made: Sequence[Matrix]) -> None:
-        """
-        Of files, each a path and all that is mapped of it; of matrices by stages, and of an output head at last (None: it is in memory); of experts by layers; of tables that rows are looked up in; of all that was made.
-        """
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of what is read for good."""
-
-    @property
-    def stage_bytes(self) -> list[int]:
-        """
-        Bytes that each stage takes, parts of the head after the others, then each layer's experts.
-        """
-
-    @property
-    def num_stages(self) -> int:
-        """Number of stages of a pass, without experts."""
-
-    def start(self, num_kept: int, num_buffers: int) -> None:
-        """
-        Read for good what is resident and the first stages, other stages through buffers from now on, and other experts when they are chosen. Call it once.
         """
 
 class HeadScreen:

@@ -78,7 +78,6 @@ void bind_matrices(nb::module_& module);
 void bind_mixture(nb::module_& module);
 void bind_mlp(nb::module_& module);
 void bind_parts(nb::module_& module);
-void bind_planes(nb::module_& module);
 void bind_recurrent(nb::module_& module);
 void bind_routing(nb::module_& module);
 void bind_rowwise(nb::module_& module);

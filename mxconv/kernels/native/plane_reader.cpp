@@ -1,8 +1,8 @@
 #include "plane_reader.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -14,7 +14,7 @@ namespace mxconv {
 
 namespace {
 
-constexpr int kThreads = 4;                        // that wait for the disk
+constexpr size_t kThreads = 4;                     // that wait for the disk
 constexpr int64_t kChunkBytes = int64_t{1} << 22;  // that each asks for at a time
 constexpr int64_t kLeastHeadBytes = int64_t{1} << 20;
 
@@ -84,41 +84,27 @@ void restore_tile(const Family& family, const Matrix& matrix, int64_t tile, uint
 PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages,
                          Matrix* head, const std::vector<Matrices>& experts, Matrices tables, const Matrices& made)
     : files_(std::move(files)), tables_(std::move(tables)), whole_head_(head) {
-    std::set<const void*> others;  // fields that point to no resident array
-    for (Matrix* table : tables_) {
-        each_array(*table, [&](auto** field, int64_t, bool is_plane) {
-            if (const PlaneFile* file = file_of(*field)) table->file = file;
-            if (table != head || is_plane) others.insert(field);
-        });
-    }
+    std::set<const Matrix*> streamed;
     const auto add_stages = [&](const std::vector<Matrices>& all) {
         for (const Matrices& matrices : all) {
             Stage& stage = stages_.emplace_back();
-            for (Matrix* matrix : matrices) add_planes(stage, *matrix);
+            for (Matrix* matrix : matrices) add(stage, *matrix, true, false);
+            streamed.insert(matrices.begin(), matrices.end());
         }
     };
     add_stages(stages);
-    if (head != nullptr) {
-        each_array(*head, [&](auto** field, int64_t, bool is_plane) {
-            if (is_plane) others.insert(field);
-        });
-        add_head();
-    }
+    if (head != nullptr) add_head();
     num_stages_ = stages_.size();
     add_stages(experts);
-    for (const Stage& stage : stages_) {
-        for (const Plane& plane : stage.planes) others.insert(plane.field);
-    }
-    std::map<const void*, int64_t> found;  // some are of several matrices
-    for (Matrix* matrix : made) {
-        each_array(*matrix, [&](auto** field, int64_t num_bytes, bool) {
-            if (others.count(field) != 0) return;
-            if (const auto at = found.find(*field); at != found.end()) {
-                resident_.planes.push_back({field, *field, at->second});
-            } else if (add(resident_, field, *field, num_bytes)) {
-                found.emplace(*field, resident_.planes.back().at);
-            }
+    for (Matrix* table : tables_) {
+        each_array(*table, [&](auto** field, int64_t, bool) {
+            if (const PlaneFile* file = file_of(*field)) table->file = file;
         });
+    }
+    for (Matrix* matrix : made) {
+        const bool is_head = matrix == head, is_table = std::count(tables_.begin(), tables_.end(), matrix) > 0;
+        const bool keeps_planes = !is_head && streamed.count(matrix) == 0;
+        if (is_head || !is_table) add(resident_, *matrix, keeps_planes, true);
     }
 }
 
@@ -142,23 +128,18 @@ void PlaneReader::place(const Stage& stage, const uint8_t* memory) {
     }
 }
 
-// Whether it lies in a file.
-bool PlaneReader::add(Stage& stage, void* field, const void* array, int64_t num_bytes) const {
-    const PlaneFile* file = file_of(array);
-    if (file == nullptr) return false;
-    const int64_t offset = file->offset_of(array), at = stage.num_bytes;
-    const int64_t begin = down(offset), end = up(offset + num_bytes);
-    stage.planes.push_back({field, array, at + offset - begin});
-    for (int64_t from = begin; from < end; from += kChunkBytes) {
-        stage.chunks.push_back({file, from, std::min(kChunkBytes, end - from), at + from - begin});
-    }
-    stage.num_bytes += end - begin;
-    return true;
-}
-
-void PlaneReader::add_planes(Stage& stage, Matrix& matrix) const {
+void PlaneReader::add(Stage& stage, Matrix& matrix, bool adds_planes, bool adds_others) const {
     each_array(matrix, [&](auto** field, int64_t num_bytes, bool is_plane) {
-        if (is_plane) add(stage, field, *field, num_bytes);
+        const PlaneFile* file = (is_plane ? adds_planes : adds_others) ? file_of(*field) : nullptr;
+        if (file == nullptr) return;
+        const int64_t offset = file->offset_of(*field), begin = down(offset), end = up(offset + num_bytes);
+        const auto [found, is_new] = stage.places.emplace(*field, stage.num_bytes + offset - begin);
+        stage.planes.push_back({field, *field, found->second});
+        if (!is_new) return;  // codes of a target are those of a draft
+        for (int64_t from = begin; from < end; from += kChunkBytes) {
+            stage.chunks.push_back({file, from, std::min(kChunkBytes, end - from), stage.num_bytes + from - begin});
+        }
+        stage.num_bytes += end - begin;
     });
 }
 
@@ -179,7 +160,7 @@ void PlaneReader::add_head() {
     for (int64_t first = 0; first < tiles; first += at_once) {
         HeadPart& part = head_.emplace_back(HeadPart{{}, first * kTileRows, static_cast<int64_t>(stages_.size()), {}});
         part.matrix = tiles_of(head, first, std::min(first + at_once, tiles), part.escape_offsets);
-        add_planes(stages_.emplace_back(), part.matrix);
+        add(stages_.emplace_back(), part.matrix, true, false);
     }
 }
 
@@ -202,6 +183,28 @@ uint8_t* PlaneReader::take(int64_t num_bytes) {
     return begin;
 }
 
+// Raises ReadError, after which bytes are any.
+void PlaneReader::read_now(const Stage& stage, uint8_t* memory, std::unique_lock<std::mutex> lock) {
+    while (threads_.size() < kThreads) threads_.emplace_back([this] { read(); });
+    now_ = {memory, &stage};
+    more_to_read_.notify_all();
+    was_read_.wait(lock, [&] { return now_.is_complete(); });
+    place(stage, memory);
+    if (!now_.error.empty()) throw ReadError(now_.error);
+}
+
+double PlaneReader::measure() {
+    const auto by_bytes = [](const Stage& one, const Stage& other) { return one.num_bytes < other.num_bytes; };
+    const Stage& largest = *std::max_element(stages_.begin(), stages_.end(), by_bytes);
+    uint8_t* memory = take(largest.num_bytes);
+    const auto begin = std::chrono::steady_clock::now();
+    read_now(largest, memory, std::unique_lock(mutex_));
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    place(largest, nullptr);
+    memory_.clear();
+    return static_cast<double>(largest.num_bytes) / seconds.count();
+}
+
 void PlaneReader::start(int64_t num_kept, int64_t num_buffers) {
     num_kept_ = next_ = static_cast<size_t>(num_kept);
     int64_t num_bytes = resident_.num_bytes, most_bytes[] = {0, 0};  // the latter of a stage and of a layer's experts
@@ -211,31 +214,21 @@ void PlaneReader::start(int64_t num_kept, int64_t num_buffers) {
         if (i >= num_kept_) most = std::max(most, stages_[i].num_bytes);
     }
     uint8_t* memory = take(num_bytes);
-    const auto keep = [&](const Stage& stage) {
-        buffers_.push_back({memory, &stage});
-        memory += stage.num_bytes;
-    };
-    keep(resident_);
-    for (size_t i = 0; i < num_kept_; ++i) keep(stages_[i]);
-    for (Buffer& buffer : buffers_) filled_.push_back(&buffer);
-    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { read(); });
-    std::unique_lock lock(mutex_);
-    for (const Buffer& buffer : buffers_) {
-        was_read_.wait(lock, [&] { return buffer.is_complete(); });
-        if (!buffer.error.empty()) throw ReadError(buffer.error);
-        place(*buffer.stage, buffer.memory);
-        if (buffer.stage != &resident_) continue;
-        for (HeadPart& part : head_) {  // of what has moved
-            const int64_t tile = part.first_row / kTileRows, end = tile + part.matrix.row_tiles();
-            part.escape_offsets.clear();
-            part.matrix = tiles_of(*whole_head_, tile, end, part.escape_offsets);
-        }
+    read_now(resident_, memory, std::unique_lock(mutex_));
+    memory += resident_.num_bytes;
+    for (HeadPart& part : head_) {  // of what has moved
+        const int64_t tile = part.first_row / kTileRows, end = tile + part.matrix.row_tiles();
+        part.escape_offsets.clear();
+        part.matrix = tiles_of(*whole_head_, tile, end, part.escape_offsets);
     }
-    filled_.clear();
-    buffers_.clear();
+    for (size_t i = 0; i < num_kept_; ++i) {
+        read_now(stages_[i], memory, std::unique_lock(mutex_));
+        memory += stages_[i].num_bytes;
+    }
+    expert_memory_ = take(most_bytes[1]);
+    std::lock_guard lock(mutex_);
     for (int64_t i = 0; i < num_buffers; ++i) buffers_.push_back({take(most_bytes[0])});
     for (Buffer& buffer : buffers_) free_.push_back(&buffer);
-    fetched_.memory = take(most_bytes[1]);
     more_to_read_.notify_all();
 }
 
@@ -262,12 +255,12 @@ void PlaneReader::fetch(const std::vector<const Matrix*>& chosen) {
     place(chosen_, nullptr);
     chosen_ = {};
     for (const Matrix* matrix : chosen)
-        add_planes(chosen_, const_cast<Matrix&>(*matrix));  // what is kept lies in no file
-    fetched_ = {fetched_.memory, &chosen_};
-    more_to_read_.notify_all();
-    was_read_.wait(lock, [&] { return fetched_.is_complete(); });
-    place(chosen_, fetched_.memory);
-    if (expert_error_.empty()) expert_error_ = fetched_.error;
+        add(chosen_, const_cast<Matrix&>(*matrix), true, false);  // but for what is kept
+    try {
+        read_now(chosen_, expert_memory_, std::move(lock));
+    } catch (const ReadError& error) {  // which `end` raises: the team goes on with any bytes
+        if (expert_error_.empty()) expert_error_ = error.what();
+    }
 }
 
 void PlaneReader::end() {
@@ -295,7 +288,7 @@ bool PlaneReader::drop_front() {
 // The first buffer that wants a chunk, or a free one for the next stage; null: there is nothing to do. After an error nothing
 // more is read until a pass has met it.
 PlaneReader::Buffer* PlaneReader::next_to_read() {
-    if (fetched_.has_more()) return &fetched_;
+    if (now_.has_more()) return &now_;
     for (Buffer* buffer : filled_) {
         if (!buffer->is_dropped && !buffer->error.empty()) return nullptr;
         if (buffer->has_more()) return buffer;

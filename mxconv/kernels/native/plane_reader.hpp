@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,6 +46,9 @@ class PlaneReader {
     std::vector<int64_t> stage_bytes() const;
     int64_t num_stages() const { return static_cast<int64_t>(num_stages_); }  // of a pass
 
+    // Bytes a second that the disk gives of the largest stage. Before `start`; raises ReadError.
+    double measure();
+
     // Read for good what is resident and the first stages; the others of a pass through buffers from now on. Once. Raises
     // ReadError.
     void start(int64_t num_kept, int64_t num_buffers);
@@ -78,6 +82,7 @@ class PlaneReader {
     };
 
     struct Stage {
+        std::map<const void*, int64_t> places;  // of arrays in its memory
         std::vector<Plane> planes;
         std::vector<Chunk> chunks;
         int64_t num_bytes = 0;
@@ -96,11 +101,11 @@ class PlaneReader {
         bool has_more() const { return !is_dropped && error.empty() && num_begun < stage->chunks.size(); }
     };
 
-    bool add(Stage& stage, void* field, const void* array, int64_t num_bytes) const;
-    void add_planes(Stage& stage, Matrix& matrix) const;
+    void add(Stage& stage, Matrix& matrix, bool adds_planes, bool adds_others) const;
     const PlaneFile* file_of(const void* array) const;
     void add_head();
     uint8_t* take(int64_t num_bytes);
+    void read_now(const Stage& stage, uint8_t* memory, std::unique_lock<std::mutex> lock);
     static void place(const Stage& stage, const uint8_t* memory);  // null: where planes are mapped
     bool drop_front();
     Buffer* next_to_read();
@@ -119,7 +124,8 @@ class PlaneReader {
     std::condition_variable more_to_read_, was_read_;
     std::vector<Buffer> buffers_;
     std::vector<Buffer*> free_;
-    Buffer fetched_{nullptr, &chosen_};  // experts
+    Buffer now_{nullptr, &chosen_};  // that somebody waits for
+    uint8_t* expert_memory_ = nullptr;
     std::string expert_error_;
     std::deque<Buffer*> filled_;  // or being filled, in the order of passes
     size_t next_ = 0;             // the stage that is read after these
