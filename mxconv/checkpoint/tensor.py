@@ -25,6 +25,7 @@ from mxconv.system.processor import release
 if TYPE_CHECKING:
     from mxconv.checkpoint.object_store import ObjectLook
 
+SMALL_BYTES = 1 << 17  # vectors
 MAX_OPEN = 64  # files that other processes sent and nobody uses at the moment
 
 
@@ -191,6 +192,14 @@ class MappedBytes(WeightFile):
         if self._bytes is not None and rows.nbytes:
             begin = rows.ctypes.data - self._bytes.ctypes.data
             release(self._map, begin, begin + rows.nbytes)
+
+    def fetch(self, suffixes: tuple[str, ...] = ()) -> None:
+        """Have the disk read small tensors and those named; by faults Linux reads megabytes around each."""
+        for entry in self.entries.values():
+            is_wanted = entry.num_bytes < SMALL_BYTES or entry.name.endswith(suffixes)
+            if is_wanted and hasattr(mmap, "MADV_WILLNEED"):
+                begin = entry.begin - entry.begin % mmap.PAGESIZE
+                self._map.madvise(mmap.MADV_WILLNEED, begin, entry.end - begin)
 
     def release_rows(self, name: str, start: int, stop: int) -> None:
         whole = self.view(name)

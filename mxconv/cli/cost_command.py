@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mxconv.cli.common_options import Force, Json, numbers_of, offered_hardware
-from mxconv.cli.decode_options import Memory, planned
+from mxconv.cli.decode_options import Levels, Memory, names_of, planned
 from mxconv.cli.output import FIRST, LOAD, Output, check_outputs
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def cost(
         typer.Option(help="Type of the cache: bf16 by default, fp32 for a package, as mxconv keeps it."),
     ] = None,
     memory: Memory = None,
+    levels: Levels = None,
     sweep: Annotated[bool, typer.Option("--sweep", help="Print the speed-up over acceptance and length.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw --figure into a .png or .svg file.")] = None,
     figure: Annotated[
@@ -77,10 +78,10 @@ def cost(
         raise typer.BadParameter("--trace: needs the package that it was made with, not --config")
     if package is None and memory is not None:
         raise typer.BadParameter("--memory: needs a package, not --config")
-    architecture, strategies, drafts = _levels(package, config)
+    architecture, strategies, drafts = _levels(package, config, names_of(levels))
     placed: dict[str, Any] = {}
     if package is not None and memory is not None:
-        plan, rate = planned(package, memory, out)
+        plan, rate = planned(package, levels, memory, out)
         placed = {"memory": asdict(plan) | {"read_gigabytes_per_second": rate / 1e9}}
         if plan.read_by(1):
             first = replace(next(iter(strategies.values()))[0], read_seconds=lambda rows: plan.read_by(rows) / rate)
@@ -137,7 +138,7 @@ def _hardware(name: str) -> "Hardware":
 
 
 def _levels(
-    package: Path | None, config: Path | None
+    package: Path | None, config: Path | None, names: list[str] | None
 ) -> "tuple[ModelSizes, dict[str, list[CostLevel]], list[Sequence[str]]]":
     """The model, its strategies by name, and the names of each draft level, from the target on."""
     from mxconv.arch.model_sizes import ModelSizes
@@ -148,9 +149,11 @@ def _levels(
         architecture = ModelSizes.from_file(config)
         return architecture, strategies_of(architecture), [FOUR_BIT, (SMALL,)]
     from mxconv.cost.package_levels import package_levels, package_strategies
+    from mxconv.drafts.loader import choose_levels
     from mxconv.package.package import Package
 
     with Package(package) as opened:
-        target, *drafts = package_levels(opened)
+        chosen = [record.name for record in choose_levels(package, opened.manifest, names)]
+        target, *drafts = [level for level in package_levels(opened) if level.name in chosen]
     assert target.architecture is not None
     return target.architecture, package_strategies([target, *drafts]), [(draft.name,) for draft in drafts]

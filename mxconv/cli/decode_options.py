@@ -47,6 +47,15 @@ def parse_memory(text: str) -> "MemoryLimit":
     return "auto" if text == "auto" else parse_bytes(text)
 
 
+def names_of(levels: str | None) -> list[str] | None:
+    """The names in the value of `--levels`."""
+    return None if levels is None else [name.strip() for name in levels.split(",")]
+
+
+Levels = Annotated[
+    str | None,
+    typer.Option(help="Levels to use, joined by commas; the first, any model, is the target. All by default."),
+]
 Memory = Annotated[
     Any,
     typer.Option(
@@ -80,10 +89,7 @@ class PromptOptions:
 class LevelOptions:
     """The levels that take part."""
 
-    levels: Annotated[
-        str | None,
-        typer.Option(help="Levels to use, joined by commas; the first, any model, is the target. All by default."),
-    ] = None
+    levels: Levels = None
     draft: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,7 +108,7 @@ class LevelOptions:
     @property
     def names(self) -> list[str] | None:
         """The names in `--levels`."""
-        return None if self.levels is None else [name.strip() for name in self.levels.split(",")]
+        return names_of(self.levels)
 
     @property
     def tree_size(self) -> "int | Literal['auto', 'chain']":
@@ -264,7 +270,9 @@ class Runtime(Computing):
         return load(found, drafting.draft or (), self.kernel, self.threads, names, self.kv_dtype, self.weights, memory)
 
 
-def planned(package: "str | Path", memory: "MemoryLimit", out: "Output") -> "tuple[MemoryPlan, float]":
+def planned(
+    package: "str | Path", levels: str | None, memory: "MemoryLimit", out: "Output"
+) -> "tuple[MemoryPlan, float]":
     """Print what a run keeps in memory and reads; return it with the bytes a second that its disk gives, now measured.
 
     Raises:
@@ -274,7 +282,7 @@ def planned(package: "str | Path", memory: "MemoryLimit", out: "Output") -> "tup
     from mxconv.package.package_folder import find_package
     from mxconv.report.tables import format_bytes
 
-    with LoadedPackage(find_package(str(package)), memory=memory, plans_only=True) as loaded:
+    with LoadedPackage(find_package(str(package)), names_of(levels), memory=memory, plans_only=True) as loaded:
         assert loaded.placement is not None, "of a limit"
         plan, rate = loaded.placement.plan, loaded.placement.measured_rate()
     names = {"codes, scales and drafts": plan.resident, "cache": plan.cache, "the program": plan.program}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from mxconv.cli.common_options import WORKERS, Force, Json, Revision, executors
-from mxconv.cli.decode_options import Memory, planned
+from mxconv.cli.decode_options import Levels, Memory, planned
 from mxconv.cli.output import Output, check_outputs, progress_bars
 
 TRACE_SUFFIX = ".jsonl"
@@ -31,6 +31,7 @@ def inspect(
     threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",
     memory: Memory = None,
+    levels: Levels = None,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -48,7 +49,7 @@ def inspect(
         _inspect_trace(Path(source), html, out)
         return
     if memory is not None:
-        plan, rate = planned(source, memory, out)
+        plan, rate = planned(source, levels, memory, out)
         out.json(asdict(plan) | {"read_gigabytes_per_second": rate / 1e9})
         return
     from mxconv.kernels.engine import usable_processors

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mxconv.arch.config import ModelConfig
+from mxconv.checkpoint.tensor import mapped_files
 from mxconv.checkpoint.tokenizer_files import Vocabulary
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
@@ -86,6 +87,9 @@ class LoadedPackage:
                     f"{path}: {found}, and --memory; native kernels and the package's own target are required. "
                     "Leave --memory out."
                 )
+            for file in mapped_files() if memory is not None else ():  # whose lists of escapes are checked here
+                if path in file.path.parents:
+                    file.fetch((".escape_counts", ".escape_positions"))
             self.folder = self._speaker(first)
             self.tokenizer = Tokenizer.from_folder(self.folder)
             self.target_vocabulary = Vocabulary.of_folder(self.folder)

@@ -261,6 +261,7 @@ class Package:
                 )
             file = MappedFile(self.root / name)
             self._files.append(file)
+            file.fetch()
             for entry in file.entries:
                 if entry in arrays:
                     other = Path(arrays[entry].path).name

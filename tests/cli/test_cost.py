@@ -181,6 +181,8 @@ def test_with_memory_the_target_waits_for_the_disk_and_longer_drafts_pay(
     assert found["mxfp4"]["num_draft_tokens"][0] > 16 > plain["mxfp4"]["num_draft_tokens"][0]
     assert found["mxfp4"]["speedup"] > plain["mxfp4"]["speedup"]
     assert "read in each round" in streamed.stderr and "this disk gives " in streamed.stderr
+    two = run(*asked, "--memory", "1TB", "--levels", "target,mxfp4").json
+    assert set(two["models"][0]["outputs"]) == {"greedy", "mxfp4"} and two["memory"]["resident"] < memory["resident"]
     monkeypatch.undo()
     refused = run("cost", package, "--memory", "1MB")
     assert refused.exit_code == 1 and "; --memory allows 0.00 GB. Give more" in refused.stderr
