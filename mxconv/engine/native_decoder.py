@@ -1,7 +1,6 @@
 """The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 
@@ -20,10 +19,9 @@ from mxconv.engine.sequence_rows import SequenceRows, StateRoom
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.tree import GrownTree, TreeLimits
 from mxconv.engine.weights import ModelWeights, ScreenedHead
-from mxconv.errors import PackageError
 from mxconv.kernels import _native
 from mxconv.kernels.matrix import Matrix
-from mxconv.kernels.native_matrix import NativeMatrix
+from mxconv.kernels.native_matrix import NativeMatrix, file_errors
 
 
 class NativeDecoder(Decoder):
@@ -149,15 +147,6 @@ class NativePairs:
             limits = replace(limits, penalties=limits.penalties.by_place(paired.tokens))
         made = grow_natively(self.handle, self._parts, rows, paired.embedding, num_known, limits, features=given)
         return replace(made, tokens=paired.tokens[made.tokens].tolist())
-
-
-@contextmanager
-def file_errors() -> Iterator[None]:
-    """Raise PackageError where weights cannot be read."""
-    try:
-        yield
-    except _native.ReadError as error:
-        raise PackageError(str(error)) from error
 
 
 def _screen(head: Matrix) -> _native.HeadScreen | None:

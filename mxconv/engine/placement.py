@@ -24,9 +24,9 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.system.processor import anonymous_bytes, available_bytes
 
 try:
-    from mxconv.engine.native_decoder import NativeDecoder, file_errors
+    from mxconv.engine.native_decoder import NativeDecoder
     from mxconv.kernels import _native
-    from mxconv.kernels.native_matrix import NativeMatrix
+    from mxconv.kernels.native_matrix import NativeMatrix, file_errors
 except ImportError:  # without the extension nothing is streamed
     pass
 

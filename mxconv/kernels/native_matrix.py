@@ -3,6 +3,8 @@
 Each wraps the NumPy matrix of the same weights, its reference: that one stays the authority on shape and rows.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from mxconv.codecs.bsfp.packing import PackedBsfp
 
 Element = TypeVar("Element", bound=np.generic)
+
+
+@contextmanager
+def file_errors() -> Iterator[None]:
+    """Raise PackageError where weights cannot be read."""
+    try:
+        yield
+    except _native.ReadError as error:
+        raise PackageError(str(error)) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +71,8 @@ class NativeMatrix:
         for place, index in enumerate(indices):
             first = int(index) // TILE_ROWS * TILE_ROWS
             tile = np.empty((min(TILE_ROWS, num_rows - first), num_columns), np.uint16)
-            self.handle.patterns(self.engine, first, tile)
+            with file_errors():
+                self.handle.patterns(self.engine, first, tile)
             found[place] = tile[int(index) - first]
         return self.rebuilt_format.decode(found)
 

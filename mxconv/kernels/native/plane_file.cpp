@@ -31,21 +31,17 @@ void PlaneFile::check() const {}
 
 #else
 
+#ifndef O_DIRECT
+#define O_DIRECT 0
+#endif
+#ifdef __APPLE__
+#define st_mtim st_mtimespec
+#endif
+
 namespace {
 
-#ifdef O_DIRECT
-constexpr int kDirect = O_DIRECT;
-#else
-constexpr int kDirect = 0;
-#endif
-
 int64_t written_at(const struct stat& status) {
-#ifdef __APPLE__
-    const timespec& time = status.st_mtimespec;
-#else
-    const timespec& time = status.st_mtim;
-#endif
-    return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
+    return int64_t{status.st_mtim.tv_sec} * 1000000000 + status.st_mtim.tv_nsec;
 }
 
 }  // namespace
@@ -58,7 +54,7 @@ void PlaneFile::open() {
     posix_fadvise(buffered_, 0, 0, POSIX_FADV_RANDOM);  // rows that are looked up
     posix_fadvise(buffered_, 0, 0, POSIX_FADV_DONTNEED);
 #endif
-    direct_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | kDirect);  // which some file systems refuse
+    direct_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);  // which some file systems refuse
 #ifdef F_NOCACHE
     fcntl(buffered_, F_NOCACHE, 1);
 #endif
