@@ -33,7 +33,7 @@ except ImportError:  # without the extension nothing is streamed
 MemoryLimit = int | Literal["auto"]
 NUM_BUFFERS = 2
 PASS_BYTES = 100_000_000  # of activations, logits and what a run allocates beside its weights
-CACHED_TOKENS = 2048  # for whose keys and values room is left
+CACHED_TOKENS = 1024  # for whose keys and values room is left
 AUTO_SHARE = 15 / 16  # of the memory that is available
 
 

@@ -9,6 +9,9 @@
 #ifndef _WIN32
 #include <sys/mman.h>
 #endif
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace mxconv {
 
@@ -106,6 +109,9 @@ PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const st
         const bool keeps_planes = !is_head && streamed.count(matrix) == 0;
         if (is_head || !is_table) add(resident_, *matrix, keeps_planes, true);
     }
+#ifdef __GLIBC__
+    malloc_trim(0);  // of reading a large tokenizer 40 MB are left that nothing uses
+#endif
 }
 
 PlaneReader::~PlaneReader() {
