@@ -1,0 +1,2 @@
+STEP_COLUMNS = 64
+class FragmentArrays: pass
