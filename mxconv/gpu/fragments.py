@@ -1,7 +1,7 @@
 """A BSFP matrix in fragment order: its bytes, permuted so that a lane of a warp loads the weights that it multiplies.
 
-Normative for the bytes: formats/bsfp.md. Only for BF16 with eight residual bits; `BsfpArrays` has the others. A *step*
-is 16 rows x 64 columns. Lane 4 g + t of a warp (g = 0..7, t = 0..3) has rows g and g + 8 and columns 16 t to 16 t + 15 of
+Normative for the bytes: formats/bsfp.md. Only for BF16 with eight residual bits; `BsfpArrays` has the others. A step is
+16 rows x 64 columns. Lane 4 g + t of a warp (g = 0..7, t = 0..3) has rows g and g + 8 and columns 16 t to 16 t + 15 of
 it: columns 16 t + 4 s + 2 k + e in the `s`th instruction (`mma.m16n8k16`, whose places 2 t + e + 8 k they take; sums do
 not mind the order of columns).
 

@@ -23,6 +23,7 @@ from gpu_weights import DEVICE, assert_product, bits
 from ptx_warp import PtxError, PtxKernel
 from stored_matrices import gaussian, stored_bsfp
 
+from mxconv.bench.gpu_kernel_speed import bench_gpu_kernels, kernels_on
 from mxconv.codecs.bsfp.packing import decode_bsfp, decode_bsfp_draft
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import BF16
@@ -173,6 +174,18 @@ def test_a_weight_comes_in_fragment_order_where_it_can(here: None, monkeypatch: 
     assert_product(drafted, x[:1], made.draft.rebuild().numpy())
     wide = stored_bsfp(BF16.encode(gaussian((20, 40))), BF16, residual_bits=9)
     assert not isinstance(uploaded_weight(wide, CPU, in_fragments=True).arrays, FragmentArrays)
+
+
+@pytest.mark.parametrize("kernel", ["bsfp-full-fragments", "bsfp-draft-fragments"])
+def test_they_are_measured_beside_the_others(here: None, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    assert not any(each.endswith("-fragments") for each in kernels_on(CPU))
+    for module in ("mxconv.gpu.weight", "mxconv.bench.gpu_kernel_speed"):
+        monkeypatch.setattr(f"{module}.fragments_work", lambda _: True)
+    assert kernel in kernels_on(CPU)
+    monkeypatch.setattr("mxconv.bench.gpu_kernel_speed.SMALL_SHAPE", (20, 40))
+    monkeypatch.setattr("mxconv.bench.gpu_kernel_speed.NUM_WARMUPS", 0)
+    (row,) = bench_gpu_kernels([kernel], [2], (40, 64), CPU, num_samples=1)
+    assert (row.kernel, row.implementation, row.num_tokens) == (kernel, "gluon", 2)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
