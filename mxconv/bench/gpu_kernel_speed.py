@@ -33,12 +33,14 @@ from mxconv.bench.operands import (
 from mxconv.bench.rates import seconds_of, spread
 from mxconv.gpu.device import require_room
 from mxconv.gpu.launch import MAX_TOKENS
+from mxconv.gpu.self_check import fragments_work
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, uploaded_weight
 from mxconv.package.stored import StoredMxint8
 from mxconv.system.processor import cpu_name
 
 LIBRARY = "bf16"  # torch's product, the baseline
 KERNELS = (LIBRARY, "bsfp-full", "bsfp-draft", "mxfp4-bf16")
+IN_FRAGMENTS = "-fragments"  # of the same matrices in fragment order, where the device has such kernels
 ROUNDING = 2.0**-8  # of torch's BF16 products: of results, and of partial sums where it splits columns
 NUM_WARMUPS = 3
 CACHE_MULTIPLE = 4  # the copies of a matrix together are at least this many L2 caches
@@ -67,6 +69,12 @@ class GpuMachine:
     def described(self) -> str:
         """A short name, for pictures."""
         return self.gpu
+
+
+def kernels_on(device: torch.device) -> tuple[str, ...]:
+    """Names of all kernels that a device has."""
+    in_fragments = ("bsfp-full" + IN_FRAGMENTS, "bsfp-draft" + IN_FRAGMENTS)
+    return (*KERNELS, *(in_fragments if fragments_work(device) else ()))
 
 
 def gpu_machine(device: torch.device) -> GpuMachine:
@@ -116,7 +124,7 @@ def bench_gpu_kernels(
     """Measure each kernel x width, exactness first.
 
     Args:
-        kernels: of `KERNELS`.
+        kernels: of `kernels_on` the device.
         num_tokens: of a product.
         shape: (out_features, in_features).
         device: a GPU, or the CPU in Triton's interpreter.
@@ -170,6 +178,8 @@ def _summarize(operand: GpuOperand, num_tokens: int, rounds: Sequence[tuple[floa
 
 
 def _implementation(operand: GpuOperand) -> str:
+    if operand.kernel.endswith(IN_FRAGMENTS):
+        return "gluon"
     return "torch" if operand.kernel == LIBRARY else "triton"
 
 
@@ -237,16 +247,17 @@ class LibraryMatrix:
 
 
 def make_gpu_operand(kernel: str, shape: tuple[int, int], device: torch.device) -> GpuOperand:
-    """Gaussian weights for one of `KERNELS`. Activations are rounded to BF16."""
-    stored, slab = encoded(kernel, shape)
+    """Gaussian weights for one of `kernels_on` the device. Activations are rounded to BF16."""
+    in_fragments = kernel.endswith(IN_FRAGMENTS)
+    stored, slab = encoded(kernel.removesuffix(IN_FRAGMENTS), shape)
     if isinstance(stored, np.ndarray):
         patterns: U16 = stored
         return Operand(kernel, "bf16", shape, patterns.nbytes, slab, lambda: LibraryMatrix(patterns, device))
     assert not isinstance(stored, StoredMxint8)
 
     def copy() -> BsfpWeight | FourBitWeight:
-        weight = uploaded_weight(stored, device)
-        return weight.draft if isinstance(weight, BsfpWeight) and kernel == "bsfp-draft" else weight
+        weight = uploaded_weight(stored, device, in_fragments=in_fragments)
+        return weight.draft if isinstance(weight, BsfpWeight) and kernel.startswith("bsfp-draft") else weight
 
     made = copy()
     num_bytes = made.arrays.num_bytes if isinstance(made, BsfpWeight) else made.num_bytes  # without the draft's scales

@@ -170,9 +170,9 @@ def _on_gpu(
 ) -> KernelBench:
     found = _bench_device(device)  # first: what follows needs torch and Triton
 
-    from mxconv.bench.gpu_kernel_speed import KERNELS, bench_gpu_kernels, gpu_machine
+    from mxconv.bench.gpu_kernel_speed import bench_gpu_kernels, gpu_machine, kernels_on
 
-    chosen, machine = chosen_of("--only", only, KERNELS, f" with --device {device}"), gpu_machine(found)
+    chosen, machine = chosen_of("--only", only, kernels_on(found), f" with --device {device}"), gpu_machine(found)
     results = bench_gpu_kernels(chosen, widths, shape, found, num_samples)
     is_real = machine.compute_capability is not None
     note = "" if is_real else "times and rates are those of an interpreter: they say nothing of a GPU"

@@ -1,6 +1,6 @@
 """Arrays of a package on a device: copied, joined for the experts of a stack, and tables for byte permutation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mxconv.arrays import I32, U16
 from mxconv.gpu.launch import ROWS
 
+Parts = Mapping[str, torch.Tensor]  # arrays of a matrix on a device, by name
 Arrays = TypeVar("Arrays", bound=Any)  # a dataclass of tensors
 
 

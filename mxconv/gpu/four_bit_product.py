@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxconv.arrays import F32
+from mxconv.arrays import F32, U16
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import VALUES
 from mxconv.gpu.device_arrays import row_tables, upload
@@ -78,8 +78,13 @@ class FourBitArrays:
 
 
 def _levels(magnitudes: F32, codes: torch.Tensor) -> torch.Tensor:
-    patterns = torch.tensor(magnitudes, dtype=torch.float32).to(torch.bfloat16).view(torch.int16).numpy()
-    return upload(row_tables(patterns.view(np.uint16)), codes.device)
+    return upload(row_tables(level_patterns(magnitudes)), codes.device)
+
+
+def level_patterns(magnitudes: F32) -> U16:
+    """BF16 patterns of levels, rounded to nearest even."""
+    patterns = torch.tensor(magnitudes, dtype=torch.float32).to(torch.bfloat16).view(torch.int16)
+    return patterns.numpy().view(np.uint16)
 
 
 def four_bit_product(arrays: FourBitArrays, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:

@@ -70,7 +70,7 @@ class GpuPackage:
             draft = sum(opened.arrays[name].num_bytes for each in records for name in _copied(each, "draft"))
             require_room(
                 self.device,
-                sum(arrays.values()) + sum(_made(opened, each) for each in records if level == "target"),
+                sum(arrays.values()) + _made(opened, records if level == "target" else []),
                 str(opened.root),
                 f"The 4-bit draft alone is {draft / 1e9:.2f} GB: level='draft'." if level == "target" else
                 "Free memory, or take a smaller model.",
@@ -179,7 +179,7 @@ def _weight(
     }
     as_group = (group.num_planes, group.has_row_starts) if group is not None else (0, False)
     try:
-        return uploaded_weight(held, device, mine, *as_group)
+        return uploaded_weight(held, device, mine, *as_group, in_fragments=group is None)
     except CodecError as error:
         raise PackageError(f"{package.root}: tensor {record.name}: {error}") from error
 
@@ -266,9 +266,15 @@ def _copied(record: TensorRecord, level: str) -> list[str]:
     return [name for name in names if (parts[name] in OF_DRAFT if level == "draft" else parts[name] not in ON_HOST)]
 
 
-def _made(package: Package, record: TensorRecord) -> int:
-    """The most bytes that patches of a tensor's escapes take."""
-    if record.codec != "bsfp":
-        return 0
-    counts, escapes = (package.arrays[f"{record.name}.escape_{part}"] for part in ("counts", "positions"))
-    return most_bytes(counts.num_bytes, escapes.num_bytes)
+def _made(package: Package, records: Iterable[TensorRecord]) -> int:
+    """The most bytes that arrays made of tensors take besides their own: of escapes, and a tensor in another order."""
+    escapes, largest = 0, 0
+    for record in records:
+        if record.codec == "bsfp":
+            counts, positions, codes, low = (
+                package.arrays[f"{record.stem}.{part}"].num_bytes
+                for part in ("escape_counts", "escape_positions", "codes", "residual_low")
+            )
+            escapes += most_bytes(counts, positions)
+            largest = max(largest, codes + low)
+    return escapes + largest

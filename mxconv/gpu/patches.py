@@ -7,16 +7,15 @@ words of a row tile and split adjoin, in the order of tiles, rows and halves; 32
 one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
 
-from mxconv.gpu.device_arrays import expert_of, stacked
+from mxconv.gpu.device_arrays import Parts, expert_of, stacked
 from mxconv.gpu.launch import SPLIT_TILES
 
-Parts = Mapping[str, torch.Tensor]
 ESCAPES_AT_A_TIME = 1 << 20  # which keeps intermediate arrays below 100 MB
 
 
@@ -62,7 +61,7 @@ def patches_of(parts: Parts, starts: torch.Tensor) -> Patches:
         starts: (16 T or 1, 8) int16 magnitudes.
     """
     counts = parts["escape_counts"]
-    made = [_of_row_tiles(parts, starts, tiles, escapes) for tiles, escapes in _some_at_a_time(counts)]
+    made = [_of_row_tiles(parts, starts, tiles, escapes) for tiles, escapes in some_at_a_time(counts)]
     words, hits, in_tile = (torch.cat(part) for part in zip(*made, strict=True))
     before = (in_tile.cumsum(0) - in_tile).view(counts.shape)
     split_firsts = before[:, :: SPLIT_TILES.value].contiguous()
@@ -70,7 +69,7 @@ def patches_of(parts: Parts, starts: torch.Tensor) -> Patches:
     return Patches(words, hits.view_as(before), firsts.to(torch.int16), split_firsts)
 
 
-def _some_at_a_time(counts: torch.Tensor) -> Iterator[tuple[slice, slice]]:
+def some_at_a_time(counts: torch.Tensor) -> Iterator[tuple[slice, slice]]:
     """Slices of row tiles and of their escapes, as many together as `ESCAPES_AT_A_TIME` allows."""
     ends = counts.sum(1, dtype=torch.int64).cumsum(0).tolist()
     begin, start = 0, 0

@@ -26,7 +26,10 @@ from mxconv.gpu.bsfp_arrays import BsfpArrays
 from mxconv.gpu.bsfp_product import bsfp_product, rebuild
 from mxconv.gpu.device_arrays import as_words, expert_of, stacked, upload
 from mxconv.gpu.four_bit_product import FourBitArrays, dequantize, four_bit_product
+from mxconv.gpu.fragment_product import fragment_product, rebuild_fragments
+from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, fits_fragments, fragments_of
 from mxconv.gpu.launch import MAX_TOKENS, ROWS, RoutedPairs, on
+from mxconv.gpu.self_check import fragments_work
 from mxconv.package.stored import StoredBsfp, StoredMxfp4
 
 AnyWeight = TypeVar("AnyWeight", bound="Weight")
@@ -59,7 +62,7 @@ class Weight(Protocol):
 class FourBitWeight:
     """Implements `Weight` for 4-bit levels on the device: MXFP4, or the draft in BSFP."""
 
-    def __init__(self, arrays: FourBitArrays) -> None:
+    def __init__(self, arrays: FourBitArrays | FragmentDraft) -> None:
         self.arrays = arrays
         self.rows, self.columns = arrays.shape
         self.num_bytes = arrays.num_bytes
@@ -80,21 +83,26 @@ class FourBitWeight:
         x = x.to(torch.bfloat16).contiguous()
         with on(device):
             if len(x) <= MAX_TOKENS.value or routed is not None:
+                if isinstance(self.arrays, FragmentDraft):
+                    return fragment_product(self.arrays, x)
                 return four_bit_product(self.arrays, x, routed)
-            return _by_panels(
-                x, self.rows, lambda first, count: dequantize(self.arrays, first, count).to(torch.bfloat16)
-            )
+            return _by_panels(x, self.rows, lambda first, count: self._values(first, count).to(torch.bfloat16))
 
     def rebuild(self) -> torch.Tensor:
         """(rows, columns) float32 values."""
         with on(self.arrays.codes.device):
-            return dequantize(self.arrays)
+            return self._values(0, None)
+
+    def _values(self, first_row: int, num_rows: int | None) -> torch.Tensor:
+        if isinstance(self.arrays, FragmentDraft):
+            return rebuild_fragments(self.arrays, first_row, num_rows)
+        return dequantize(self.arrays, first_row, num_rows)
 
 
 class BsfpWeight:
     """Implements `Weight` for the exact 16-bit weights; `draft` is the 4-bit weight with the same codes."""
 
-    def __init__(self, arrays: BsfpArrays, draft: FourBitArrays) -> None:
+    def __init__(self, arrays: BsfpArrays | FragmentArrays, draft: FourBitArrays | FragmentDraft) -> None:
         self.arrays, self.draft = arrays, FourBitWeight(draft)
         self.rows, self.columns = arrays.shape
 
@@ -111,12 +119,13 @@ class BsfpWeight:
     @classmethod
     def stacked(cls, experts: "Sequence[BsfpWeight]") -> "BsfpWeight":
         """Stack matrices, as `BsfpArrays.stacked`."""
-        arrays = BsfpArrays.stacked([each.arrays for each in experts])
+        arrays = BsfpArrays.stacked([each.arrays for each in experts if isinstance(each.arrays, BsfpArrays)])
         draft = FourBitWeight.stacked([each.draft for each in experts])
         return cls(arrays, replace(draft.arrays, codes=arrays.codes))
 
     def expert(self, number: int, num_experts: int) -> "BsfpWeight":
         """View one matrix of a stack."""
+        assert isinstance(self.arrays, BsfpArrays), "experts are in no other order"
         draft = expert_of(self.draft.arrays, number, num_experts)
         return BsfpWeight(self.arrays.expert(number, num_experts), draft)
 
@@ -127,13 +136,20 @@ class BsfpWeight:
         x = x.to(self.dtype).contiguous()
         with on(device):
             if len(x) <= MAX_TOKENS.value or routed is not None:
+                if isinstance(self.arrays, FragmentArrays):
+                    return fragment_product(self.arrays, x)
                 return bsfp_product(self.arrays, x, routed)
-            return _by_panels(x, self.rows, lambda first, count: rebuild(self.arrays, first, count))
+            return _by_panels(x, self.rows, self._patterns)
 
     def rebuild(self) -> torch.Tensor:
         """(rows, columns) in `dtype`: the source's weights, bit for bit."""
         with on(self.arrays.codes.device):
-            return rebuild(self.arrays)
+            return self._patterns(0, None)
+
+    def _patterns(self, first_row: int, num_rows: int | None) -> torch.Tensor:
+        if isinstance(self.arrays, FragmentArrays):
+            return rebuild_fragments(self.arrays, first_row, num_rows)
+        return rebuild(self.arrays, first_row, num_rows)
 
 
 class EightBitWeight:
@@ -191,6 +207,7 @@ def uploaded_weight(
     parts: Mapping[str, torch.Tensor] | None = None,
     num_planes: int = 0,
     has_row_starts: bool = False,
+    in_fragments: bool = False,
 ) -> BsfpWeight | FourBitWeight:
     """Copy an encoded matrix to a device.
 
@@ -200,11 +217,14 @@ def uploaded_weight(
         parts: its arrays by name that are on the device already.
         num_planes: as for `BsfpArrays.from_stored`.
         has_row_starts: likewise.
+        in_fragments: whether BSFP comes in fragment order, where its format and the device allow it; no expert may.
 
     Raises:
         CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
     """
     parts = {} if parts is None else parts
+    if in_fragments and isinstance(stored, StoredBsfp) and fits_fragments(stored) and fragments_work(device):
+        return BsfpWeight(*fragments_of(stored, device, parts))
     packed = stored if isinstance(stored, StoredMxfp4) else stored.packed
     scales = parts["scales"] if "scales" in parts else upload(packed.scales, device)
     if isinstance(stored, StoredMxfp4):

@@ -1,0 +1,246 @@
+"""Products of BSFP in fragment order, exact or of the draft, with 1 to 16 tokens: one launch.
+
+A program is one warp. It takes 16 rows and a split of the columns, 64 columns a step. Weights go from memory to
+registers to `mma.m16n8k16`, never through shared memory; escapes go through one KB of it, a byte a weight. The last of
+a row tile's programs to finish adds the sums of all splits in ascending order. Splits follow from the matrix's shape
+alone, so a token's bits depend on the token and the matrix.
+"""
+
+from typing import Any
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+
+from mxconv.codecs.vnni8 import TILE_ROWS as ROWS_OF_A_TILE
+from mxconv.gpu.fragment_weights import (
+    TOKENS,
+    declare_patches,
+    draft_weights_of,
+    load_escapes,
+    load_step,
+    put_patches,
+    row_table,
+    take_patches,
+    weights_of,
+    words_of,
+)
+from mxconv.gpu.fragments import GROUP_STEPS, STEP_COLUMNS, FragmentArrays, FragmentDraft
+
+TILE_ROWS = gl.constexpr(ROWS_OF_A_TILE)
+STEP = gl.constexpr(STEP_COLUMNS)
+GROUP = gl.constexpr(GROUP_STEPS)
+PROGRAMS = 4096  # of a product, at most about so many: what an H200 runs at a time
+MIN_STEPS = 2 * GROUP_STEPS  # of a program
+FREE = ("num_steps", "split_steps", "num_tokens", "num_rows", "first_tile")  # kernels are not compiled anew for these
+_barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name up to Triton 3.6
+SUMS = gl.constexpr(gl.NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]))
+LEFT = gl.constexpr(gl.DotOperandLayout(0, SUMS.value, 2))
+RIGHT = gl.constexpr(gl.DotOperandLayout(1, SUMS.value, 2))
+
+
+@gluon.jit
+def multiply(weights, tokens, sums):
+    """Add the products of 16 x 64 weights, as `weights_of` returns them, with (tokens, 64) activations in `TOKENS`."""
+    # (g, t, step, row half, column half, weight) to (row half, g, step, column half, t, weight)
+    left = weights.reshape([8, 4, 4, 2, 2, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([TILE_ROWS, STEP])
+    left = gl.convert_layout(left.to(gl.bfloat16, bitcast=True), LEFT, assert_trivial=True)
+    # (token, t, step, column half, weight), of which lane 4 token + t has its own, to the same order
+    right = tokens.reshape([tokens.shape[0], 4, 4, 2, 2]).permute([2, 3, 1, 4, 0]).reshape([STEP, tokens.shape[0]])
+    return mma_v2(left, gl.convert_layout(right, RIGHT, assert_trivial=True), sums)
+
+
+@gluon.jit
+def activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST: gl.constexpr):
+    """Pointers to the (tokens, 64) activations of a step, and which tokens there are."""
+    token = gl.arange(0, TOKENS_AT_MOST, layout=gl.SliceLayout(1, TOKENS))[:, None]
+    column = first_step * STEP + gl.arange(0, STEP, layout=gl.SliceLayout(0, TOKENS))[None, :]
+    return x + token * num_columns + column, token < num_tokens
+
+
+@gluon.jit
+def store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOST: gl.constexpr):
+    """Write the (16, tokens) sums of a program; the last of a row tile's programs adds those of all."""
+    row_tile, num_splits = gl.program_id(0), gl.num_programs(1)
+    row = row_tile * TILE_ROWS + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, SUMS))[:, None]
+    token = gl.arange(0, TOKENS_AT_MOST, layout=gl.SliceLayout(0, SUMS))[None, :]
+    place, is_there = token * num_rows + row, (row < num_rows) & (token < num_tokens)
+    if num_splits == 1:
+        gl.store(out + place, sums, mask=is_there)
+    else:
+        count = num_tokens * num_rows
+        gl.store(partial + gl.program_id(1) * count + place, sums, mask=is_there)
+        _barrier()  # all lanes' sums are written before one lane says so
+        if gl.atomic_add(counters + row_tile, 1, sem="acq_rel") == num_splits - 1:
+            _barrier()
+            total = gl.load(partial + place, mask=is_there, other=0, cache_modifier=".cg")
+            for split in range(1, num_splits):
+                total += gl.load(partial + split * count + place, mask=is_there, other=0, cache_modifier=".cg")
+            gl.store(out + place, total, mask=is_there)
+            gl.store(counters + row_tile, 0)
+
+
+@gluon.jit(do_not_specialize=FREE)
+def product(
+    codes, residuals, starts, escapes, firsts, x, partial, out, counters, num_steps, split_steps, num_tokens, num_rows,
+    num_columns, TOKENS_AT_MOST: gl.constexpr
+):  # fmt: skip
+    """x W^T of a row tile and a split of the columns; arrays as in `FragmentArrays`, grid (row tiles, splits)."""
+    row_tile, first_step = gl.program_id(0), gl.program_id(1) * split_steps
+    begin = row_tile * num_steps + first_step
+    end = gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
+    table, patches = row_table(starts, row_tile), declare_patches()
+    take_patches(patches)  # for the zeros
+    activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST)
+    codes, residuals = words_of(codes, begin, 128), words_of(residuals, begin, 256)
+    firsts += begin * 2
+    first, middle, last = gl.load(firsts), gl.load(firsts + 1), gl.load(firsts + 2)
+    sums = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
+    for _ in range(begin, end):
+        loaded = load_step(codes, residuals)
+        tokens = gl.load(activations, mask=is_there, other=0)
+        entry = load_escapes(escapes, first, last)
+        next_middle, next_last = gl.load(firsts + 3), gl.load(firsts + 4)
+        put_patches(patches, escapes, entry, first, middle, last)
+        first, middle, last = last, next_middle, next_last
+        codes += 128
+        residuals += 256
+        firsts += 2
+        activations += STEP
+        sums = multiply(weights_of(loaded, table, patches), tokens, sums)
+    store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOST)
+
+
+@gluon.jit(do_not_specialize=FREE)
+def draft_product(
+    codes, levels, scales, x, partial, out, counters, num_steps, split_steps, num_tokens, num_rows, num_columns,
+    TOKENS_AT_MOST: gl.constexpr
+):  # fmt: skip
+    """As `product`, of a `FragmentDraft`: levels are multiplied and added, then the sums of a group are scaled."""
+    row_tile, first_step = gl.program_id(0), gl.program_id(1) * split_steps
+    begin = row_tile * num_steps + first_step
+    end = gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
+    activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST)
+    codes = words_of(codes, begin, 128)
+    scales += begin // GROUP * 16 + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, SUMS))[:, None]
+    sums = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
+    for _ in range(begin, end, GROUP):
+        scale = (gl.load(scales).to(gl.int32) << 16).to(gl.float32, bitcast=True)
+        first, second = gl.load(codes, cache_modifier=".cg"), gl.load(codes + 128, cache_modifier=".cg")
+        first_tokens = gl.load(activations, mask=is_there, other=0)
+        second_tokens = gl.load(activations + STEP, mask=is_there, other=0)
+        codes += GROUP * 128
+        scales += 16
+        activations += GROUP * STEP
+        products = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
+        products = multiply(draft_weights_of(first, levels), first_tokens, products)
+        sums += multiply(draft_weights_of(second, levels), second_tokens, products) * scale
+    store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOST)
+
+
+@gluon.jit(do_not_specialize=FREE)
+def patterns_of_rows(
+    codes, residuals, starts, escapes, firsts, out, num_steps, split_steps, first_tile, num_rows, num_columns,
+    IS_DRAFT: gl.constexpr
+):  # fmt: skip
+    """Write patterns of a row tile and a split, row by row, to (num_rows, num_columns) int16.
+
+    With IS_DRAFT those of the levels, which `starts` has then; the grid is (row tiles, splits).
+    """
+    row_tile, begin = first_tile + gl.program_id(0), gl.program_id(1) * split_steps
+    if not IS_DRAFT:
+        table, patches = row_table(starts, row_tile), declare_patches()
+        take_patches(patches)
+    row = gl.program_id(0) * TILE_ROWS + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, TOKENS))[:, None]
+    for number in range(begin, gl.minimum(begin + split_steps, num_steps)):
+        step = row_tile * num_steps + number
+        if IS_DRAFT:
+            weights = draft_weights_of(gl.load(words_of(codes, step, 128)), starts)
+        else:
+            loaded = load_step(words_of(codes, step, 128), words_of(residuals, step, 256))
+            first, middle = gl.load(firsts + step * 2), gl.load(firsts + step * 2 + 1)
+            last = gl.load(firsts + step * 2 + 2)
+            put_patches(patches, escapes, load_escapes(escapes, first, last), first, middle, last)
+            weights = weights_of(loaded, table, patches)
+        # (g, t, step, row half, column half, weight) to (row half, g, t, step, column half, weight)
+        tile = weights.reshape([8, 4, 4, 2, 2, 2]).permute([3, 0, 1, 2, 4, 5]).reshape([TILE_ROWS, STEP])
+        tile = gl.convert_layout(tile, TOKENS, assert_trivial=True)
+        column = number * STEP + gl.arange(0, STEP, layout=gl.SliceLayout(0, TOKENS))[None, :]
+        place = row.to(gl.int64) * num_columns + column
+        gl.store(out + place, tile, mask=(row < num_rows) & (column < num_columns))
+
+
+def fragment_product(arrays: FragmentArrays | FragmentDraft, x: torch.Tensor) -> torch.Tensor:
+    """x W^T, sums in float32.
+
+    Args:
+        arrays: W, on the device of `x`. Two products of one matrix must not run at the same time, in two streams.
+        x: (1..16 tokens, columns) bfloat16, contiguous.
+
+    Returns:
+        (tokens, rows) float32. A row's bits depend on its row of `x` and on W.
+    """
+    row_tiles, num_steps = arrays.codes.shape[:2]
+    splits, split_steps = cut(row_tiles, num_steps)
+    num_tokens, rows = len(x), arrays.shape[0]
+    if missing := num_steps * STEP_COLUMNS - x.shape[1]:
+        x = torch.nn.functional.pad(x, (0, missing))
+    partial = torch.empty((splits if splits > 1 else 0, num_tokens, rows), dtype=torch.float32, device=x.device)
+    out = torch.empty((num_tokens, rows), dtype=torch.float32, device=x.device)
+    numbers = (num_steps, split_steps, num_tokens, rows, x.shape[1])
+    if isinstance(arrays, FragmentDraft):
+        kernel, own = draft_product, [arrays.codes, arrays.levels, arrays.scales]
+    else:
+        kernel, own = product, _exact(arrays)
+    launch(
+        kernel, (row_tiles, splits), *own, x, partial, out, arrays.counters, *numbers,
+        TOKENS_AT_MOST=8 if num_tokens <= 8 else 16
+    )  # fmt: skip
+    return out
+
+
+def rebuild_fragments(
+    arrays: FragmentArrays | FragmentDraft, first_row: int = 0, num_rows: int | None = None
+) -> torch.Tensor:
+    """Rows of a matrix.
+
+    Args:
+        arrays: on the device.
+        first_row: a multiple of 16.
+        num_rows: None for all rows up to the end.
+
+    Returns:
+        (num_rows, columns): bfloat16, bit for bit the exact weights; of a draft float32, levels times scales.
+    """
+    all_rows, columns = arrays.shape
+    num_rows = all_rows - first_row if num_rows is None else num_rows
+    is_draft = isinstance(arrays, FragmentDraft)
+    own = [arrays.codes, None, arrays.levels, None, None] if isinstance(arrays, FragmentDraft) else _exact(arrays)
+    out = torch.empty((num_rows, columns), dtype=torch.int16, device=arrays.codes.device)
+    num_steps, row_tiles = arrays.codes.shape[1], -(-num_rows // TILE_ROWS.value)
+    splits, split_steps = cut(row_tiles, num_steps)
+    numbers = (num_steps, split_steps, first_row // TILE_ROWS.value, num_rows, columns)
+    launch(patterns_of_rows, (row_tiles, splits), *own, out, *numbers, IS_DRAFT=is_draft)
+    weights = out.view(torch.bfloat16)
+    if not isinstance(arrays, FragmentDraft):
+        return weights
+    some = arrays.scales[first_row // TILE_ROWS.value :][:row_tiles].view(torch.bfloat16)
+    scales = some.permute(0, 2, 1).flatten(0, 1)[:num_rows].float()
+    return weights.float() * scales.repeat_interleave(STEP_COLUMNS * GROUP_STEPS, 1)[:, :columns]
+
+
+def cut(row_tiles: int, num_steps: int) -> tuple[int, int]:
+    """How many splits a matrix has, and of how many steps each: by its shape alone, so that sums have one order."""
+    most = max(min(PROGRAMS // row_tiles, num_steps // MIN_STEPS), 1)
+    split_steps = -(-num_steps // (most * GROUP_STEPS)) * GROUP_STEPS
+    return -(-num_steps // split_steps), split_steps
+
+
+def launch(kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
+    """Run a kernel of one warp a program."""
+    kernel[grid](*arguments, **constants, num_warps=1)
+
+
+def _exact(arrays: FragmentArrays) -> list[torch.Tensor]:
+    return [arrays.codes, arrays.residuals, arrays.starts, arrays.escapes, arrays.firsts]

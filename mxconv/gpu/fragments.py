@@ -1,0 +1,157 @@
+"""A BSFP matrix in fragment order: its bytes, permuted so that a lane of a warp loads the weights that it multiplies.
+
+Normative for the bytes: formats/bsfp.md. Only for BF16 with eight residual bits; `BsfpArrays` has the others. A step is
+16 rows x 64 columns. Lane 4 g + t of a warp (g = 0..7, t = 0..3) has rows g and g + 8 and columns 16 t to 16 t + 15 of
+it: columns 16 t + 4 s + 2 k + e in the `s`th instruction (`mma.m16n8k16`, whose places 2 t + e + 8 k they take; sums do
+not mind the order of columns).
+
+    codes       a word a lane and s: bits 2..0 of nibble 4 h + 2 k + e are the code of row g + 8 h, column 2 k + e
+                bits 15 - 4 p and 31 - 4 p are the signs of e = 0 and e = 1 of pair p = 2 k + h, so that a shift by 4 p
+                puts both where BF16 has them
+    residuals   a word a lane, h and s: byte 2 k + e
+    starts      16 bytes a row, `pattern_table`: a byte permutation looks up four codes at a time
+    escapes     16 bits each: bits 8..0 the place, 16 * lane + 4 s + 2 k + e; bits 15..9 what the high byte of the start
+                is XORed with, so that `start + residual` becomes the pattern. Bit 15 of the sum is replaced by the sign
+    firsts      the index of the first escape of each half step, rows 0 to 7 before rows 8 to 15
+
+A weight takes 12 bits, its row's 128 bits and its half step's 32 bits a share, and an escape 16 bits more. The draft
+has the same codes, and the scales of the file.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mxconv.codecs.bsfp.packing import escape_mask
+from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.gpu.device_arrays import Parts, pattern_table, upload
+from mxconv.gpu.four_bit_product import level_patterns
+from mxconv.gpu.patches import some_at_a_time
+from mxconv.package.stored import StoredBsfp
+
+STEP_COLUMNS = 64
+GROUP_STEPS = 2  # of a group of 128 columns, which has one scale a row; rows are padded to whole groups
+WEIGHTS_AT_A_TIME = 1 << 23  # which keeps intermediate arrays below 100 MB
+SIGNS = (6, 2, 4, 0, 7, 3, 5, 1)  # whose sign, as 4 h + 2 k + e, bit 3 of each nibble is
+COPIED = ("codes", "scales", "residual_low", "escape_counts", "escape_positions", "escape_high")
+
+
+@dataclass(frozen=True, eq=False)
+class FragmentArrays:
+    """What the kernels of fragment_product.py read: T row tiles, S steps along the columns."""
+
+    shape: tuple[int, int]
+    codes: torch.Tensor  # (T, S, 32, 4) int32
+    residuals: torch.Tensor  # (T, S, 2, 32, 4) int32
+    starts: torch.Tensor  # (16 T, 4) int32
+    escapes: torch.Tensor  # (n,) int16
+    firsts: torch.Tensor  # (2 T S + 3,) int32: the last three are n
+    counters: torch.Tensor  # (T,) int32 zeros, between products: how many programs of a row tile are done
+
+    dtype = torch.bfloat16  # of the weights
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device."""
+        return sum(each.nbytes for each in vars(self).values() if isinstance(each, torch.Tensor))
+
+
+@dataclass(frozen=True, eq=False)
+class FragmentDraft:
+    """The draft of `FragmentArrays`."""
+
+    shape: tuple[int, int]
+    codes: torch.Tensor  # (T, S, 32, 4) int32, those of the exact weights
+    levels: torch.Tensor  # (4,) int32: `pattern_table` of the BF16 patterns of eight magnitudes
+    scales: torch.Tensor  # (T, S / 2, 16) int16 BF16 patterns
+    counters: torch.Tensor  # (T,) int32 zeros, as in `FragmentArrays`, of which these are
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device, `codes` included."""
+        return self.codes.nbytes + self.levels.nbytes + self.scales.nbytes
+
+
+def fits_fragments(stored: StoredBsfp) -> bool:
+    """Whether a matrix can be in fragment order."""
+    return stored.table.float_format.name == "BF16" and stored.table.residual_bits == 8
+
+
+def fragments_of(stored: StoredBsfp, device: torch.device, parts: Parts) -> tuple[FragmentArrays, FragmentDraft]:
+    """Copy a matrix to a device, in fragment order.
+
+    Args:
+        stored: `fits_fragments`.
+        device: the destination.
+        parts: its arrays by name that are on the device already; the others are copied.
+
+    Raises:
+        CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
+    """
+    escape_mask(stored.packed)
+    own = {name: parts[name] if name in parts else upload(getattr(stored.packed, name), device) for name in COPIED}
+    row_tiles, column_tiles = own["escape_counts"].shape
+    num_steps = -(-column_tiles * 8 // (STEP_COLUMNS * GROUP_STEPS)) * GROUP_STEPS
+    starts = stored.table.row_starts(TILE_ROWS * row_tiles, stored.packed.row_shifts).astype(np.uint16)
+    on_device = upload(starts, device)
+    made = [_escapes(own, on_device, num_steps, *some) for some in some_at_a_time(own["escape_counts"])]
+    escapes, counts, nibbles = (torch.cat(part) for part in zip(*made, strict=True))
+    ends = counts.cumsum(0, dtype=torch.int32)
+    firsts = torch.cat([ends.new_zeros(1), ends, ends[-1:].expand(2)])
+    codes = torch.empty((row_tiles, num_steps, 32, 4), dtype=torch.int32, device=device)
+    residuals = torch.empty((row_tiles, num_steps, 2, 32, 4), dtype=torch.int32, device=device)
+    step = max(WEIGHTS_AT_A_TIME // (TILE_ROWS * STEP_COLUMNS * num_steps), 1)
+    for first in range(0, row_tiles, step):
+        some = slice(first, first + step)
+        lanes = nibbles[some].view(-1, column_tiles, TILE_ROWS, 4)
+        codes[some] = _words_of_nibbles(_by_lane(torch.cat([lanes & 15, lanes >> 4], dim=-1), num_steps))
+        low = _by_lane(own["residual_low"][some].view(-1, column_tiles, TILE_ROWS, 8), num_steps)
+        residuals[some] = low.permute(0, 1, 4, 2, 3, 5).contiguous().view(torch.int32).squeeze(-1)
+    counters = torch.zeros(row_tiles, dtype=torch.int32, device=device)
+    table = upload(pattern_table(starts), device)
+    levels = upload(pattern_table(level_patterns(stored.table.signed_levels[:8])), device)
+    return (
+        FragmentArrays(stored.shape, codes, residuals, table, escapes, firsts, counters),
+        FragmentDraft(stored.shape, codes, levels, own["scales"], counters),
+    )
+
+
+def _by_lane(tiles: torch.Tensor, num_steps: int) -> torch.Tensor:
+    """(T, C, 16, 8) bytes, one a weight, to (T, S, 32, s 4, h 2, 2 k + e 4); zeros beyond the columns."""
+    rows = tiles.permute(0, 2, 1, 3).flatten(2)
+    rows = torch.nn.functional.pad(rows, (0, STEP_COLUMNS * num_steps - rows.shape[2]))
+    apart = rows.view(len(rows), 2, 8, num_steps, 4, 4, 4)  # T, h, g, S, t, s, 2 k + e
+    return apart.permute(0, 3, 2, 4, 5, 1, 6).reshape(len(rows), num_steps, 32, 4, 2, 4)
+
+
+def _words_of_nibbles(nibbles: torch.Tensor) -> torch.Tensor:
+    """What `_by_lane` returns of nibbles to (T, S, 32, 4) words."""
+    eight = nibbles.flatten(-2)
+    eight = (eight & 7) | (eight[..., list(SIGNS)] & 8)
+    return (eight[..., 0::2] | eight[..., 1::2] << 4).contiguous().view(torch.int32).squeeze(-1)
+
+
+def _escapes(
+    own: Parts, starts: torch.Tensor, num_steps: int, tiles: slice, some: slice
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`escapes` of some row tiles, the number of each half step, and the nibbles with the signs of the escapes."""
+    counts, nibbles = own["escape_counts"][tiles], own["codes"][tiles]
+    row_tiles, column_tiles = counts.shape
+    tile = torch.repeat_interleave(torch.arange(counts.numel(), device=counts.device), counts.flatten().long())
+    position, high = own["escape_positions"][some].long(), own["escape_high"][some].long()
+    row, column = position // 8, tile % column_tiles * 8 + position % 8
+    byte, shift = tile * 64 + row * 4 + column % 4, column // 4 % 2 * 4
+    nibble = nibbles.flatten()[byte].long() >> shift & 15
+    # an escape may have another sign than its nibble, though no writer makes such
+    signs = (((nibble ^ high >> 4) & 8) << shift).to(torch.uint8)
+    flips = torch.zeros_like(nibbles.flatten()).index_add_(0, byte, signs).view_as(nibbles)
+    residual = own["residual_low"][tiles].flatten()[tile * 128 + position].long()
+    start = starts[(tiles.start + tile // column_tiles) * TILE_ROWS + row, nibble & 7].long()
+    carry = (start & 255) + residual >> 8
+    change = (high - carry & 127) ^ start >> 8
+    place = row % 8 * 64 + column % STEP_COLUMNS
+    half_step = (tile // column_tiles * num_steps + column // STEP_COLUMNS) * 2 + row // 8
+    order = torch.sort(half_step, stable=True).indices
+    in_each = torch.bincount(half_step, minlength=2 * row_tiles * num_steps)
+    return (change << 9 | place)[order].to(torch.int16), in_each, nibbles ^ flips

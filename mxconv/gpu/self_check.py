@@ -1,0 +1,94 @@
+"""Whether the kernels in fragment order compute the right bits on a device: tried once, before they are used there.
+
+They are compiled by whatever Triton is installed, for a GPU that nobody may have tried. So a matrix that holds every
+pattern of BF16, some of them as escapes, is rebuilt and multiplied by tokens of one one, which gives its columns.
+"""
+
+import functools
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mxconv.arrays import U16
+from mxconv.codecs.bsfp.packing import decode_bsfp_draft, encode_bsfp, escape_offsets
+from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.float16 import BF16
+from mxconv.gpu.fragment_product import fragment_product, rebuild_fragments
+from mxconv.gpu.fragments import fragments_of
+from mxconv.gpu.launch import MAX_TOKENS, on
+from mxconv.package.stored import StoredBsfp
+
+SHAPE = (64, 1024)  # 65,536 weights, which several programs along the columns multiply
+
+
+@functools.cache
+def fragments_work(device: torch.device) -> bool:
+    """Whether matrices on a device may be in fragment order; a warning says why not, once.
+
+    Triton's interpreter has no such kernels.
+    """
+    if device.type != "cuda":
+        return False
+    try:
+        with on(device):
+            found = wrong_bits(device)
+    except Exception as error:  # a compiler or a driver may refuse in many ways, and other kernels can do the work
+        found = f"{type(error).__name__}: {error}"
+    if found is not None:
+        warnings.warn(
+            f"{torch.cuda.get_device_name(device)}: kernels in fragment order are not used, {found}; exact bits are "
+            "required. The older kernels multiply instead. Please report this as a defect.",
+            stacklevel=2,
+        )
+    return found is None
+
+
+def wrong_bits(device: torch.device, every: int = 1) -> str | None:
+    """What the kernels compute wrongly on a device; None if every bit is right.
+
+    Args:
+        device: with the kernels.
+        every: which of the products is tried.
+    """
+    stored, patterns = _every_pattern()
+    exact, draft = fragments_of(stored, device, {})
+    draft_values = decode_bsfp_draft(stored.packed, stored.table, SHAPE)
+    if found := _differs("weight", rebuild_fragments(exact).view(torch.int16), patterns.view(np.int16)):
+        return found
+    if found := _differs("draft weight", rebuild_fragments(draft), draft_values):
+        return found
+    values = BF16.decode(patterns)
+    rows = SHAPE[0] - 1  # the last one has infinities and NaNs, which spoil the other columns of their row
+    ones = torch.eye(SHAPE[1], dtype=torch.bfloat16, device=device)
+    for kind, arrays, expected in (("product", exact, values), ("draft product", draft, draft_values)):
+        for tokens in (*ones.split(int(MAX_TOKENS.value))[::every], *ones[:40].split(5)[::every]):
+            column = int(tokens[0].argmax())
+            weights = fragment_product(arrays, tokens).T[:rows]
+            if found := _differs(kind, weights, expected[:rows, column : column + len(tokens)], column):
+                return found
+    return None
+
+
+def _differs(kind: str, found: torch.Tensor, expected: NDArray[Any], first_column: int = 0) -> str | None:
+    on_host = found.cpu().numpy()
+    wrong = np.argwhere(on_host != expected)
+    if not len(wrong):
+        return None
+    row, column = wrong[0]
+    place = f"row {row}, column {first_column + column}"
+    return f"since {kind} {on_host[row, column]} at {place} is no {expected[row, column]}"
+
+
+def _every_pattern() -> tuple[StoredBsfp, U16]:
+    """A matrix of all patterns in a table with row shifts; those that are no numbers lie in the last row."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    is_finite = (every & BF16.infinity) != BF16.infinity
+    shuffled = np.random.default_rng(0).permutation(every[is_finite])
+    patterns: U16 = np.concatenate([shuffled, every[~is_finite]]).reshape(SHAPE)
+    starts = tuple(tuple(range(0x3A00 + 16 * phase, 0x4200, 0x101)[:8]) for phase in range(8))
+    table = SegmentTable(BF16, 8, starts, tuple(float(level) for level in range(1, 120, 15)))
+    packed = encode_bsfp(patterns, table, np.arange(-32, 32, dtype=np.int8))
+    return StoredBsfp(SHAPE, table, packed, escape_offsets(packed), 1.0), patterns

@@ -1,0 +1,63 @@
+"""The kernels of fragment_product.py, compiled for a GPU that need not be there, and run on the CPU from their PTX."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from ptx_warp import PtxKernel
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from mxconv.gpu import fragment_product
+
+POINTERS = {
+    "codes": "*i32", "residuals": "*i32", "starts": "*i32", "escapes": "*i16", "firsts": "*i32", "levels": "*i32",
+    "scales": "*i16", "x": "*bf16", "partial": "*fp32", "out": "*fp32", "counters": "*i32"
+}  # fmt: skip
+DRAFT_ROWS = (("IS_DRAFT", True), ("residuals", None), ("escapes", None), ("firsts", None))
+KERNELS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "product 8": (("TOKENS_AT_MOST", 8),),
+    "product 16": (("TOKENS_AT_MOST", 16),),
+    "draft_product 8": (("TOKENS_AT_MOST", 8),),
+    "draft_product 16": (("TOKENS_AT_MOST", 16),),
+    "patterns_of_rows": (("IS_DRAFT", False),),
+    "patterns_of_rows draft": DRAFT_ROWS,
+}
+
+
+@functools.cache
+def compiled(name: str, capability: int, is_ragged: bool = False) -> Any:
+    """A kernel of `KERNELS`, as Triton compiles it; with `is_ragged` for columns that are no multiple of 16."""
+    kernel, constants = getattr(fragment_product, name.split()[0]), dict(KERNELS[name])
+    names, types = kernel.arg_names, dict(POINTERS)
+    if name.startswith("patterns"):
+        types["out"] = "*i16"
+    signature = {each: "constexpr" if each in constants else types.get(each, "i32") for each in names}
+    aligned = [each for each in names if signature[each].startswith("*") or (each == "num_columns" and not is_ragged)]
+    attributes = {(names.index(each),): [["tt.divisibility", 16]] for each in aligned}
+    values = {(names.index(each),): value for each, value in constants.items()}
+    source = GluonASTSource(kernel, signature, values, attributes)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 1})
+
+
+@functools.cache
+def runnable(name: str, capability: int, is_ragged: bool = False) -> PtxKernel:
+    """The kernel, to run here."""
+    return PtxKernel(compiled(name, capability, is_ragged).asm["ptx"])
+
+
+def launch_here(kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
+    """Stands in for `fragment_product.launch`, with tensors on the CPU."""
+    name, value = kernel.__name__, next(iter(constants.values()))
+    name += (" draft" if value else "") if name == "patterns_of_rows" else f" {value}"
+    kernel = runnable(name, 90 if grid[0] % 2 else 80, arguments[-1] % 16 != 0)
+    kernel.run(grid, [_for_ptx(each) for each in arguments if each is not None])
+
+
+def _for_ptx(argument: Any) -> Any:
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    found: np.ndarray = (argument.view(torch.int16) if argument.dtype == torch.bfloat16 else argument).numpy()
+    return found
