@@ -224,6 +224,20 @@ def test_a_file_that_is_damaged_while_it_is_loaded_is_an_error_that_names_the_pl
             loaded.placement.start()
 
 
+@pytest.mark.parametrize("step", ["measure", "start"])
+def test_a_disk_that_refuses_to_read_is_an_error_that_names_the_file(tmp_path: Path, step: str) -> None:
+    """A folder opens as a file does, and every read of it is refused."""
+    from mxconv.kernels import _native
+
+    mapped = np.zeros(1 << 16, np.uint8)
+    matrix = _native.dense(mapped.view(np.uint16).reshape(128, 256), "BF16")
+    reader = _native.PlaneReader([(str(tmp_path), mapped)], [[matrix]], None, [], [], [matrix])
+    message = rf"^{tmp_path}: cannot be read \(Is a directory\); a file that passes read must stay"
+    with pytest.raises(_native.ReadError, match=message):
+        reader.measure() if step == "measure" else reader.start(1, 2)
+    assert reader.stage_bytes == [1 << 16]
+
+
 def test_drafts_of_other_packages_stay_in_memory_too(package: Path, tmp_path: Path) -> None:
     """Their files may go once they have been read."""
     small = pack(write_tiny_llama(tmp_path / "small-source", vocab_size=VOCAB_SIZE), tmp_path / "small", codec="mxfp4")
