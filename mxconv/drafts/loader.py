@@ -103,7 +103,9 @@ class LoadedPackage:
             self.placement: Placement | None = None
             if memory is not None and make.made is not None:
                 below = [level.decoder for level in self.levels[1:] if level.decoder is not None]
-                self.placement = Placement(path, self.target, below, make.made, memory_limit(memory))
+                shares_head = any(level.reader is not None for level in self.levels)
+                limit = memory_limit(memory)
+                self.placement = Placement(path, self.target, below, make.made, limit, shares_head)
                 if not plans_only:
                     self.placement.start()
         except BaseException:

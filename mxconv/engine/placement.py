@@ -66,7 +66,13 @@ class Placement:
     """The weights of a target that was loaded, with its drafts, from files that are mapped still."""
 
     def __init__(
-        self, root: Path, target: Decoder, drafts: Sequence[Decoder], made: "list[_native.Matrix]", limit: int
+        self,
+        root: Path,
+        target: Decoder,
+        drafts: Sequence[Decoder],
+        made: "list[_native.Matrix]",
+        limit: int,
+        shares_head: bool = False,
     ) -> None:
         """Plan where weights lie, without reading them.
 
@@ -76,6 +82,7 @@ class Placement:
             drafts: the decoders of the levels below.
             made: the matrices of all levels.
             limit: bytes that the process may take.
+            shares_head: whether drafts that read hidden states may multiply by the target's head, which then stays.
 
         Raises:
             PackageError: a file cannot be opened.
@@ -90,7 +97,7 @@ class Placement:
         layers, experts = ([handles(of(layer)) for layer in target.layers] for of in (_matrices_of, _experts_of))
         inputs = target.layer_inputs
         own_table = inputs.table if isinstance(inputs, WeightedInputs) else None
-        tables, heads = handles((target.embedding, target.position_embedding, own_table)), handles([target.head])
+        tables, heads = handles((target.embedding, target.position_embedding, own_table)), handles([] if shares_head else [target.head])
         files = []
         for file in mapped_files():
             files.append((str(file.path), whole := file.window(0, file.num_bytes)))

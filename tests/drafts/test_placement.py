@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import write_tiny_llama, write_tiny_tokenizer
+from checkpoints import TINY_LLAMA, write_tiny_llama, write_tiny_tokenizer
 from loaded_packages import IDS, logits, pack
+from random_heads import write_heads
 
 from mxconv.decode import TextModel
 from mxconv.drafts.kinds import parse_draft
@@ -50,6 +51,11 @@ def target_file(package: Path) -> Path:
 
 def placed(package: Path, **options: Any) -> LoadedPackage:
     return LoadedPackage(package, memory=AMPLE, **options)
+
+
+def resident(loaded: LoadedPackage) -> int:
+    assert loaded.placement is not None
+    return loaded.placement.plan.resident
 
 
 def decoded(loaded: LoadedPackage, **options: Any) -> list[int]:
@@ -92,6 +98,19 @@ def test_further_drafts_read_the_same_planes(package: Path, keep: Callable[[int]
     with placed(package, drafts=[parse_draft(spec)]) as loaded:
         assert decoded(loaded) == expected
         assert decoded(loaded, drafts=[loaded.levels[-1].name], num_draft_tokens=[4]) == expected
+
+
+def test_heads_that_multiply_by_the_targets_output_matrix_find_it_in_memory(
+    package: Path, tmp_path: Path, keep: Callable[[int], None]
+) -> None:
+    config = TINY_LLAMA | {"vocab_size": VOCAB_SIZE}
+    write_heads(tmp_path / "heads", "medusa-shared", config, "BF16")
+    keep(0)
+    with placed(package) as without:
+        expected, least = decoded(without, drafts=[]), resident(without)
+    with placed(package, drafts=[parse_draft(f"medusa:{tmp_path / 'heads'}")]) as loaded:
+        assert decoded(loaded, drafts=[loaded.levels[-1].name], num_draft_tokens=[2]) == expected
+        assert resident(loaded) >= least + VOCAB_SIZE * TINY_LLAMA["hidden_size"]
 
 
 def test_tied_embeddings_are_looked_up_and_read(tmp_path: Path, keep: Callable[[int], None]) -> None:
