@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from mxconv.checkpoint.safetensors_header import TensorEntry, parse_header
 from mxconv.checkpoint.tensor import WeightFile, as_tensor
 from mxconv.errors import CheckpointError
 
+if TYPE_CHECKING:
+    from mxconv.checkpoint.spool import Spool
+
 BLOCK_BYTES = 8 << 20
 
 
@@ -34,6 +37,8 @@ class RangedFile(WeightFile):
         name: of the file there.
         path: under which a copy of the folder would have it: by this the file is called in manifest and package.
     """
+
+    sha256: str | None = None  # where it is known without reading the file
 
     def __init__(self, store: Store, name: str, path: Path) -> None:
         look = store.look(name)
@@ -110,6 +115,13 @@ class StoreSnapshot:
     store: Store
     folder: "tempfile.TemporaryDirectory[str]"  # of the small files; it goes with `folder.cleanup()`
     weights: Weights
+    spool: "Spool | None" = None  # of a repository on the Hub: its shards are downloaded one by one
+
+    def close(self) -> None:
+        """Delete what is on this disk."""
+        self.folder.cleanup()
+        if self.spool is not None:
+            self.spool.close()
 
     @property
     def root(self) -> Path:
@@ -121,7 +133,7 @@ class StoreSnapshot:
         try:
             yield
         except BaseException as error:
-            self.folder.cleanup()
+            self.close()
             if isinstance(error, CheckpointError):
                 raise CheckpointError(str(error).replace(str(self.root), self.store.url)) from error
             raise

@@ -35,6 +35,7 @@ from mxconv.checkpoint.ranged_file import BLOCK_BYTES, RangedFile, StoreSnapshot
 from mxconv.checkpoint.regular_file import check_regular_file, read_json_object, sha256_file
 from mxconv.checkpoint.tensor import MappedFile, SourceTensor, WeightFile
 from mxconv.errors import CheckpointError
+from mxconv.progress import Progress
 from mxconv.workers import Advance
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
@@ -77,6 +78,16 @@ class Checkpoint:
         sizes = {file.path: file.look.num_bytes for file in self._files}
         return sizes if self.index_file is None else sizes | {self.index_file: self.index_file.stat().st_size}
 
+    @property
+    def is_immutable(self) -> bool:
+        """Whether its weights cannot be others the next time: they are read from the Hub, at a commit."""
+        return self.is_on_store and self.commit is not None
+
+    def show_downloads(self, progress: Progress) -> None:
+        """Have the downloads of shards shown that are on this disk only while they are read."""
+        if self.snapshot is not None and self.snapshot.spool is not None:
+            self.snapshot.spool.progress = progress
+
     def check_unchanged(self) -> None:
         """Raises CheckpointError where a weight file was changed since it was opened."""
         for file in self._files:
@@ -87,7 +98,7 @@ class Checkpoint:
         for file in self._files:
             file.close()
         if self.snapshot is not None:
-            self.snapshot.folder.cleanup()
+            self.snapshot.close()
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -102,8 +113,9 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
     """Open a checkpoint and check its structure.
 
     Args:
-        source: a folder, a .safetensors (or .bin) file, a Hub id `owner/name` or the address of its page, or the
-            URL of a folder on an object store. A path that exists wins.
+        source: a folder, a .safetensors (or .bin) file, a Hub id `owner/name` or the address of its page,
+            `hf://owner/name` for the same without keeping its shards, or the URL of a folder on an object store. A path
+            that exists wins.
         revision: branch, tag or commit of a Hub repository; its default branch when None.
 
     Raises:
@@ -118,16 +130,23 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
             if path.is_dir()
             else _open_file(name, path)
         )
-    from mxconv.checkpoint.hub import fetch_snapshot, parse_address  # late: most checkpoints are folders
+    from mxconv.checkpoint.hub import fetch_snapshot, is_hub_id, parse_address  # late: most checkpoints are folders
 
     name, revision = parse_address(name, revision)
     if not is_store_url(name):
         snapshot = fetch_snapshot(name, revision)
         return _open(name, snapshot.commit, snapshot.root, snapshot.weights)
-    check_no_revision(source, revision)
-    on_store = fetch_store_snapshot(name)
+    repo_id, _, branch = name.removeprefix("hf://").partition("@")
+    if name.startswith("hf://") and "/" in repo_id and is_hub_id(repo_id):  # its shards are not kept
+        from mxconv.checkpoint.spool import fetch_streamed_snapshot
+
+        commit, on_store = fetch_streamed_snapshot(repo_id, revision or branch or None)
+        name = repo_id
+    else:
+        check_no_revision(source, revision)
+        commit, on_store = None, fetch_store_snapshot(name)
     with on_store.named_errors():
-        return _open(name, None, on_store.root, on_store.weights, snapshot=on_store)
+        return _open(name, commit, on_store.root, on_store.weights, snapshot=on_store)
 
 
 def check_no_revision(source: str | Path, revision: str | None) -> None:
@@ -177,7 +196,9 @@ def _open(
     files: dict[str, WeightFile] = {}
     try:
         for shard, path in paths.items():
-            if snapshot is not None:
+            if snapshot is not None and snapshot.spool is not None:
+                files[shard] = snapshot.spool.open_file(snapshot.store, shard, path)
+            elif snapshot is not None:
                 files[shard] = RangedFile(snapshot.store, shard, path)
             elif weights.is_legacy:
                 from mxconv.checkpoint.legacy import LegacyFile  # late: few checkpoints still are
@@ -239,6 +260,9 @@ def hash_file(file: Path | RangedFile, advance: Advance) -> str:
     """Return the SHA-256 of a file here or on a store: a task."""
     if isinstance(file, Path):
         return sha256_file(file, advance)
+    if file.sha256 is not None:
+        advance(file.num_bytes)
+        return file.sha256
     digest = hashlib.sha256()
     for begin in range(0, file.num_bytes, BLOCK_BYTES):
         window = file.window(begin, min(begin + BLOCK_BYTES, file.num_bytes))

@@ -39,6 +39,7 @@ class WeightFile(ABC):
     path: Path
     entries: Mapping[str, TensorEntry]
     look: "Look | ObjectLook"  # when it was opened
+    rank: int = 0  # who reads whole models goes through files in the order of their ranks
 
     @property
     def is_closed(self) -> bool:
