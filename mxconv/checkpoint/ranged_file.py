@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,6 @@ from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
 from mxconv.checkpoint.safetensors_header import TensorEntry, parse_header
 from mxconv.checkpoint.tensor import WeightFile, as_tensor
 from mxconv.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from mxconv.checkpoint.spool import Spool
 
 BLOCK_BYTES = 8 << 20
 
@@ -115,13 +112,6 @@ class StoreSnapshot:
     store: Store
     folder: "tempfile.TemporaryDirectory[str]"  # of the small files; it goes with `folder.cleanup()`
     weights: Weights
-    spool: "Spool | None" = None  # of a repository on the Hub: its shards are downloaded one by one
-
-    def close(self) -> None:
-        """Delete what is on this disk."""
-        self.folder.cleanup()
-        if self.spool is not None:
-            self.spool.close()
 
     @property
     def root(self) -> Path:
@@ -133,7 +123,7 @@ class StoreSnapshot:
         try:
             yield
         except BaseException as error:
-            self.close()
+            self.folder.cleanup()
             if isinstance(error, CheckpointError):
                 raise CheckpointError(str(error).replace(str(self.root), self.store.url)) from error
             raise

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mxconv.checkpoint.folder import (
     MODEL_FILE,
@@ -37,6 +37,9 @@ from mxconv.checkpoint.tensor import MappedFile, SourceTensor, WeightFile
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress
 from mxconv.workers import Advance
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.spool import Spool
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
 
@@ -59,6 +62,7 @@ class Checkpoint:
     derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)
     note: str | None = None  # what a conversion leaves out
     snapshot: StoreSnapshot | None = field(default=None, repr=False)  # of an object store
+    spool: "Spool | None" = field(default=None, repr=False)  # of a model on the Hub whose shards are not kept
 
     @property
     def is_on_store(self) -> bool:
@@ -81,12 +85,12 @@ class Checkpoint:
     @property
     def is_immutable(self) -> bool:
         """Whether its weights cannot be others the next time: they are read from the Hub, at a commit."""
-        return self.is_on_store and self.commit is not None
+        return self.spool is not None
 
     def show_downloads(self, progress: Progress) -> None:
         """Have the downloads of shards shown that are on this disk only while they are read."""
-        if self.snapshot is not None and self.snapshot.spool is not None:
-            self.snapshot.spool.progress = progress
+        if self.spool is not None:
+            self.spool.progress = progress
 
     def check_unchanged(self) -> None:
         """Raises CheckpointError where a weight file was changed since it was opened."""
@@ -98,7 +102,9 @@ class Checkpoint:
         for file in self._files:
             file.close()
         if self.snapshot is not None:
-            self.snapshot.close()
+            self.snapshot.folder.cleanup()
+        if self.spool is not None:
+            self.spool.close()
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -140,13 +146,13 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
     if name.startswith("hf://") and "/" in repo_id and is_hub_id(repo_id):  # its shards are not kept
         from mxconv.checkpoint.spool import fetch_streamed_snapshot
 
-        commit, on_store = fetch_streamed_snapshot(repo_id, revision or branch or None)
-        name = repo_id
-    else:
-        check_no_revision(source, revision)
-        commit, on_store = None, fetch_store_snapshot(name)
+        on_store, spool = fetch_streamed_snapshot(repo_id, revision or branch or None)
+        with on_store.named_errors():
+            return _open(repo_id, spool.commit, on_store.root, on_store.weights, snapshot=on_store, spool=spool)
+    check_no_revision(source, revision)
+    on_store = fetch_store_snapshot(name)
     with on_store.named_errors():
-        return _open(name, commit, on_store.root, on_store.weights, snapshot=on_store)
+        return _open(name, None, on_store.root, on_store.weights, snapshot=on_store)
 
 
 def check_no_revision(source: str | Path, revision: str | None) -> None:
@@ -183,6 +189,7 @@ def _open(
     *,
     is_single_file: bool = False,
     snapshot: StoreSnapshot | None = None,
+    spool: "Spool | None" = None,
 ) -> Checkpoint:
     index_file = None if weights.index is None else root / weights.index
     paths = {
@@ -196,8 +203,8 @@ def _open(
     files: dict[str, WeightFile] = {}
     try:
         for shard, path in paths.items():
-            if snapshot is not None and snapshot.spool is not None:
-                files[shard] = snapshot.spool.open_file(snapshot.store, shard, path)
+            if snapshot is not None and spool is not None:
+                files[shard] = spool.open_file(snapshot.store, shard, path)
             elif snapshot is not None:
                 files[shard] = RangedFile(snapshot.store, shard, path)
             elif weights.is_legacy:
@@ -216,6 +223,8 @@ def _open(
     except BaseException:
         for file in files.values():
             file.close()
+        if spool is not None:
+            spool.close()
         raise
     return Checkpoint(
         id=source,
@@ -230,6 +239,7 @@ def _open(
         _files=tuple(files.values()),
         derive_files=partial(_derive_tokenizer, root) if MODEL_FILE in names and TOKENIZER_FILE not in names else dict,
         snapshot=snapshot,
+        spool=spool,
     )
 
 

@@ -9,7 +9,6 @@ import shutil
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -98,8 +97,8 @@ class Spool:
         """Delete every shard that is here."""
         for file in self.files:
             file.leave()
-        self._lock_file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock_file.close()
 
 
 class SpooledFile(RangedFile):
@@ -133,8 +132,8 @@ class SpooledFile(RangedFile):
                 local.path.unlink()
 
 
-def fetch_streamed_snapshot(repo_id: str, revision: str | None) -> tuple[str, StoreSnapshot]:
-    """The commit of a repository on the Hub, and its small files and a spool for its weights.
+def fetch_streamed_snapshot(repo_id: str, revision: str | None) -> tuple[StoreSnapshot, Spool]:
+    """The small files of a repository on the Hub, and a spool for its weights.
 
     Raises:
         MxconvError: no such repository or revision, no answer, no safetensors, or another process reads it so.
@@ -142,4 +141,4 @@ def fetch_streamed_snapshot(repo_id: str, revision: str | None) -> tuple[str, St
     commit = list_repository(repo_id, revision).commit
     found = fetch_store_snapshot(f"hf://{repo_id}@{commit}")
     with found.named_errors():
-        return commit, replace(found, spool=Spool(repo_id, commit, found.weights.shards))
+        return found, Spool(repo_id, commit, found.weights.shards)
