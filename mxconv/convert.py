@@ -173,7 +173,7 @@ def _encode(
     ]
     begun = {survey.plan.name for piece in pieces for survey, _ in piece.tensors}
     pieces += [EncodePiece(((surveys[name], ()),), None) for name in surveys if name not in begun | stored]
-    pieces.sort(key=lambda piece: piece.tensors[0][0].plan.tensor.file.rank)
+    pieces.sort(key=lambda piece: piece.tensors[0][0].plan.tensor.rank)
     kept = sum(surveys[name].plan.num_bytes for name in stored - begun)
     advance = ByteCounter("encode", kept + sum(piece.num_bytes for piece in pieces), progress)
     advance(kept)

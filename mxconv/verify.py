@@ -154,7 +154,7 @@ def _verify_tensors(
     records = package.manifest.tensors
     advance = ByteCounter("verify", sum(num_bytes_of(record) for record in records), progress)
     if source is not None:  # in the order of its files
-        records = sorted(records, key=lambda each: t.file.rank if (t := source.tensors.get(each.name)) else 0)
+        records = sorted(records, key=lambda each: t.rank if (t := source.tensors.get(each.name)) else 0)
     pieces = [VerifyPiece.of(record, None if source is None else source.tensors) for record in records]
     found = workers.map(VerifyTensor(package), pieces, advance)
     tensors = sorted((tensor for tensor in found if tensor is not None), key=lambda tensor: tensor.name)

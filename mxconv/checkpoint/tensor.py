@@ -129,6 +129,11 @@ class SourceTensor:
         return self._file.label
 
     @property
+    def rank(self) -> int:
+        """The rank of the file that holds it."""
+        return self._file.rank
+
+    @property
     def source_type(self) -> str:
         """The type in the file: GGML's where that is a quantized one, the dtype everywhere else."""
         return self.quantized_type or self.dtype
