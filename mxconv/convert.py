@@ -66,6 +66,7 @@ def convert(
         recover(target)
     check_target(target, options.force)
     check_apart(checkpoint, target)
+    checkpoint.show_downloads(progress)
     if options.calibrate:
         return _convert_calibrated(checkpoint, target, options, progress, executor)
     workers = executor or (lambda: Workers(options.num_threads))
@@ -124,6 +125,8 @@ def _convert(
         preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=is_store)
         record = preparation.record.model_dump()
         decisive = [__version__, record, options.max_shard_bytes, preparation.source_sizes, list(options.drafts)]
+        if checkpoint.is_immutable:
+            decisive += [checkpoint.id, checkpoint.commit]
         if preparation.draft_file is not None:
             decisive += [preparation.draft_file.record.sha256, preparation.screen is not None]
         staging = open_staging(target, fingerprint(*decisive))
@@ -157,9 +160,10 @@ def _encode(
     """Encode the tensors of every shard that an earlier run did not finish from the same weights."""
     surveys = {survey.plan.name: survey for survey in preparation.surveys}
     finished = staging.finished(preparation.layout, workers)
-    names = sorted({encoded.name for shard in finished for encoded in shard.tensors})
-    sha256s = dict(zip(names, workers.map(hash_tensor, [surveys[name] for name in names]), strict=True))
-    finished = [shard for shard in finished if all(each.sha256 == sha256s[each.name] for each in shard.tensors)]
+    if not preparation.checkpoint.is_immutable:
+        names = sorted({encoded.name for shard in finished for encoded in shard.tensors})
+        sha256s = dict(zip(names, workers.map(hash_tensor, [surveys[name] for name in names]), strict=True))
+        finished = [shard for shard in finished if all(each.sha256 == sha256s[each.name] for each in shard.tensors)]
     staging.begin(preparation.layout, finished)
     stored = {encoded.name for shard in finished for encoded in shard.tensors}
 
@@ -169,6 +173,7 @@ def _encode(
     ]
     begun = {survey.plan.name for piece in pieces for survey, _ in piece.tensors}
     pieces += [EncodePiece(((surveys[name], ()),), None) for name in surveys if name not in begun | stored]
+    pieces.sort(key=lambda piece: piece.tensors[0][0].plan.tensor.rank)
     kept = sum(surveys[name].plan.num_bytes for name in stored - begun)
     advance = ByteCounter("encode", kept + sum(piece.num_bytes for piece in pieces), progress)
     advance(kept)

@@ -132,6 +132,8 @@ def verify(
     """
     manifest = read_manifest(path)
     workers = executor or Workers(num_threads)
+    if source is not None:
+        source.show_downloads(progress)
     advance = ByteCounter("hash package", sum(record.num_bytes for record in manifest.files), progress)
     files = dict(zip(manifest.files, files_to_hash(path, manifest.files, advance), strict=True))
     whole = {record: file for record, file in files.items() if file is not None}
@@ -151,9 +153,11 @@ def _verify_tensors(
 ) -> list[TensorVerification]:
     records = package.manifest.tensors
     advance = ByteCounter("verify", sum(num_bytes_of(record) for record in records), progress)
+    if source is not None:  # in the order of its files
+        records = sorted(records, key=lambda each: t.rank if (t := source.tensors.get(each.name)) else 0)
     pieces = [VerifyPiece.of(record, None if source is None else source.tensors) for record in records]
     found = workers.map(VerifyTensor(package), pieces, advance)
-    tensors = [tensor for tensor in found if tensor is not None]
+    tensors = sorted((tensor for tensor in found if tensor is not None), key=lambda tensor: tensor.name)
     if source is None:
         return tensors
     known = {record.name for record in records}

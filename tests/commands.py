@@ -33,6 +33,8 @@ for line in sys.stdin:
             os.dup2(os.open(name, os.O_WRONLY, dir_fd=os.open(job["output"], os.O_RDONLY)), number)
         if constants := sys.modules.get("huggingface_hub.constants"):
             importlib.reload(constants)  # of the environment
+        if assets := sys.modules.get("huggingface_hub.utils._cache_assets"):
+            importlib.reload(assets)
         sys.argv = ["mxconv", *job["arguments"]]
         script = "".join(sys.argv[1:2]).endswith(".py")
         sleep = time.sleep

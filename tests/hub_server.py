@@ -42,6 +42,7 @@ class HubServer:
         self.stop_after: tuple[str, int] | None = None
         self.stopped, self.go_on = threading.Event(), threading.Event()
         self.cut_uploads = 0  # how many further uploads of large files break off in the middle
+        self.contents: dict[str, Path] = {}  # file names, and what is sent of them in place of the listed content
         self.listed: list[str] = []  # names that listings have besides those of the files
         self.ranges: list[tuple[str, int]] = []  # name and first byte of every download that wanted a part
         self.uploads = None if storage is None else Uploads(storage)  # None refuses to be written to
@@ -282,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.hub.cut.remove(name)
                 end = (begin + end) // 2
                 self.close_connection = True
-            with path.open("rb") as file:
+            with self.hub.contents.get(name, path).open("rb") as file:
                 file.seek(begin)
                 while begin < end and (piece := file.read(min(CHUNK_BYTES, end - begin))):
                     self.wfile.write(piece)

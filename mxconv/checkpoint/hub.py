@@ -233,14 +233,50 @@ def check_names(repo_id: str, names: Iterable[str]) -> None:
             )
 
 
-def fetch_files(repo_id: str, names: Iterable[str], revision: str | None) -> Path:
-    """Bring files into the cache, unless they are there; the snapshot's folder, named by the commit. Raises
-    CheckpointError where the download failed."""
+def fetch_files(
+    repo_id: str,
+    names: Iterable[str],
+    revision: str | None,
+    folder: Path | None = None,
+    report: Callable[[int], object] | None = None,
+) -> Path:
+    """Bring files into the cache, or into a folder, unless they are there; the folder that they are in, of the cache
+    the snapshot's, named by the commit. `report` is called with the bytes so far, in place of the client's own bars.
+    Raises CheckpointError where the download failed."""
     from huggingface_hub import snapshot_download
 
-    patterns = [glob.escape(name) for name in names]
+    options: dict[str, Any] = {"allow_patterns": [glob.escape(name) for name in names], "local_dir": folder}
+    if report is not None:
+        options["tqdm_class"] = _reporting(report)
     with translated_errors(repo_id, revision):
-        return Path(retried(lambda: snapshot_download(repo_id, revision=revision, allow_patterns=patterns)))
+        return Path(retried(lambda: snapshot_download(repo_id, revision=revision, **options)))
+
+
+def _reporting(report: Callable[[int], object]) -> type:
+    """A class of bars that the client fills with bytes, and that shows nothing."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options | {"disable": True})  # type: ignore[no-untyped-call]
+            self.num_bytes, self.is_of_bytes = options.get("initial", 0), options.get("unit") == "B"
+
+        def update(self, n: float | None = 1) -> None:
+            self.num_bytes += int(n or 0)
+            if self.is_of_bytes:
+                report(self.num_bytes)
+
+    return Bar
+
+
+def file_hashes(repo_id: str, names: Iterable[str], commit: str) -> dict[str, str]:
+    """The SHA-256 of files, as the Hub lists them, by name; it lists none of files that git itself holds. Raises
+    CheckpointError where it gives no answer."""
+    from huggingface_hub import HfApi
+
+    with translated_errors(repo_id, commit):
+        found = retried(lambda: HfApi().get_paths_info(repo_id, list(names), revision=commit))
+    return {each.path: lfs.sha256 for each in found if (lfs := getattr(each, "lfs", None)) is not None}
 
 
 def cached_snapshot(repo_id: str, revision: str | None) -> Path | None:

@@ -35,6 +35,8 @@ class RangedFile(WeightFile):
         path: under which a copy of the folder would have it: by this the file is called in manifest and package.
     """
 
+    sha256: str | None = None  # where it is known without reading the file
+
     def __init__(self, store: Store, name: str, path: Path) -> None:
         look = store.look(name)
         if look is None:

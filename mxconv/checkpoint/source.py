@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mxconv.checkpoint.folder import (
     MODEL_FILE,
@@ -35,7 +35,11 @@ from mxconv.checkpoint.ranged_file import BLOCK_BYTES, RangedFile, StoreSnapshot
 from mxconv.checkpoint.regular_file import check_regular_file, read_json_object, sha256_file
 from mxconv.checkpoint.tensor import MappedFile, SourceTensor, WeightFile
 from mxconv.errors import CheckpointError
+from mxconv.progress import Progress
 from mxconv.workers import Advance
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.spool import Spool
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
 
@@ -58,6 +62,7 @@ class Checkpoint:
     derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)
     note: str | None = None  # what a conversion leaves out
     snapshot: StoreSnapshot | None = field(default=None, repr=False)  # of an object store
+    spool: "Spool | None" = field(default=None, repr=False)  # of a model on the Hub whose shards are not kept
 
     @property
     def is_on_store(self) -> bool:
@@ -77,6 +82,16 @@ class Checkpoint:
         sizes = {file.path: file.look.num_bytes for file in self._files}
         return sizes if self.index_file is None else sizes | {self.index_file: self.index_file.stat().st_size}
 
+    @property
+    def is_immutable(self) -> bool:
+        """Whether its weights cannot be others the next time: they are read from the Hub, at a commit."""
+        return self.spool is not None
+
+    def show_downloads(self, progress: Progress) -> None:
+        """Have the downloads of shards shown that are on this disk only while they are read."""
+        if self.spool is not None:
+            self.spool.progress = progress
+
     def check_unchanged(self) -> None:
         """Raises CheckpointError where a weight file was changed since it was opened."""
         for file in self._files:
@@ -88,6 +103,8 @@ class Checkpoint:
             file.close()
         if self.snapshot is not None:
             self.snapshot.folder.cleanup()
+        if self.spool is not None:
+            self.spool.close()
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -102,8 +119,9 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
     """Open a checkpoint and check its structure.
 
     Args:
-        source: a folder, a .safetensors (or .bin) file, a Hub id `owner/name` or the address of its page, or the
-            URL of a folder on an object store. A path that exists wins.
+        source: a folder, a .safetensors (or .bin) file, a Hub id `owner/name` or the address of its page,
+            `hf://owner/name` for the same without keeping its shards, or the URL of a folder on an object store. A path
+            that exists wins.
         revision: branch, tag or commit of a Hub repository; its default branch when None.
 
     Raises:
@@ -118,12 +136,19 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
             if path.is_dir()
             else _open_file(name, path)
         )
-    from mxconv.checkpoint.hub import fetch_snapshot, parse_address  # late: most checkpoints are folders
+    from mxconv.checkpoint.hub import fetch_snapshot, is_hub_id, parse_address  # late: most checkpoints are folders
 
     name, revision = parse_address(name, revision)
     if not is_store_url(name):
         snapshot = fetch_snapshot(name, revision)
         return _open(name, snapshot.commit, snapshot.root, snapshot.weights)
+    repo_id, _, branch = name.removeprefix("hf://").partition("@")
+    if name.startswith("hf://") and "/" in repo_id and is_hub_id(repo_id):  # its shards are not kept
+        from mxconv.checkpoint.spool import fetch_streamed_snapshot
+
+        on_store, spool = fetch_streamed_snapshot(repo_id, revision or branch or None)
+        with on_store.named_errors():
+            return _open(repo_id, spool.commit, on_store.root, on_store.weights, snapshot=on_store, spool=spool)
     check_no_revision(source, revision)
     on_store = fetch_store_snapshot(name)
     with on_store.named_errors():
@@ -164,6 +189,7 @@ def _open(
     *,
     is_single_file: bool = False,
     snapshot: StoreSnapshot | None = None,
+    spool: "Spool | None" = None,
 ) -> Checkpoint:
     index_file = None if weights.index is None else root / weights.index
     paths = {
@@ -177,7 +203,9 @@ def _open(
     files: dict[str, WeightFile] = {}
     try:
         for shard, path in paths.items():
-            if snapshot is not None:
+            if snapshot is not None and spool is not None:
+                files[shard] = spool.open_file(snapshot.store, shard, path)
+            elif snapshot is not None:
                 files[shard] = RangedFile(snapshot.store, shard, path)
             elif weights.is_legacy:
                 from mxconv.checkpoint.legacy import LegacyFile  # late: few checkpoints still are
@@ -195,6 +223,8 @@ def _open(
     except BaseException:
         for file in files.values():
             file.close()
+        if spool is not None:
+            spool.close()
         raise
     return Checkpoint(
         id=source,
@@ -209,6 +239,7 @@ def _open(
         _files=tuple(files.values()),
         derive_files=partial(_derive_tokenizer, root) if MODEL_FILE in names and TOKENIZER_FILE not in names else dict,
         snapshot=snapshot,
+        spool=spool,
     )
 
 
@@ -239,6 +270,9 @@ def hash_file(file: Path | RangedFile, advance: Advance) -> str:
     """Return the SHA-256 of a file here or on a store: a task."""
     if isinstance(file, Path):
         return sha256_file(file, advance)
+    if file.sha256 is not None:
+        advance(file.num_bytes)
+        return file.sha256
     digest = hashlib.sha256()
     for begin in range(0, file.num_bytes, BLOCK_BYTES):
         window = file.window(begin, min(begin + BLOCK_BYTES, file.num_bytes))

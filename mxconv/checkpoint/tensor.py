@@ -39,6 +39,7 @@ class WeightFile(ABC):
     path: Path
     entries: Mapping[str, TensorEntry]
     look: "Look | ObjectLook"  # when it was opened
+    rank: int = 0  # who reads whole models goes through files in the order of their ranks
 
     @property
     def is_closed(self) -> bool:
@@ -126,6 +127,11 @@ class SourceTensor:
     def path(self) -> Path | str:
         """The file that holds it, for messages; a URL on an object store."""
         return self._file.label
+
+    @property
+    def rank(self) -> int:
+        """The rank of the file that holds it."""
+        return self._file.rank
 
     @property
     def source_type(self) -> str:

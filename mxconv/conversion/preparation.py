@@ -194,7 +194,8 @@ def _with_dtype(derived_files: dict[str, bytes], dtype: str | None) -> dict[str,
 def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Executor) -> list[Survey]:
     total = sum(plan.num_bytes for plan in plans if plan.is_quantized)
     advance = ByteCounter("survey", total, progress)
-    return workers.map(SurveyTensor(options), plans, advance)
+    surveys = workers.map(SurveyTensor(options), sorted(plans, key=lambda plan: plan.tensor.rank), advance)
+    return sorted(surveys, key=lambda survey: survey.plan.name)  # the order of the plans
 
 
 def _groups(
