@@ -5,6 +5,7 @@ A safetensors file is mapped into memory: its tensors are views of the page cach
 
 import contextlib
 import mmap
+import sys
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -203,7 +204,7 @@ class MappedBytes(WeightFile):
         """Have the disk read small tensors and those named; by faults Linux reads megabytes around each."""
         for entry in self.entries.values():
             is_wanted = entry.num_bytes < SMALL_BYTES or entry.name.endswith(suffixes)
-            if is_wanted and hasattr(mmap, "MADV_WILLNEED"):
+            if sys.platform != "win32" and is_wanted and hasattr(mmap, "MADV_WILLNEED"):
                 begin = entry.begin - entry.begin % mmap.PAGESIZE
                 self._map.madvise(mmap.MADV_WILLNEED, begin, entry.end - begin)
 
