@@ -97,10 +97,8 @@ class Placement:
         layers, experts = ([handles(of(layer)) for layer in target.layers] for of in (_matrices_of, _experts_of))
         inputs = target.layer_inputs
         own_table = inputs.table if isinstance(inputs, WeightedInputs) else None
-        tables, heads = (
-            handles((target.embedding, target.position_embedding, own_table)),
-            handles([] if shares_head else [target.head]),
-        )
+        tables = handles((target.embedding, target.position_embedding, own_table))
+        heads = handles([] if shares_head else [target.head])
         files = []
         for file in mapped_files():
             files.append((str(file.path), whole := file.window(0, file.num_bytes)))
