@@ -32,7 +32,7 @@ except ImportError:  # without the extension nothing is streamed
 
 MemoryLimit = int | Literal["auto"]
 NUM_BUFFERS = 2
-PASS_BYTES = 200_000_000  # of activations, logits, what the heap grows by from text to text, and the program's pages
+PASS_BYTES = 100_000_000  # of activations, logits and the program's own pages
 CACHED_TOKENS = 1024  # for whose keys and values room is left
 AUTO_SHARE = 15 / 16  # of the memory that is available
 

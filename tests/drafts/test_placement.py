@@ -22,6 +22,7 @@ from mxconv.engine import placement
 from mxconv.errors import ModelError, PackageError
 from mxconv.kernels.engine import native_names
 from mxconv.package.package import Package
+from mxconv.system.processor import anonymous_bytes
 
 pytestmark = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
 AMPLE = 10**12
@@ -269,6 +270,15 @@ def test_drafts_of_other_packages_stay_in_memory_too(package: Path, tmp_path: Pa
         assert alone is not None and loaded.placement is not None
         added = loaded.placement.plan.resident - alone.plan.resident
         assert 0 <= added - sum(sizes) < 2 * 4096 * len(sizes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
+def test_memory_that_a_pass_frees_goes_back_to_the_system(package: Path) -> None:
+    with placed(package):
+        before = anonymous_bytes()
+        for size in range(2, 30):  # glibc's own threshold would grow with what is freed, and the heap with it
+            np.ones(size << 20, np.uint8)
+        assert anonymous_bytes() < before + (4 << 20)
 
 
 def test_a_limit_that_is_too_small_is_refused_before_anything_is_read(package: Path) -> None:

@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kThreads = 4;                     // that wait for the disk
 constexpr int64_t kChunkBytes = int64_t{1} << 22;  // that each asks for at a time
 constexpr int64_t kLeastHeadBytes = int64_t{1} << 20;
+[[maybe_unused]] constexpr int kGivenBack = 1 << 20;  // bytes that the heap gives back to the system when they are freed
 
 constexpr int64_t down(int64_t bytes) { return bytes / PlaneFile::kSector * PlaneFile::kSector; }
 constexpr int64_t up(int64_t bytes) { return down(bytes + PlaneFile::kSector - 1); }
@@ -111,6 +112,8 @@ PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const st
     }
 #ifdef __GLIBC__
     malloc_trim(0);  // of reading a large tokenizer 40 MB are left that nothing uses
+    mallopt(M_MMAP_THRESHOLD, kGivenBack);  // else what is freed is kept for larger and larger arrays
+    mallopt(M_TRIM_THRESHOLD, kGivenBack);
 #endif
 }
 
