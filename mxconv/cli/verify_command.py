@@ -10,7 +10,7 @@ import typer
 
 from mxconv.cli.common_options import WORKERS, Json, MaxNewTokens, Package, executors, grouped
 from mxconv.cli.converted import find_or_build
-from mxconv.cli.decode_options import Batch, Chat, Computing, Drafting, SamplingOptions, System, check_system
+from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
 from mxconv.cli.output import Output, progress_bars
 from mxconv.cli.sharing_commands import AttestationOptions
 
@@ -39,7 +39,7 @@ def verify(
     drafting: Drafting,
     sampling: SamplingOptions,
     batch: Batch = None,
-    runtime: Computing,
+    runtime: Runtime,
     workers: WORKERS = "threads",
     attested: AttestationOptions,
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
@@ -102,6 +102,7 @@ def verify(
                 runtime.threads,
                 runtime.kv_dtype,
                 runtime.weights,
+                runtime.memory,
             )
             with progress_bars("prompts") as progress:
                 if workers == "threads":  # all processors for one text after another

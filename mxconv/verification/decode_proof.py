@@ -11,6 +11,7 @@ from mxconv.arrays import F32
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.kv_pool import KvDtype
+from mxconv.engine.placement import MemoryLimit
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.kernels.weight_pages import WeightPlace
@@ -131,6 +132,7 @@ class DecodeSettings:
     num_threads: int | None = None  # of native kernels, in each process
     kv_dtype: KvDtype = "fp32"
     weights: WeightPlace = "auto"
+    memory: MemoryLimit | None = None  # of each process
 
     def open(self) -> tuple[LoadedPackage, Hierarchy]:
         """The package and its levels, to be closed.
@@ -146,6 +148,7 @@ class DecodeSettings:
             self.drafts,
             kv_dtype=self.kv_dtype,
             weights=self.weights,
+            memory=self.memory,
         )
         try:
             return loaded, Hierarchy(loaded.levels, self.lengths, self.thresholds, self.tree)

@@ -10,6 +10,7 @@ import pytest
 from checkpoints import llama_tensors, write_safetensors, write_tiny_llama
 from packages import forge
 
+from mxconv.kernels.engine import native_names
 from mxconv.package.manifest import read_manifest
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.statistics import Generation
@@ -75,6 +76,7 @@ def test_decoding_is_compared_with_and_without_drafts_and_certified(run: Any, co
     for more, batch, dtype, level in (
         (("--batch", 2, "--kv-dtype", "bf16"), 2, "bf16", "target"),
         (("--levels", "mxfp4,small"), None, "fp32", "mxfp4"),
+        (("--memory", "1TB") if native_names() else (), None, "fp32", "target"),
     ):
         outcome = run("verify", copy, "--decode", prompts, "--max-new-tokens", 8, "--write", "--json", *more)
         assert outcome.exit_code == 0
