@@ -196,7 +196,17 @@ def change(path: Path) -> None:
         file.write(b"\x01")
 
 
+def fail(path: Path) -> None:
+    """Have the system answer each read with an input/output error, as it does where no memory is mapped."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        if os.path.realpath(descriptor) == str(path):
+            with Path("/proc/self/mem").open("rb") as nothing:
+                os.dup2(nothing.fileno(), int(descriptor.name))
+
+
 DAMAGE = {"cut": cut, "emptied": empty, "changed": change}
+if sys.platform == "linux":
+    DAMAGE["failing"] = fail
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -204,12 +214,13 @@ def test_a_file_that_is_damaged_between_passes_is_an_error_and_the_process_lives
     package: Path, keep: Callable[[int], None], damage: str
 ) -> None:
     keep(0)
+    found = r"cannot be read \(Input/output error\)" if damage == "failing" else "was changed|ends at byte"
     with placed(package) as loaded:
         before = logits(loaded.target, IDS)
         DAMAGE[damage](target_file(package))
         for decoder in (loaded.target, loaded.levels[1].decoder, loaded.target):
             assert decoder is not None
-            message = rf"^{target_file(package)}: (was changed|ends at byte).*; a file that passes read must"
+            message = rf"^{target_file(package)}: ({found}).*; a file that passes read must"
             with pytest.raises(PackageError, match=message):
                 logits(decoder, IDS)
         with pytest.raises(PackageError, match=message):  # as drafts look up rows that read hidden states
