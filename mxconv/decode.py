@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -104,7 +105,7 @@ class Answer:
         return piece
 
     def __iter__(self) -> Iterator[str]:
-        for token, _ in self._tokens:
+        for token in map(itemgetter(0), self._tokens):  # logits of a round go before the next one
             if piece := self.take(token):
                 yield piece
             if self.stopped:

@@ -13,11 +13,14 @@ from math import pow
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from mxconv.checkpoint.tensor import mapped_files
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import PAGE, KVPool
 from mxconv.engine.layer import Layer
 from mxconv.engine.mlp import WeightedInputs, WeightedMixture
+from mxconv.engine.tree import MOST_ROWS
 from mxconv.engine.weights import DeferredMatrix, ScreenedHead
 from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
@@ -32,7 +35,7 @@ except ImportError:  # without the extension nothing is streamed
 
 MemoryLimit = int | Literal["auto"]
 NUM_BUFFERS = 2
-PASS_BYTES = 100_000_000  # of activations, logits and the program's own pages
+PASS_BYTES = 80_000_000  # of activations and the program's own pages
 CACHED_TOKENS = 1024  # for whose keys and values room is left
 AUTO_SHARE = 15 / 16  # of the memory that is available
 
@@ -109,7 +112,8 @@ class Placement:
 
     def _planned(self, root: Path, target: Decoder, drafts: Sequence[Decoder], limit: int) -> MemoryPlan:
         sizes, num_stages = self._reader.stage_bytes, self._reader.num_stages
-        program, resident = anonymous_bytes() + PASS_BYTES, self._reader.resident_bytes
+        logits = MOST_ROWS * target.config.vocab_size * np.dtype(np.float32).itemsize
+        program, resident = anonymous_bytes() + PASS_BYTES + logits, self._reader.resident_bytes
         configs = {id(decoder.config): decoder for decoder in (target, *drafts)}
         pages = (KVPool(each.config, dtype=each.kv_dtype).page_bytes for each in configs.values())
         cache = sum(pages) * CACHED_TOKENS // PAGE

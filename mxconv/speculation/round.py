@@ -133,7 +133,9 @@ class Level:
             )
         certain = [CONSTRAINT] * min(num_forced, len(verdict.path))
         guessers = [*certain, *[name] * (len(verdict.path) - len(certain)), None]
-        return Step(verdict.tokens, logits[[0, *(node + 1 for node in verdict.path)]], guessers)
+        rows = [0, *(node + 1 for node in verdict.path)]
+        is_chain = rows[-1] == len(rows) - 1  # nodes come after their parents
+        return Step(verdict.tokens, logits[: len(rows)] if is_chain else logits[rows], guessers)
 
 
 class Decoding:
@@ -164,6 +166,7 @@ class Decoding:
             for token, logits in zip(step.tokens, step.logits, strict=True):
                 generation.token_ids.append(token)
                 yield token, logits
+            del step, logits  # of as many rows as tokens: the next round has its own
         generation.ending = self.ending
 
     def round(self) -> Step:
