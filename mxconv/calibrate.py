@@ -94,7 +94,7 @@ def calibrate(
     *,
     with_screen: bool = False,
 ) -> None:
-    """Write a draft file for a package that was cast.
+    """Write a draft file for a package that was cast, whose codes it keeps where they agree more often.
 
     Args:
         package: made from the source that the draft is for.
@@ -142,19 +142,26 @@ def calibrate(
                 _calibrate_layer(calibration, index, prefix, of_layer, writer)
                 loaded.own.release()
             progress(CALIBRATED_LAYERS, config.num_hidden_layers, config.num_hidden_layers)
-            normed = [calibration.norm(states) for states in calibration.draft.states]
-            screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
+            drafted = calibration.draft.states
             head = _calibrate_head(calibration, left, writer)
             for record in left.values():
                 writer.write(record.name, *_cast(calibration, record))
                 calibration.num_cast += 1
-            counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
             if calibration.held_out is not None:
                 models = loaded.own.sixteen_bits, calibration.cast_weights
                 heads = [*(each.matrices[head_tensor(config)] for each in models), head]
                 found = calibration.held_out.agreements(calibration.norm, heads)
                 shares = dict(zip(("cast", "calibrated"), found, strict=True))
                 description["agreement"] = {**shares, "num_tokens": calibration.held_out.num_tokens}
+                if shares["calibrated"] < shares["cast"]:
+                    description["kept"], drafted = "cast", calibration.exact.states  # the likest that there are
+                    for record in records.values():
+                        writer.write(record.name, *_cast(calibration, record))
+                    calibration.num_cast += calibration.num_compensated
+                    calibration.num_compensated = 0
+            normed = [calibration.norm(states) for states in drafted]
+            screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
+            counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
             writer.commit(description | counts, screen)
 
 

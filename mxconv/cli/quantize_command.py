@@ -186,8 +186,8 @@ def quantize(
             found = manifest.draft_weights.description["agreement"]
             shares = (f"{found[name]:.2f}".removeprefix("0") for name in ("cast", "calibrated"))
             out.line(f"agreement {' -> '.join(shares)} ({found['num_tokens']} tokens that were held out)")
-            if found["calibrated"] <= found["cast"]:
-                out.line("These texts did not help: the direct cast, without --calibrate, drafts as well.")
+            if "kept" in manifest.draft_weights.description:
+                out.line("These texts did not help: the draft has the codes of the direct cast.")
         else:
             out.line(manifest.draft_quality)  # and the command that shows or mends it
     out.json(result)

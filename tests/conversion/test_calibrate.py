@@ -12,6 +12,7 @@ from native_models import escaping_bsfp
 from packages import check_exact, files_of, quantize
 from safetensors.numpy import load_file
 
+from mxconv.calibrate import calibrate
 from mxconv.codecs.bsfp.speq import rescale, rescale_factor
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gptq import E2M1, MxGrid
@@ -19,11 +20,14 @@ from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion import compensation
 from mxconv.conversion.calibration_texts import read_texts
 from mxconv.conversion.compensation import MatrixInputs, bsfp_anew
+from mxconv.conversion.draft_file import DraftFile
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.recorded_inputs import InputRows
+from mxconv.engine.text_states import HeldOutTexts
 from mxconv.errors import MxconvError
 from mxconv.interop.hub.card import SourceCard, model_card
 from mxconv.package.manifest import read_manifest
+from mxconv.package.package import Package
 from mxconv.progress import silent
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +115,20 @@ def test_the_agreement_is_what_both_drafts_find_on_the_tokens_that_follow(
         equal = int((likeliest[0] == likeliest[1]).sum())
         assert abs(agreement[key] * (held_out - 1) - equal) <= 1, key  # sums in another order
     assert agreement["cast"] < agreement["calibrated"] < 1
+
+
+@pytest.mark.parametrize("suffix", ["", "-bsfp"])
+def test_a_cast_that_agrees_more_often_is_kept(
+    packages: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(HeldOutTexts, "agreements", lambda *_: [0.75, 0.5])
+    calibrate(packages / f"cast{suffix}", [text], tmp_path / "draft.safetensors", TOKENS)
+    draft = DraftFile.open(tmp_path / "draft.safetensors")
+    assert draft.description["kept"] == "cast" and draft.description["num_matrices"] == 0
+    with Package(packages / f"cast{suffix}") as cast:
+        for name in draft.file.entries:
+            assert np.array_equal(draft.file.view(name), cast.arrays[name].array()), name
+    draft.close()
 
 
 def test_the_last_ninth_of_a_short_text_is_held_out(packages: Path, text: Path) -> None:
