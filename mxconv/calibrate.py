@@ -22,13 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, F64, U8, U16
-from mxconv.checkpoint.regular_file import check_regular_file, sha256_file
 from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.calibration_texts import CalibrationTexts, read_texts
 from mxconv.conversion.compensation import Draft, MatrixInputs, bsfp_anew, mxfp4_anew
 from mxconv.conversion.draft_file import DraftFileWriter
-from mxconv.conversion.fit_screen import fit_screen
+from mxconv.conversion.fit_screen import fit_screen, keep_cast
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.layer import Layer
@@ -123,11 +122,7 @@ def calibrate(
             "scale_rule": "inputs",
             "weights": "moved",
             "damping": DAMPING,
-            "texts": [{"sha256": sha256_file(path), "num_bytes": check_regular_file(path)} for path in files],
-            "num_texts": len(texts.fitted),
-            "num_tokens": sum(map(len, texts.fitted)),
-            "num_tokens_written": texts.num_written,
-        }
+        } | texts.described(files)
         calibration = Calibration.begin(loaded, texts)
         calibration.num_threads = num_threads
         shapes = {record.name: stored_shape(record) for record in records.values()}
@@ -142,27 +137,26 @@ def calibrate(
                 _calibrate_layer(calibration, index, prefix, of_layer, writer)
                 loaded.own.release()
             progress(CALIBRATED_LAYERS, config.num_hidden_layers, config.num_hidden_layers)
-            drafted = calibration.draft.states
             head = _calibrate_head(calibration, left, writer)
             for record in left.values():
                 writer.write(record.name, *_cast(calibration, record))
                 calibration.num_cast += 1
+            shares = dict[str, float]()
             if calibration.held_out is not None:
                 models = loaded.own.sixteen_bits, calibration.cast_weights
                 heads = [*(each.matrices[head_tensor(config)] for each in models), head]
                 found = calibration.held_out.agreements(calibration.norm, heads)
                 shares = dict(zip(("cast", "calibrated"), found, strict=True))
                 description["agreement"] = {**shares, "num_tokens": calibration.held_out.num_tokens}
-                if shares["calibrated"] < shares["cast"]:
-                    description["kept"], drafted = "cast", calibration.exact.states  # the likest that there are
-                    for record in records.values():
-                        writer.write(record.name, *_cast(calibration, record))
-                    calibration.num_cast += calibration.num_compensated
-                    calibration.num_compensated = 0
-            normed = [calibration.norm(states) for states in drafted]
+            keeps_cast = bool(shares) and shares["calibrated"] < shares["cast"]
+            states = (calibration.exact if keeps_cast else calibration.draft).states
+            normed = [calibration.norm(each) for each in states]
             screen = fit_screen(loaded.target.head, normed, options.codec) if with_screen else None
             counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
-            writer.commit(description | counts, screen)
+            if keeps_cast:
+                keep_cast(draft_file, options.codec, description, screen)
+            else:
+                writer.commit(description | counts, screen)
 
 
 def _calibrate_layer(

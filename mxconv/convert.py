@@ -24,7 +24,7 @@ from mxconv.checkpoint.source import Checkpoint, hash_file
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe, source_records
 from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
-from mxconv.conversion.options import QuantizeOptions
+from mxconv.conversion.options import SCREEN_TOKENS, QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
 from mxconv.errors import DifferentPackageError
 from mxconv.package.growing_shard import EncodedTensor
@@ -67,7 +67,7 @@ def convert(
     check_target(target, options.force)
     check_apart(checkpoint, target)
     checkpoint.show_downloads(progress)
-    if options.calibrate:
+    if options.calibrate or options.fits_screen:
         return _convert_calibrated(checkpoint, target, options, progress, executor)
     workers = executor or (lambda: Workers(options.num_threads))
     if options.on_nonfinite == "error" and options.draft_weights is None:  # given codes find no such weight
@@ -85,8 +85,13 @@ def _convert_calibrated(
     progress: Progress,
     executor: Callable[[], Executor] | None,
 ) -> Manifest:
-    """Convert to a package beside the target, whose draft is cast; make better codes by it; convert with these."""
-    files = [Path(name) for name in options.calibrate]
+    """Convert to a package beside the target, whose draft is cast; by it make better codes, or a head screen alone;
+    convert with these."""
+    from mxconv.calibrate import calibrate  # late: every kind of draft, and the decoders
+    from mxconv.conversion.calibration_texts import OWN_PROMPTS
+    from mxconv.conversion.fit_screen import screen_cast
+
+    files = [Path(name) for name in options.calibrate] or [OWN_PROMPTS]
     for path in files:
         check_regular_file(path)
     parent = None if isinstance(target, Store) else target.absolute().parent
@@ -96,15 +101,17 @@ def _convert_calibrated(
         cast, draft_file = Path(scratch, "cast"), Path(scratch, "draft.safetensors")
         # to weights, so that nothing is copied
         can_refer = checkpoint.container == "safetensors" and options.dtype is None and options.codec == "mxfp4"
-        # group scales by least squares: calibration raises or lowers these
-        given = replace(options, calibrate=(), group_scales="least-squares", draft_weights=str(draft_file))
+        given = replace(options, calibrate=(), fits_screen=False, draft_weights=str(draft_file))
+        if options.calibrate:  # raises or lowers these
+            given = replace(given, group_scales="least-squares")
         place: Literal["include", "reference"] = "reference" if can_refer else "include"
         plain = replace(given, draft_weights=None, drafts=(), force=False, target=place)
         convert(checkpoint, cast, plain, progress, executor)
-        from mxconv.calibrate import calibrate  # late: every kind of draft, and the decoders
-
         tokens, threads = options.calibration_tokens, options.num_threads
-        calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=options.head_screen)
+        if options.calibrate:
+            calibrate(cast, files, draft_file, tokens, threads, progress, with_screen=options.head_screen)
+        else:
+            screen_cast(cast, files, draft_file, min(tokens, SCREEN_TOKENS), threads, progress)
         return convert(checkpoint, target, given, progress, executor)
 
 

@@ -76,7 +76,7 @@ class Verification:
     def given_note(self) -> str | None:
         """One sentence on draft tensors whose codes nothing was compared with; None where all were cast."""
         given = self.manifest.draft_weights
-        if given is None:
+        if given is None or not given.tensors:
             return None
         rule = shown(given.description.get("rule"))
         return (

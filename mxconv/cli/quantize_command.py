@@ -108,12 +108,13 @@ def quantize(
     ] = None,
     calibration_tokens: Annotated[int, typer.Option(help="Most tokens of these texts and answers.")] = 16_384,
     head_screen: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--head-screen/--no-head-screen",
-            help="Let a small matrix, made by --calibrate, choose which rows of a large output head the draft reads.",
+            help="Let a small matrix choose which rows of a large output head the draft reads; made by --calibrate, or "
+            "alone, in a minute or two.",
         ),
-    ] = True,
+    ] = None,
     revision: Revision = None,
     max_shard_bytes: Annotated[int, size_option("Size of the largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
@@ -146,7 +147,8 @@ def quantize(
             drafts=tuple(draft or ()),
             calibrate=tuple(map(str, calibrate or ())),
             calibration_tokens=calibration_tokens,
-            head_screen=head_screen,
+            head_screen=head_screen is not False,
+            fits_screen=head_screen is True and not calibrate,
             draft_weights=None if draft_weights is None else str(draft_weights),
             max_shard_bytes=max_shard_bytes,
             num_threads=usable_processors() if threads is None else threads,

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
+from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object, sha256_file
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.progress import Progress
@@ -48,6 +49,15 @@ class CalibrationTexts:
             rest, first_counted = ids[len(fitted) :], max(num_given - len(fitted), 1)
             if len(rest) > first_counted:
                 self.held_out.append((rest, first_counted))
+
+    def described(self, files: Sequence[Path]) -> dict[str, Any]:
+        """What the manifest says of them, and of the files that they are from."""
+        return {
+            "texts": [{"sha256": sha256_file(path), "num_bytes": check_regular_file(path)} for path in files],
+            "num_texts": len(self.fitted),
+            "num_tokens": sum(map(len, self.fitted)),
+            "num_tokens_written": self.num_written,
+        }
 
 
 def read_texts(loaded: LoadedPackage, files: Sequence[Path], num_tokens: int, progress: Progress) -> CalibrationTexts:

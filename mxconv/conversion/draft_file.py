@@ -156,7 +156,7 @@ class DraftFile:
         description = parse_json_object(text.encode(), label, unique_keys=True)
         if not isinstance(description.get("rule"), str):
             raise CheckpointError(f"{label}: no `rule`; a text that names the method is required. Add it.")
-        if not file.entries:
+        if not file.entries and "kept" not in description:
             raise CheckpointError(f"{path}: holds no arrays; codes and scales of a matrix are required.")
         for name in file.entries.keys() - {f"{STEM}.projection"}:
             stem, _, part = name.rpartition(".")

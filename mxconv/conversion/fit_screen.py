@@ -3,7 +3,9 @@
 What is fitted and how: codecs/screen_axes.py. What is stored: formats/package.md, "Head screen".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +14,16 @@ from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.screen_axes import ScreenAxes, candidates
 from mxconv.codecs.vnni8 import TILE_ROWS, padded
+from mxconv.conversion.calibration_texts import read_texts
+from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.options import Codec
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.engine.sequence_rows import States
 from mxconv.kernels.encoders import decode_mxfp4, encode_mxfp4
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.head_screen import HeadScreen
 from mxconv.package.stored import StoredMxfp4
+from mxconv.progress import Progress
 
 RANK = 4 / 9  # of the hidden size: on other texts than those it is fitted to, a lower one loses a token in fifty
 ENOUGH = 0.99  # of rows have their likeliest token among the candidates
@@ -25,6 +32,32 @@ HEAD_ROWS = 8192  # that become float64 at a time
 # tiles of 16 tokens by whose scores candidates are chosen; a candidate's row is read, or of BSFP the whole tile
 NUM_CANDIDATES = {"mxfp4": 512, "bsfp": 128}
 FEWEST_CANDIDATES = 32  # smaller vocabularies need no screen
+
+
+def screen_cast(
+    package: Path, files: Sequence[Path], draft_file: Path, num_tokens: int, num_threads: int, progress: Progress
+) -> None:
+    """Write a draft file that keeps the codes of a package that was cast, with a screen of its output head.
+
+    Arguments and errors are those of `calibrate`.
+    """
+    with LoadedPackage(package, ["target"], num_threads=num_threads) as loaded:
+        target, normed = loaded.target, list[F32]()
+        texts = read_texts(loaded, files, num_tokens, progress)
+        for number, ids in enumerate(texts.fitted, 1):
+            states = States(normed_last=True)
+            target.forward(ids, target.new_cache(), last_only=True, states=states)
+            assert states.values is not None, "of the pass"
+            normed.append(states.values[0])
+            progress("read texts", number, len(texts.fitted))
+        codec = loaded.package.manifest.options.codec
+        keep_cast(draft_file, codec, {"rule": "cast"} | texts.described(files), fit_screen(target.head, normed, codec))
+
+
+def keep_cast(draft_file: Path, codec: Codec, description: Mapping[str, Any], screen: HeadScreen | None) -> None:
+    """Write a draft file without codes, so that all matrices are cast."""
+    with DraftFileWriter(draft_file, {}, codec) as writer:
+        writer.commit({**description, "kept": "cast"}, screen)
 
 
 def fit_screen(head: Matrix, states: Sequence[F32], codec: Codec) -> HeadScreen | None:

@@ -13,6 +13,7 @@ Head = Literal["int8", "exact", "quantize", "keep"]
 DEFAULT_HEADS: dict[Codec, Head] = {"mxfp4": "int8", "bsfp": "quantize"}
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 DEFAULT_CALIBRATION_TOKENS = 16_384
+SCREEN_TOKENS = 4096  # enough for a head screen alone
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class QuantizeOptions:
     calibrate: tuple[str, ...] = ()  # files of texts or prompts: such a file is made by them, see calibrate.py
     calibration_tokens: int = DEFAULT_CALIBRATION_TOKENS  # of these texts, at most
     head_screen: bool = True  # whether the draft's output head gets the screen that a draft file or calibrate brings
+    fits_screen: bool = False  # whether such a screen is fitted to texts without a calibration
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
     links_target: bool = True  # an included target: the source's own files, where they can be
     num_threads: int = 1
@@ -87,6 +89,11 @@ class QuantizeOptions:
             raise MxconvError(
                 f"--calibrate: given with --draft-weights {self.draft_weights}; one of the two is required, since both "
                 "choose the draft's codes. Leave one out."
+            )
+        if self.fits_screen and self.draft_weights is not None:
+            raise MxconvError(
+                f"--head-screen: given with --draft-weights {self.draft_weights}, whose own screen the draft gets; one "
+                "of the two is required. Leave one out."
             )
         if self.segments == "paper" and self.residual_bits is not None:
             raise MxconvError(

@@ -230,7 +230,7 @@ class Manifest(Record):
             )
             return f"Share of {self.evaluation.num_tokens:,} tokens at which drafts agree with the target: {found}."
         measured = "`mxconv evaluate PACKAGE --texts FILE --write` measures how often it agrees with the target"
-        if self.draft_weights is not None:
+        if self.draft_weights is not None and self.draft_weights.tensors:
             return f"The draft has codes that texts chose, and no evaluation is stored: {measured}."
         mended = "`mxconv quantize --calibrate` makes it agree more often"
         return f"The draft is a direct cast, and no evaluation is stored: {measured}; {mended}."

@@ -14,13 +14,15 @@ from packages import check_exact, files_of
 from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.codecs.screen_axes import ScreenAxes, candidates
+from mxconv.conversion import calibration_texts
+from mxconv.conversion.options import QuantizeOptions
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.sequence_rows import States
 from mxconv.engine.weights import ModelWeights, ScreenedHead
-from mxconv.errors import CheckpointError, PackageError
+from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.kernels.encoders import encode_mxfp4
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.package.level_record import SCREEN_FILE
@@ -75,6 +77,27 @@ def test_a_calibration_stores_a_screen_and_nothing_else_changes(packages: Path, 
         without = files_of(packages / "without")
         assert {name for name in made if made[name] != without.get(name)} == {SCREEN_FILE, "mxconv.json"}
         assert "screen" not in json.loads(without["mxconv.json"])["levels"][1]
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_screen_alone_leaves_the_cast_as_it_is(
+    packages: Path, tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, text = packages / "m", tmp_path / "text.txt"
+    text.write_text(TEXT * 4)  # the model is too small for prompts and answers
+    monkeypatch.setattr(calibration_texts, "OWN_PROMPTS", text)
+    pack(source, tmp_path / "screened", codec=codec, fits_screen=True)
+    pack(source, tmp_path / "cast", codec=codec)
+    made, cast = (files_of(tmp_path / name) for name in ("screened", "cast"))
+    assert {name for name in made if made[name] != cast.get(name)} == {SCREEN_FILE, "mxconv.json"}
+    members = json.loads(made["mxconv.json"])
+    described = members["draft_weights"]["description"]
+    assert members["draft_weights"]["tensors"] == [] and (described["rule"], described["kept"]) == ("cast", "cast")
+    assert 1024 <= described["num_tokens"] <= 4096
+    assert members["levels"][1]["screen"]["rank"] == RANK
+    check_exact(tmp_path / "screened", source)
+    with pytest.raises(MxconvError, match=r"^--head-screen: given with --draft-weights f, whose own screen"):
+        QuantizeOptions(fits_screen=True, draft_weights="f")
 
 
 @pytest.mark.parametrize("kernel", ["numpy", *native_names()])
