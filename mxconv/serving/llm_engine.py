@@ -191,6 +191,11 @@ class Engine:
     def is_idle(self) -> bool:
         return not self._running and not self._waiting and not self._undelivered
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the target's passes wait for a disk."""
+        return self._hierarchy.target.reads_ahead
+
     def submit(self, request: Request) -> Sequence:
         """Queue a request.
 

@@ -14,7 +14,7 @@ from mxconv.errors import MxconvError
 from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.logprobs import TokenLogprobs, prompt_logprobs, token_logprobs
 from mxconv.serving.http.served import ServedModel
-from mxconv.serving.llm_engine import Engine
+from mxconv.serving.llm_engine import Decided, Engine
 from mxconv.serving.sequence import Sequence
 from mxconv.speculation.selection import Request
 from mxconv.text.constraint import ConstraintError
@@ -77,6 +77,8 @@ class Watcher:
 class EngineThread:
     """Steps engines that have work in turns, and sleeps while none has; scores prompts between steps, one at a time.
 
+    Beside others, an engine whose passes wait for a disk takes each step in a thread of its own, and no turns are lost.
+
     Args:
         engines: used by this thread alone from now on, like the decoders of prompts.
     """
@@ -87,6 +89,7 @@ class EngineThread:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._watchers: dict[Sequence, Watcher] = {}
         self._unscored: list[Watcher] = []  # of prompts, the next one first
+        self._apart: dict[Engine, list[Callable[[], None]]] = {}  # engines in such a step, and what waits for its end
         self._stops = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -102,14 +105,14 @@ class EngineThread:
             watcher.sequence = sequence = watcher.served.engine.submit(request)
             self._watchers[sequence] = watcher
 
-        self._begin(watcher, submit_here)
+        self._begin(watcher, submit_here, watcher.served.engine)
 
     def score(self, prompt: list[int], watcher: Watcher) -> None:
         """Score a prompt, after those that came before, unless the watcher is forgotten."""
         watcher.pieces = _scored(prompt, watcher)
         self._begin(watcher, lambda: self._unscored.append(watcher))
 
-    def _begin(self, watcher: Watcher, begin: Callable[[], None]) -> None:
+    def _begin(self, watcher: Watcher, begin: Callable[[], None], engine: Engine | None = None) -> None:
         def begin_here() -> None:
             if self.failure is not None:
                 self._tell(watcher, Update(error=self.failed))
@@ -119,7 +122,7 @@ class EngineThread:
             except MxconvError as error:
                 self._tell(watcher, Update(error=ApiError(400, str(error))))
 
-        self._inbox.put(begin_here)
+        self._inbox.put(begin_here if engine is None else partial(self._at_rest, engine, begin_here))
 
     def forget(self, watcher: Watcher) -> None:
         """Drop its sequence, or its prompt, before the next step, if it still has one."""
@@ -130,7 +133,14 @@ class EngineThread:
                 del self._watchers[watcher.sequence]
                 watcher.served.engine.cancel(watcher.sequence)
 
-        self._inbox.put(forget_here)
+        self._inbox.put(partial(self._at_rest, watcher.served.engine, forget_here))
+
+    def _at_rest(self, engine: Engine, act: Callable[[], None]) -> None:
+        """Act on an engine at once, or when its step apart ends."""
+        if engine in self._apart:
+            self._apart[engine].append(act)
+        else:
+            act()
 
     @property
     def num_watched(self) -> int:
@@ -140,7 +150,7 @@ class EngineThread:
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do."""
-        return all(engine.is_idle for engine in self.engines) and not self._unscored
+        return all(engine.is_idle for engine in self.engines) and not self._unscored and not self._apart
 
     @property
     def is_alive(self) -> bool:
@@ -160,13 +170,15 @@ class EngineThread:
     def _run(self) -> None:
         try:
             while not self._stops:
-                while not self._stops and (self.is_idle or not self._inbox.empty()):
+                while not self._stops and (not self._inbox.empty() or not (self._next() or self._unscored)):
                     self._inbox.get()()
-                engine = next((engine for engine in self.engines if not engine.is_idle), None)
+                engine = self._next()
                 if engine is not None and not self._stops:
                     self._step(engine)
                 if self._unscored and not self._stops:
                     self._score(self._unscored[0])
+            while self._apart:
+                self._inbox.get()()
         except BaseException as error:  # a defect: every request that waits, and every later one, gets an error
             log.error("the engine failed:\n%s", traceback.format_exc())
             self.failure = f"{type(error).__name__}: {error}"
@@ -180,13 +192,45 @@ class EngineThread:
 
     def _step(self, engine: Engine) -> None:
         self.engines = [*(other for other in self.engines if other is not engine), engine]
+        if engine.reads_ahead and len(self.engines) > 1:
+            self._apart[engine] = []
+            threading.Thread(target=self._step_apart, args=[engine], name="engine apart", daemon=True).start()
+        else:
+            self._tell_all(engine, engine.step())
+
+    def _step_apart(self, engine: Engine) -> None:
+        try:
+            decided = engine.step()
+        except BaseException as error:
+            self._inbox.put(partial(self._end_apart, engine, [], error))
+        else:
+            self._inbox.put(partial(self._end_apart, engine, decided))
+
+    def _end_apart(self, engine: Engine, decided: list[Decided], error: BaseException | None = None) -> None:
+        waiting = self._apart.pop(engine)
+        if self.failure is not None:
+            return
+        if error is not None:
+            raise error
+        self._tell_all(engine, decided)
+        for act in waiting:
+            act()
+
+    def _next(self) -> Engine | None:
+        """The engine that has work, of those at rest."""
+        return next((each for each in self.engines if each not in self._apart and not each.is_idle), None)
+
+    def _tell_all(self, engine: Engine, decided: list[Decided]) -> None:
+        """Tell the watchers of an engine's sequences what a step has decided, and that some are done."""
         new: dict[Sequence, list[ReplyToken]] = {}
-        for each in engine.step():
+        for each in decided:
             if watcher := self._watchers.get(each.sequence):
                 count = watcher.num_logprobs
                 found = None if count is None else token_logprobs(each.logits, each.token, count)
                 new.setdefault(each.sequence, []).append(ReplyToken(each.token, each.guessed_by, found))
         for sequence, watcher in list(self._watchers.items()):
+            if watcher.served.engine is not engine:
+                continue
             if sequence.is_done:
                 del self._watchers[sequence]
             if sequence in new or sequence.is_done:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -212,3 +213,34 @@ def test_a_file_that_changes_under_one_model_leaves_the_other_serving(
             message = answer.json()["error"]["message"]
             assert message.startswith(f"{mine / 'model.safetensors'}: ") and "a file that passes read must" in message
             assert server.post(PATH, body | {"model": LARGER}).json()["choices"] == expected[1]
+
+
+@pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
+def test_a_model_that_waits_for_its_disk_takes_no_turns_of_another(
+    package: Path, plain_package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests to it, also those that come and go meanwhile, are answered when the disk is back."""
+    monkeypatch.setattr(placement, "num_that_fit", lambda *_: 0)
+    body = {"prompt": TEXTS[0], "max_tokens": 12, "temperature": 0}
+    with running(package, others={LARGER: plain_package}, memory=10**12) as server:
+        engine, _ = server.serving.admission.thread.engines
+        expected = [server.post(PATH, body | {"model": name}).json()["choices"] for name in (NAME, LARGER)]
+        waits, is_back, step = threading.Event(), threading.Event(), engine.step
+
+        def slow() -> Any:
+            waits.set()
+            assert is_back.wait(60)
+            return step()
+
+        engine.step = slow  # type: ignore[method-assign]
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(server.post, PATH, body)
+            assert waits.wait(60)
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(server.url + PATH, json=body, timeout=0.3)
+            asked_later = pool.submit(server.post, PATH, body)
+            for _ in range(3):
+                assert server.post(PATH, body | {"model": LARGER}).json()["choices"] == expected[1]
+            assert not asked.done() and not asked_later.done()
+            is_back.set()
+            assert [each.result().json()["choices"] for each in (asked, asked_later)] == [expected[0]] * 2
