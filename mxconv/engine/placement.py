@@ -4,7 +4,8 @@
     streamed   the target's planes, residuals of BSFP or 16-bit matrices: read in the order of a pass and ahead of it
     looked up  embeddings, of which a pass reads a few rows from the file
 
-What memory is left keeps the first layers' planes, as many as fit; the others go through two buffers of a layer.
+What memory is left keeps the first layers' planes, as many as fit; the others go through two buffers of a layer. Where
+all fit, embeddings stay too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,13 +53,13 @@ class MemoryPlan:
     """Bytes of a run."""
 
     program: int  # what the process takes beside its weights
-    resident: int  # codes, scales, lists of escapes, matrices of drafts
+    resident: int  # codes, scales, lists of escapes, matrices of drafts, and tables where all planes are kept
     cache: int  # keys and values of as many tokens as room is left for
     kept: int  # planes of the target that stay in memory
     read: int  # planes that every pass reads
     experts: int  # planes of experts that are not in memory either
     chosen: float  # share of a layer's experts that one row chooses
-    num_kept: int  # stages and layers of experts that are `kept`
+    num_kept: int  # stages and layers of experts that are `kept`, and tables at last
 
     def read_by(self, num_rows: float) -> float:
         """Return the bytes that a pass reads, where rows choose their experts apart from each other."""
@@ -111,7 +112,7 @@ class Placement:
         self.plan = self._planned(root, target, drafts, limit)
 
     def _planned(self, root: Path, target: Decoder, drafts: Sequence[Decoder], limit: int) -> MemoryPlan:
-        sizes, num_stages = self._reader.stage_bytes, self._reader.num_stages
+        (*sizes, tables), num_stages = self._reader.stage_bytes, self._reader.num_stages
         logits = MOST_ROWS * target.config.vocab_size * np.dtype(np.float32).itemsize
         program, resident = anonymous_bytes() + PASS_BYTES + logits, self._reader.resident_bytes
         configs = {id(decoder.config): decoder for decoder in (target, *drafts)}
@@ -125,10 +126,13 @@ class Placement:
                 f"{(there + buffer_bytes(sizes, num_stages, 0)) / 1e9:.2f} GB; --memory allows {limit / 1e9:.2f} GB. "
                 "Give more, or leave out drafts with --levels."
             )
+        kept = sum(sizes[:num_kept])
+        if num_kept == len(sizes) and there + kept + tables <= limit:
+            num_kept, resident = num_kept + 1, resident + tables
         read, experts = sum(sizes[num_kept:num_stages]), sum(sizes[max(num_kept, num_stages) :])
         routings = [each.mlp.parts.routing for each in target.layers if isinstance(each.mlp, WeightedMixture)]
         chosen = max((routing.num_chosen / routing.num_experts for routing in routings), default=0.0)
-        return MemoryPlan(program, resident, cache, sum(sizes[:num_kept]), read, experts, chosen, num_kept)
+        return MemoryPlan(program, resident, cache, kept, read, experts, chosen, num_kept)
 
     def measured_rate(self) -> float:
         """Return the bytes a second that the disk gives of the planes of a layer, before `start`."""

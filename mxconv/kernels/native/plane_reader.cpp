@@ -100,7 +100,9 @@ PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const st
     if (head != nullptr) add_head();
     num_stages_ = stages_.size();
     add_stages(experts);
+    Stage& of_tables = stages_.emplace_back();
     for (Matrix* table : tables_) {
+        add(of_tables, *table, true, true);
         each_array(*table, [&](auto** field, int64_t, bool) {
             if (const PlaneFile* file = file_of(*field)) table->file = file;
         });
@@ -204,7 +206,7 @@ void PlaneReader::read_now(const Stage& stage, uint8_t* memory, std::unique_lock
 
 double PlaneReader::measure() {
     const auto by_bytes = [](const Stage& one, const Stage& other) { return one.num_bytes < other.num_bytes; };
-    const Stage& largest = *std::max_element(stages_.begin(), stages_.end(), by_bytes);
+    const Stage& largest = *std::max_element(stages_.begin(), stages_.end() - 1, by_bytes);
     uint8_t* memory = take(largest.num_bytes);
     const auto begin = std::chrono::steady_clock::now();
     read_now(largest, memory, std::unique_lock(mutex_));
@@ -217,10 +219,12 @@ double PlaneReader::measure() {
 void PlaneReader::start(int64_t num_kept, int64_t num_buffers) {
     num_kept_ = next_ = static_cast<size_t>(num_kept);
     int64_t num_bytes = resident_.num_bytes, most_bytes[] = {0, 0};  // the latter of a stage and of a layer's experts
+    const size_t num_read = stages_.size() - 1;  // without tables
     for (size_t i = 0; i < stages_.size(); ++i) {
-        int64_t& most = most_bytes[i >= num_stages_];
         if (i < num_kept_) num_bytes += stages_[i].num_bytes;
-        if (i >= num_kept_) most = std::max(most, stages_[i].num_bytes);
+        if (i < num_kept_ || i == num_read) continue;
+        int64_t& most = most_bytes[i >= num_stages_];
+        most = std::max(most, stages_[i].num_bytes);
     }
     uint8_t* memory = take(num_bytes);
     read_now(resident_, memory, std::unique_lock(mutex_));
@@ -233,6 +237,9 @@ void PlaneReader::start(int64_t num_kept, int64_t num_buffers) {
     for (size_t i = 0; i < num_kept_; ++i) {
         read_now(stages_[i], memory, std::unique_lock(mutex_));
         memory += stages_[i].num_bytes;
+    }
+    for (Matrix* table : tables_) {
+        if (num_kept_ > num_read) table->file = nullptr;
     }
     expert_memory_ = take(most_bytes[1]);
     std::lock_guard lock(mutex_);

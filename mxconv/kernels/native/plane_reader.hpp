@@ -33,7 +33,7 @@ class PlaneReader {
     };
 
     // Matrices by stages of a pass, then an output head, or null: it is in memory. Experts, by layers, are read when rows
-    // have chosen them; tables are looked up in files. All other arrays of what was `made` are resident, if they lie in files.
+    // have chosen them; tables are looked up in files, unless they are kept too. All other arrays of what was `made` are resident, if they lie in files.
     PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages, Matrix* head,
                 const std::vector<Matrices>& experts, Matrices tables, const Matrices& made);
     ~PlaneReader();
@@ -41,7 +41,7 @@ class PlaneReader {
     PlaneReader& operator=(const PlaneReader&) = delete;
 
     // Bytes of memory that is taken: by what is resident; by each stage, those of parts of the head after the others, and those
-    // of each layer's experts, which are no stages of a pass, at the end.
+    // of each layer's experts and of all tables, which are no stages of a pass, at the end.
     int64_t resident_bytes() const { return resident_.num_bytes; }
     std::vector<int64_t> stage_bytes() const;
     int64_t num_stages() const { return static_cast<int64_t>(num_stages_); }  // of a pass
