@@ -20,7 +20,8 @@ namespace {
 constexpr size_t kThreads = 4;                     // that wait for the disk
 constexpr int64_t kChunkBytes = int64_t{1} << 22;  // that each asks for at a time
 constexpr int64_t kLeastHeadBytes = int64_t{1} << 20;
-[[maybe_unused]] constexpr int kGivenBack = 1 << 20;  // bytes that the heap gives back to the system when they are freed
+[[maybe_unused]] constexpr int kGivenBack = 1
+                                            << 20;  // bytes that the heap gives back to the system when they are freed
 
 constexpr int64_t down(int64_t bytes) { return bytes / PlaneFile::kSector * PlaneFile::kSector; }
 constexpr int64_t up(int64_t bytes) { return down(bytes + PlaneFile::kSector - 1); }
@@ -113,7 +114,7 @@ PlaneReader::PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const st
         if (is_head || !is_table) add(resident_, *matrix, keeps_planes, true);
     }
 #ifdef __GLIBC__
-    malloc_trim(0);  // of reading a large tokenizer 40 MB are left that nothing uses
+    malloc_trim(0);                         // of reading a large tokenizer 40 MB are left that nothing uses
     mallopt(M_MMAP_THRESHOLD, kGivenBack);  // else what is freed is kept for larger and larger arrays
     mallopt(M_TRIM_THRESHOLD, kGivenBack);
 #endif
@@ -219,7 +220,7 @@ double PlaneReader::measure() {
 void PlaneReader::start(int64_t num_kept, int64_t num_buffers) {
     num_kept_ = next_ = static_cast<size_t>(num_kept);
     int64_t num_bytes = resident_.num_bytes, most_bytes[] = {0, 0};  // the latter of a stage and of a layer's experts
-    const size_t num_read = stages_.size() - 1;  // without tables
+    const size_t num_read = stages_.size() - 1;                      // without tables
     for (size_t i = 0; i < stages_.size(); ++i) {
         if (i < num_kept_) num_bytes += stages_[i].num_bytes;
         if (i < num_kept_ || i == num_read) continue;
