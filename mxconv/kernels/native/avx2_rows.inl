@@ -1,7 +1,9 @@
 // 16-bit weights for AVX2: a register has 16 columns of one row, and so has scratch, where a row of tiles 2k and 2k + 1
 // lies together. Every product, from memory or from scratch, adds the same lanes in the same order, whatever the width.
 
-inline int64_t place_of(int64_t tile, int64_t row) { return (tile / 2 * 32 + row * 2 + tile % 2) * kTileColumns; }
+inline int64_t place_of(int64_t tile, int64_t row, int64_t column = 0) {
+    return (tile / 2 * 32 + row * 2 + tile % 2) * kTileColumns + column;
+}
 
 #include "dense_tiles.inl"
 

@@ -113,7 +113,7 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
         }
     }
     for (int t = 0; t < kAll; ++t)
-        fold_rows<Format::kRows, true>(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
+        fold_rows<Format::kRows, false>(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
 }
 
 constexpr int64_t kPanelChunk = 16;  // tiles in one of three scratches of 4 KB

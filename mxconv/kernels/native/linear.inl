@@ -1,7 +1,7 @@
 // Products of floats, and patterns, which all instruction sets share in shape. Included inside an anonymous namespace by each,
 // after its own definitions of
 //
-//     place_of                  where scratch keeps the eight columns of a row of a tile
+//     place_of                  where scratch keeps four columns of a row of a tile, from 0 or 4 on
 //     dense_tiles, bsfp_tiles   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch
 //     Bf16, F16                 formats of weights, each with an Element of activations, their panel, and kFloats partial sums a
 //                               token
@@ -115,9 +115,10 @@ void patterns(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out) 
                 const int64_t columns = least(kTileColumns, matrix.columns - column);
                 if (columns <= 0) break;
                 for (int64_t r = 0; r < rows; ++r) {
-                    const uint16_t* from = scratch + place_of(t, r);
                     uint16_t* to = out + ((row_tile - first) * kTileRows + r) * matrix.columns + column;
-                    std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(uint16_t));
+                    for (int64_t c = 0; c < columns; c += 4) {
+                        std::memcpy(to + c, scratch + place_of(t, r, c), least(4, columns - c) * sizeof(uint16_t));
+                    }
                 }
             }
         }

@@ -1,7 +1,9 @@
 // 16-bit products for NEON. A tile's row of eight columns is two registers of floats; a row has eight partial sums, a lane
 // each. Rows lie in scratch or, for a dense matrix, in memory: the same products in the same order from either.
 
-inline int64_t place_of(int64_t tile, int64_t row) { return (tile * kTileRows + row) * kTileColumns; }
+inline int64_t place_of(int64_t tile, int64_t row, int64_t column = 0) {
+    return (tile * kTileRows + row) * kTileColumns + column;
+}
 
 // Where tiles lie, in patterns.
 struct Tiles {

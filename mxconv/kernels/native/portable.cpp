@@ -11,7 +11,9 @@ namespace {
 #include "generic.inl"
 
 // Tiles lie in scratch with their rows in order, eight columns each.
-inline int64_t place_of(int64_t tile, int64_t row) { return (tile * kTileRows + row) * kTileColumns; }
+inline int64_t place_of(int64_t tile, int64_t row, int64_t column = 0) {
+    return (tile * kTileRows + row) * kTileColumns + column;
+}
 
 #include "dense_tiles.inl"
 
