@@ -65,8 +65,9 @@ inline __m512 add_pairs(__m512 sum, __m512i weights, __m512i x) {
 #endif
 }
 
-// Lanes are four rows x four pairs of columns, or eight x two, and each lane adds pair after pair. Without BF16 arithmetic both sides are split
-// into odd and even columns before the products: weights once for all tokens, activations when they are rounded.
+// Lanes are four rows x four pairs of columns, or eight x two, and each lane adds pair after pair. Without BF16 arithmetic
+// both sides are split into odd and even columns before the products: weights once for all tokens, activations when they are
+// rounded.
 struct Bf16 {
     static constexpr int kSums = 1;         // registers a quarter and token
     static constexpr int kRows = 4;         // a register of eight columns
@@ -104,9 +105,7 @@ struct Bf16 {
     static __m512 broadcast_two(const float* x) {
         return _mm512_castpd_ps(_mm512_broadcastsd_pd(_mm_load_sd(reinterpret_cast<const double*>(x))));
     }
-    static Row broadcast_half(const Element* x) {
-        return {broadcast_two(x), broadcast_two(x + 4)};
-    }
+    static Row broadcast_half(const Element* x) { return {broadcast_two(x), broadcast_two(x + 4)}; }
     static void add(const Weights& weights, const Row& row, __m512 sum[1]) {
         sum[0] = _mm512_fmadd_ps(weights.even, row.even, _mm512_fmadd_ps(weights.odd, row.odd, sum[0]));
     }
@@ -177,7 +176,7 @@ template <class Format, int kTokens, int kMore, int kQuarters, class Meanwhile>
         });
     };
     x += first / 2 * Format::kHalf;
-    more += first / 2 * Format::kHalf;
+    if (kMore > 0) more += first / 2 * Format::kHalf;
     for (int64_t tile = 0; tile < count; tile += kPasses) {  // count is a multiple of four
         meanwhile(tile + first / kQuarters);
 #pragma GCC unroll 4

@@ -46,8 +46,8 @@ struct Rebuilder {
         for (int64_t plane = 0; plane < num_planes; ++plane) {
             uint64_t bits;
             std::memcpy(&bits, planes + (tile * num_planes + plane) * 16 + half * 8, sizeof bits);
-            high = _mm512_mask_add_epi8(high, _cvtu64_mask64(bits), high,
-                                        _mm512_set1_epi8(static_cast<char>(1 << plane)));
+            high =
+                _mm512_mask_add_epi8(high, _cvtu64_mask64(bits), high, _mm512_set1_epi8(static_cast<char>(1 << plane)));
         }
         // two rows a lane: their first four columns, then their last four
         const __m512i residual = _mm512_shuffle_epi32(load(low + tile * 128 + half * 64), _MM_PERM_DBCA);
