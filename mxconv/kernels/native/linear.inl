@@ -6,7 +6,8 @@
 //     Bf16, F16                 formats of weights, each with an Element of activations, their panel, and kFloats partial sums a
 //                               token
 //     multiply_tiles, total     by format: products of tiles in scratch added to such sums; the totals of 16 rows
-//     whole_tile                a short cut past scratch with the same products in the same order, or false
+//     whole_tiles               how many of the first row tiles took a short cut past scratch with the same products in the
+//                               same order
 //     four_bit_float            rows of one row tile times up to kWidest tokens
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
@@ -58,8 +59,9 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
     alignas(64) float rows[kTileRows];
     const int64_t column_tiles = matrix.column_tiles();
     for (int64_t row_tile = first, together; row_tile < last; row_tile += together) {
+        together = whole_tiles(matrix, row_tile, last, a, out, stride);
+        if (together > 0) continue;
         together = 1;
-        if (whole_tile(matrix, row_tile, a, out, stride)) continue;
         if (a.num_tokens > kWidest) together = least(kTilesTogether, last - row_tile);
         for (int64_t base = 0; base < a.num_tokens; base += kMost) {
             const int64_t num_tokens = least(kMost, a.num_tokens - base);

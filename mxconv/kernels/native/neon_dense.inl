@@ -140,8 +140,8 @@ void dense_row_tile(const Matrix& matrix, int64_t row_tile, const Activations& a
     }
 }
 
-bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
-    if (matrix.kind != MatrixKind::kDense || (row_tile + 1) * kTileRows > matrix.rows) return false;
+int64_t whole_tiles(const Matrix& matrix, int64_t row_tile, int64_t, const Activations& a, float* out, int64_t stride) {
+    if (matrix.kind != MatrixKind::kDense || (row_tile + 1) * kTileRows > matrix.rows) return 0;
     for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
         if (matrix.format == FloatFormat::kBf16) {
             dense_row_tile<Bf16>(matrix, row_tile, a, token, out, stride);
@@ -149,5 +149,5 @@ bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, fl
             dense_row_tile<F16>(matrix, row_tile, a, token, out, stride);
         }
     }
-    return true;
+    return 1;
 }
