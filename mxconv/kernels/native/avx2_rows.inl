@@ -1,7 +1,9 @@
 // 16-bit weights for AVX2: a register has 16 columns of one row, and so has scratch, where a row of tiles 2k and 2k + 1
 // lies together. Every product, from memory or from scratch, adds the same lanes in the same order, whatever the width.
 
-inline int64_t place_of(int64_t tile, int64_t row) { return (tile / 2 * 32 + row * 2 + tile % 2) * kTileColumns; }
+inline int64_t place_of(int64_t tile, int64_t row, int64_t column = 0) {
+    return (tile / 2 * 32 + row * 2 + tile % 2) * kTileColumns + column;
+}
 
 #include "dense_tiles.inl"
 
@@ -167,14 +169,14 @@ void multiply_dense(const Matrix& matrix, int64_t row_tile, const Activations& a
     }
 }
 
-// Whether this row tile was multiplied here: a dense one that has whole rows and whole blocks of columns.
-bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+// Whether the first row tile was multiplied here: a dense one that has whole rows and whole blocks of columns.
+int64_t whole_tiles(const Matrix& matrix, int64_t row_tile, int64_t, const Activations& a, float* out, int64_t stride) {
     const bool is_whole = (row_tile + 1) * kTileRows <= matrix.rows && matrix.columns % kBlock == 0;
-    if (matrix.kind != MatrixKind::kDense || !is_whole) return false;
+    if (matrix.kind != MatrixKind::kDense || !is_whole) return 0;
     if (matrix.format == FloatFormat::kBf16) {
         multiply_dense<Bf16>(matrix, row_tile, a, out, stride);
     } else {
         multiply_dense<F16>(matrix, row_tile, a, out, stride);
     }
-    return true;
+    return 1;
 }

@@ -1,11 +1,11 @@
 // AVX-512 with VNNI: 16 rows are 16 lanes. Included by avx512vnni.cpp and, with BF16 instructions, by avx512bf16.cpp.
 //
-// Scratch keeps a tile as four registers of four rows x 8 columns: even rows 0..6, odd rows 1..7, 8..14, 9..15. That is
-// the order in which byte-wise rebuilding of BSFP ends up, and a dense matrix gets there by a 4 x 4 transpose.
+// Scratch keeps a tile as four registers of eight rows x four columns: columns 0..3 of rows 0..7 and of 8..15, then columns
+// 4..7. A broadcast of four activations is but a load there, where one of eight takes a shuffle on Zen 4.
 
-constexpr int kSlotOfRow[16] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
-
-inline int64_t place_of(int64_t tile, int64_t row) { return (tile * kTileRows + kSlotOfRow[row]) * kTileColumns; }
+inline int64_t place_of(int64_t tile, int64_t row, int64_t column = 0) {
+    return tile * kTileRows * kTileColumns + column / 4 * 64 + row * 4 + column % 4;
+}
 
 inline __m512i load(const void* bytes) { return _mm512_loadu_si512(bytes); }
 inline void store(void* bytes, __m512i value) { _mm512_storeu_si512(bytes, value); }
@@ -22,30 +22,31 @@ inline void transpose(__m512i rows[4]) {
     rows[3] = _mm512_shuffle_i32x4(b, d, 0xDD);
 }
 
-constexpr int kQuarterRows[4][4] = {{0, 2, 4, 6}, {1, 3, 5, 7}, {8, 10, 12, 14}, {9, 11, 13, 15}};
-// Rows top + kQuarterRows[quarter] of 32 columns, as four tiles' quarters; `inside` has a bit a column that exists.
-inline void load_quarter(const Matrix& matrix, int64_t top, int quarter, int64_t column, __mmask32 inside,
-                         __m512i tiles[4]) {
-    for (int i = 0; i < 4; ++i) {
-        const int64_t row = top + kQuarterRows[quarter][i];
-        const uint16_t* from = matrix.patterns + (row < matrix.rows ? row : 0) * matrix.columns + column;
-        tiles[i] = _mm512_maskz_loadu_epi16(row < matrix.rows ? inside : 0, from);
-    }
-    transpose(tiles);
-}
-
 inline __mmask32 columns_inside(const Matrix& matrix, int64_t column) {
     const int64_t left = matrix.columns - column;
     return left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
 }
 
+// Four tiles at a time: eight rows of 32 columns.
 void dense_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
     for (int64_t tile = 0; tile < count; tile += 4) {
         const int64_t column = (first + tile) * kTileColumns;
-        for (int quarter = 0; quarter < 4; ++quarter) {
-            __m512i tiles[4];
-            load_quarter(matrix, row_tile * kTileRows, quarter, column, columns_inside(matrix, column), tiles);
-            for (int t = 0; t < 4; ++t) store(scratch + ((tile + t) * 4 + quarter) * 32, tiles[t]);
+        for (int half = 0; half < 2; ++half) {
+            __m512i rows[8];
+            for (int r = 0; r < 8; ++r) {
+                const int64_t row = row_tile * kTileRows + 8 * half + r;
+                const uint16_t* from = matrix.patterns + (row < matrix.rows ? row : 0) * matrix.columns + column;
+                rows[r] = _mm512_maskz_loadu_epi16(row < matrix.rows ? columns_inside(matrix, column) : 0, from);
+            }
+            for (int last_columns = 0; last_columns < 2; ++last_columns) {
+                __m512i tiles[4];
+                for (int i = 0; i < 4; ++i) {
+                    tiles[i] = last_columns ? _mm512_unpackhi_epi64(rows[2 * i], rows[2 * i + 1])
+                                            : _mm512_unpacklo_epi64(rows[2 * i], rows[2 * i + 1]);
+                }
+                transpose(tiles);
+                for (int t = 0; t < 4; ++t) store(scratch + place_of(tile + t, 8 * half, 4 * last_columns), tiles[t]);
+            }
         }
     }
 }
@@ -64,11 +65,12 @@ inline __m512 add_pairs(__m512 sum, __m512i weights, __m512i x) {
 #endif
 }
 
-// Lanes are four rows x four pairs of columns, and each lane adds pair after pair. Without BF16 arithmetic both sides are split
-// into odd and even columns before the products: weights once for all tokens, activations when they are rounded.
+// Lanes are four rows x four pairs of columns, or eight x two, and each lane adds pair after pair. Without BF16 arithmetic
+// both sides are split into odd and even columns before the products: weights once for all tokens, activations when they are
+// rounded.
 struct Bf16 {
     static constexpr int kSums = 1;         // registers a quarter and token
-    static constexpr int kRows = 4;         // a register
+    static constexpr int kRows = 4;         // a register of eight columns
     static constexpr int64_t kFloats = 64;  // partial sums a token
 #ifdef __AVX512BF16__
     using Element = uint16_t;
@@ -78,6 +80,10 @@ struct Bf16 {
     static Weights widen(__m512i patterns) { return patterns; }
     static Row broadcast(const Element* x) {
         return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+    }
+    static constexpr int kHalf = 4;  // from a token's first four columns to its last four
+    static Row broadcast_half(const Element* x) {
+        return _mm512_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x)));
     }
     static void add(Weights weights, Row row, __m512 sum[1]) { sum[0] = add_pairs(sum[0], weights, row); }
 #else
@@ -95,6 +101,11 @@ struct Bf16 {
     static Row broadcast(const Element* x) {
         return {_mm512_broadcast_f32x4(_mm_loadu_ps(x)), _mm512_broadcast_f32x4(_mm_loadu_ps(x + 4))};
     }
+    static constexpr int kHalf = 2;
+    static __m512 broadcast_two(const float* x) {
+        return _mm512_castpd_ps(_mm512_broadcastsd_pd(_mm_load_sd(reinterpret_cast<const double*>(x))));
+    }
+    static Row broadcast_half(const Element* x) { return {broadcast_two(x), broadcast_two(x + 4)}; }
     static void add(const Weights& weights, const Row& row, __m512 sum[1]) {
         sum[0] = _mm512_fmadd_ps(weights.even, row.even, _mm512_fmadd_ps(weights.odd, row.odd, sum[0]));
     }
@@ -102,7 +113,7 @@ struct Bf16 {
     static Weights load_quarter(const uint16_t* scratch) { return widen(load(scratch)); }
 };
 
-// Lanes are two rows x eight columns.
+// Lanes are two rows x eight columns, or four x four.
 struct F16 {
     static constexpr int kSums = 2;
     static constexpr int kRows = 2;
@@ -121,6 +132,8 @@ struct F16 {
         return {{_mm512_cvtph_ps(_mm256_load_si256(pairs)), _mm512_cvtph_ps(_mm256_load_si256(pairs + 1))}};
     }
     static __m512 broadcast(const Element* x) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(x)); }
+    static constexpr int kHalf = 4;
+    static __m512 broadcast_half(const Element* x) { return _mm512_broadcast_f32x4(_mm_loadu_ps(x)); }
     static void add(const Weights& weights, __m512 row, __m512 sum[2]) {
         sum[0] = _mm512_fmadd_ps(weights.pairs[0], row, sum[0]);
         sum[1] = _mm512_fmadd_ps(weights.pairs[1], row, sum[1]);
@@ -135,6 +148,7 @@ template <class Format, int kTokens, int kMore, int kQuarters, class Meanwhile>
                                                      const typename Format::Element* more, float* sums,
                                                      const Meanwhile& meanwhile) {
     constexpr int kPasses = 4 / kQuarters, kAll = kTokens + kMore;
+    constexpr int kHalves = kQuarters == 4 ? 2 : 1, kSharing = kQuarters / kHalves;  // quarters of the same columns
     __m512 sum[kQuarters][kAll][Format::kSums];
     const auto each_sum = [&](auto work) kInlined {
         each<kQuarters>([&](auto q) kInlined {
@@ -151,11 +165,18 @@ template <class Format, int kTokens, int kMore, int kQuarters, class Meanwhile>
         typename Format::Weights weights[kQuarters];
         for (int q = 0; q < kQuarters; ++q) weights[q] = Format::load_quarter(scratch + tile * 128 + (first + q) * 32);
         each<kAll>([&](auto t) kInlined {
-            const auto row =
-                Format::broadcast(t < kTokens ? x + (tile * kTokens + t) * 8 : more + (tile * kMore + t - kTokens) * 8);
-            each<kQuarters>([&](auto q) kInlined { Format::add(weights[q], row, sum[q][t]); });
+            each<kHalves>([&](auto half) kInlined {
+                const auto* at = t < kTokens ? x + (tile * kTokens + t) * 8 : more + (tile * kMore + t - kTokens) * 8;
+                const auto row = Format::broadcast_half(at + half * Format::kHalf);
+                each<kSharing>([&](auto i) kInlined {
+                    constexpr int q = half * kSharing + i;
+                    Format::add(weights[q], row, sum[q][t]);
+                });
+            });
         });
     };
+    x += first / 2 * Format::kHalf;
+    if (kMore > 0) more += first / 2 * Format::kHalf;
     for (int64_t tile = 0; tile < count; tile += kPasses) {  // count is a multiple of four
         meanwhile(tile + first / kQuarters);
 #pragma GCC unroll 4
@@ -176,31 +197,32 @@ void multiply_tiles(const uint16_t* scratch, int64_t count, const typename Forma
     });
 }
 
-// Which lane of folded sums is each row's: rows lie in the order of scratch, or one after another.
-template <int kTogether, bool kInOrder>
+// Which lane of folded sums is each row's.
+template <int kTogether>
 struct LaneOfRow {
     alignas(64) int32_t of[kTileRows];
     constexpr LaneOfRow() : of() {
-        for (int r = 0; r < kTileRows; ++r) {
-            const int slot = kInOrder ? r : kSlotOfRow[r];
-            of[r] = slot % kTogether * (16 / kTogether) + slot / kTogether;
-        }
+        for (int r = 0; r < kTileRows; ++r) of[r] = r % kTogether * (16 / kTogether) + r / kTogether;
     }
 };
 
-// The totals of the 16 rows of a tile, in their order: kTogether rows a register have 16 / kTogether sums each, which are
-// added by pairs, and pairs by pairs.
-template <int kTogether, bool kInOrder>
+// The totals of the 16 rows of a tile: kTogether rows a register have 16 / kTogether sums each, which are added by pairs, and
+// pairs by pairs. With kHalves, those of a row's last four columns are in a second half of the registers.
+template <int kTogether, bool kHalves>
 inline void fold_rows(const float* sums, float* out) {
-    static constexpr LaneOfRow<kTogether, kInOrder> kLanes;
+    static constexpr LaneOfRow<kTogether> kLanes;
     constexpr int kRegisters = 16 / kTogether;
-    constexpr unsigned kEvery = kTogether == 4 ? 0x1111 : 0x0101;
-    __m512 all{};
-    each<kRegisters>([&](auto i) kInlined {
+    constexpr unsigned kEvery = kTogether == 8 ? 0x5555 : kTogether == 4 ? 0x1111 : 0x0101;
+    const auto folded = [&](int i) kInlined {
         __m512 s = _mm512_load_ps(sums + 16 * i);
         s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xB1));
-        s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4E));
+        if constexpr (kTogether <= 4) s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4E));
         if constexpr (kTogether == 2) s = _mm512_add_ps(s, _mm512_shuffle_f32x4(s, s, 0xB1));
+        return s;
+    };
+    __m512 all{};
+    each<kRegisters>([&](auto i) kInlined {
+        const __m512 s = kHalves ? _mm512_add_ps(folded(i), folded(kRegisters + i)) : folded(i);
         all = _mm512_mask_mov_ps(all, static_cast<__mmask16>(kEvery << i), s);
     });
     _mm512_storeu_ps(out, _mm512_permutexvar_ps(_mm512_load_si512(kLanes.of), all));
@@ -208,7 +230,7 @@ inline void fold_rows(const float* sums, float* out) {
 
 template <class Format>
 void total(const float* sums, float* out) {
-    fold_rows<Format::kRows, false>(sums, out);
+    fold_rows<2 * Format::kRows, true>(sums, out);
 }
 
 // ---- 4 bits x float ----

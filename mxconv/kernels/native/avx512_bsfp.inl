@@ -1,33 +1,4 @@
-// BSFP tiles into scratch for AVX-512: look up the starts' bytes, add the residuals, patch the escapes.
-
-// The starts, split into low and high bytes: one 16-byte table a 128-bit lane. Where all rows have the same starts its
-// second half has the sign bit set, so that a nibble is the index; else it holds the starts of the lane's second row.
-struct StartTables {
-    __m512i low[2];  // rows 0..7, rows 8..15
-    __m512i high[2];
-};
-
-inline __m512i low_bytes(__m512i first, __m512i second) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(first)), _mm512_cvtepi16_epi8(second), 1);
-}
-
-template <bool kShared>
-StartTables start_tables(const Matrix& matrix, int64_t row_tile) {
-    const uint16_t* starts = matrix.starts + row_tile * kTileRows * 8;
-    StartTables tables;
-    for (int half = 0; half < 2; ++half) {
-        __m512i first = load(starts + half * 64), second = load(starts + half * 64 + 32);
-        if (kShared) {
-            const __m512i all = _mm512_broadcast_i32x4(_mm512_castsi512_si128(first));
-            const __m512i signs = _mm512_broadcast_i64x4(_mm256_set_epi64x(-1, -1, 0, 0));
-            first = second =
-                _mm512_or_si512(all, _mm512_and_si512(signs, _mm512_set1_epi16(static_cast<int16_t>(0x8000))));
-        }
-        tables.low[half] = low_bytes(first, second);
-        tables.high[half] = low_bytes(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
-    }
-    return tables;
-}
+// BSFP tiles into scratch for AVX-512: look up the starts, add the residuals, patch the escapes.
 
 constexpr int64_t kEscapesAhead = 384;  // bytes of each list that are asked for before they are needed
 constexpr int64_t kTilesAhead = 12;     // of each plane that are asked for before they are needed
@@ -40,42 +11,51 @@ struct Rebuilder {
     const uint8_t* low;
     const uint8_t* planes;
     int64_t num_planes;
-    StartTables starts;
-    // rows 0 1 | 8 9 || 2 3 | 10 11 || ...: unpacking then leaves rows 0..7 in one register and 8..15 in the other
-    __m512i row_pairs = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-    __m512i nibble = _mm512_set1_epi8(0x0F);
-    __m512i code = _mm512_set1_epi8(0x07);
-    __m512i second_row = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0808080808080808, 0));
-    __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+    __m512i starts[4];  // of four rows each; where all rows have the same, of both signs: a nibble is the index
+    __m512i code = _mm512_set1_epi16(7);
+    __m512i row = _mm512_mullo_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(0x0008000800080008));
+    __m512i sign = _mm512_set1_epi16(static_cast<int16_t>(0x8000));
 
-    Rebuilder(const Matrix& matrix, int64_t row_tile) : starts(start_tables<kShared>(matrix, row_tile)) {
+    Rebuilder(const Matrix& matrix, int64_t row_tile) {
         const int64_t index = row_tile * matrix.column_tiles();
         num_planes = matrix.residual_planes;
         codes = matrix.codes + index * 64;
         low = matrix.residual_low + index * 128;
         planes = matrix.residual_high + index * num_planes * 16;
+        for (int i = 0; i < 4; ++i) starts[i] = load(matrix.starts + (row_tile * kTileRows + 4 * i) * 8);
+        if (kShared) {
+            const __m512i all = _mm512_broadcast_i32x4(_mm512_castsi512_si128(starts[0]));
+            starts[0] = _mm512_mask_or_epi64(all, 0xCC, all, sign);
+        }
     }
 
-    // Eight rows, a byte a weight: nibbles n to 16-bit patterns.
-    [[gnu::always_inline]] void eight_rows(int half, __m512i n, int64_t tile, uint16_t* to) const {
-        // without shared starts (n & 7) | 8 in the lane's second row
-        const __m512i start = kShared ? n : _mm512_ternarylogic_epi32(n, code, second_row, 0xEA);
-        const __m512i residual = load(low + tile * 128 + 64 * half);
-        const __m512i low_byte = _mm512_add_epi8(_mm512_shuffle_epi8(starts.low[half], start), residual);
-        const __mmask64 carry = _mm512_cmplt_epu8_mask(low_byte, residual);
-        __m512i high_byte = _mm512_shuffle_epi8(starts.high[half], start);
-        high_byte = _mm512_mask_sub_epi8(high_byte, carry, high_byte, _mm512_set1_epi8(-1));
+    // Four columns of eight rows: words whose low four bits are the nibbles, and residuals, to patterns.
+    [[gnu::always_inline]] void four_columns(int half, __m512i nibbles, __m512i residual, uint16_t* to) const {
+        if (kShared) {
+            store(to, _mm512_add_epi16(_mm512_permutexvar_epi16(nibbles, starts[0]), residual));
+            return;
+        }
+        const __m512i index = _mm512_ternarylogic_epi32(nibbles, code, row, 0xEA);  // nibbles & code | row
+        const __m512i start = _mm512_permutex2var_epi16(starts[2 * half], index, starts[2 * half + 1]);
+        const __m512i magnitude = _mm512_add_epi16(start, residual);
+        store(to, _mm512_ternarylogic_epi32(magnitude, _mm512_slli_epi16(nibbles, 12), sign, 0xF8));
+    }
+
+    [[gnu::always_inline]] void eight_rows(int half, int64_t tile, uint16_t* to) const {
+        __m512i high = _mm512_setzero_si512();
         for (int64_t plane = 0; plane < num_planes; ++plane) {
             uint64_t bits;
             std::memcpy(&bits, planes + (tile * num_planes + plane) * 16 + half * 8, sizeof bits);
-            high_byte = _mm512_mask_add_epi8(high_byte, _cvtu64_mask64(bits), high_byte,
-                                             _mm512_set1_epi8(static_cast<char>(1 << plane)));
+            high =
+                _mm512_mask_add_epi8(high, _cvtu64_mask64(bits), high, _mm512_set1_epi8(static_cast<char>(1 << plane)));
         }
-        if (!kShared) {  // high_byte | (n << 4 & 128)
-            high_byte = _mm512_ternarylogic_epi32(high_byte, _mm512_slli_epi16(n, 4), sign, 0xF8);
-        }
-        store(to, _mm512_unpacklo_epi8(low_byte, high_byte));
-        store(to + 32, _mm512_unpackhi_epi8(low_byte, high_byte));
+        // two rows a lane: their first four columns, then their last four
+        const __m512i residual = _mm512_shuffle_epi32(load(low + tile * 128 + half * 64), _MM_PERM_DBCA);
+        high = _mm512_shuffle_epi32(high, _MM_PERM_DBCA);
+        const __m512i nibbles =
+            _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + tile * 64 + half * 32)));
+        four_columns(half, nibbles, _mm512_unpacklo_epi8(residual, high), to + half * 32);
+        four_columns(half, _mm512_srli_epi16(nibbles, 4), _mm512_unpackhi_epi8(residual, high), to + half * 32 + 64);
     }
 
     // Ask for the planes of tiles that come later.
@@ -94,22 +74,19 @@ struct Rebuilder {
 
     [[gnu::always_inline]] void operator()(int64_t tile, uint16_t* to) const {
         ask(tile);
-        const __m512i packed = _mm512_permutexvar_epi32(row_pairs, load(codes + tile * 64));
-        const __m512i first_columns = _mm512_and_si512(packed, nibble);
-        const __m512i last_columns = _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble);
-        eight_rows(0, _mm512_unpacklo_epi32(first_columns, last_columns), tile, to);
-        eight_rows(1, _mm512_unpackhi_epi32(first_columns, last_columns), tile, to + 64);
+        eight_rows(0, tile, to);
+        eight_rows(1, tile, to);
     }
 };
 
-// Where in scratch the high byte of an escape lies: position r3 r2 r1 r0 c2 c1 c0 is byte r3 r0 r2 r1 c2 c1 c0 1 of its
+// Where in scratch the high byte of an escape lies: position r3 r2 r1 r0 c2 c1 c0 is byte c2 r3 r2 r1 r0 c1 c0 1 of its
 // tile's 256.
 inline __m512i places_of(__m512i tiles, __m512i positions) {
-    const __m512i stay = _mm512_and_si512(positions, _mm512_set1_epi16(0x47));
-    const __m512i odd_row = _mm512_slli_epi16(_mm512_and_si512(positions, _mm512_set1_epi16(0x08)), 2);
-    const __m512i row_pair = _mm512_srli_epi16(_mm512_and_si512(positions, _mm512_set1_epi16(0x30)), 1);
-    const __m512i slot = _mm512_slli_epi16(_mm512_or_si512(_mm512_or_si512(stay, odd_row), row_pair), 1);
-    return _mm512_or_si512(_mm512_or_si512(_mm512_slli_epi16(tiles, 8), slot), _mm512_set1_epi16(1));
+    const __m512i rows = _mm512_and_si512(positions, _mm512_set1_epi16(0x78));
+    const __m512i last_columns = _mm512_slli_epi16(_mm512_and_si512(positions, _mm512_set1_epi16(0x04)), 5);
+    const __m512i column = _mm512_slli_epi16(_mm512_and_si512(positions, _mm512_set1_epi16(0x03)), 1);
+    const __m512i byte = _mm512_or_si512(_mm512_or_si512(rows, last_columns), column);
+    return _mm512_or_si512(_mm512_or_si512(_mm512_slli_epi16(tiles, 8), byte), _mm512_set1_epi16(1));
 }
 
 // The escapes of some tiles, ready to be patched by one plain loop: a loop a tile would end at a number that nobody can

@@ -113,73 +113,87 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
         }
     }
     for (int t = 0; t < kAll; ++t)
-        fold_rows<Format::kRows, true>(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
+        fold_rows<Format::kRows, false>(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
 }
 
 constexpr int64_t kPanelChunk = 16;  // tiles in one of three scratches of 4 KB
 
+// Row tiles [first, last), without a stop between them.
 template <class Format, bool kShared, int kTokens, int kMore>
-void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x,
-                const typename Format::Element* more, float* sums) {
+void bsfp_panel(const Matrix& matrix, int64_t first_row, int64_t last_row, const typename Format::Element* x,
+                const typename Format::Element* more, float* out, int64_t stride) {
     constexpr int kAll = kTokens + kMore, kSums = kAll * Format::kSums;
     constexpr int kQuarters = kSums <= 4 ? 4 : kSums <= kMostShared ? 2 : 1;
     // Three chunks are under way: one is multiplied, the next one's patches settle in the cache, and the one after it is
     // rebuilt. The buffers lie apart by what keeps their stores and loads from looking alike.
     constexpr int64_t kApart = kPanelChunk * 128 + 512;
     alignas(64) uint16_t scratch[3 * kApart];
-    const Rebuilder<kShared> rebuild(matrix, row_tile);
-    const int64_t tiles = matrix.column_tiles(), index = row_tile * tiles;
-    const int64_t num_chunks = (tiles + kPanelChunk - 1) / kPanelChunk;
-    EscapeCursor escapes = escapes_of(matrix, row_tile);
-    std::memset(sums, 0, kAll * Format::kFloats * sizeof(float));
-    const auto buffer = [&](int64_t chunk) { return scratch + chunk % 3 * kApart; };
-    const auto length = [&](int64_t chunk) { return least(kPanelChunk, tiles - chunk * kPanelChunk); };
-    PatchList patches;
-    const auto take_patches = [&](int64_t chunk) {
-        const int64_t count = chunk < num_chunks ? length(chunk) : 0;
-        patches.take(matrix, index + chunk * kPanelChunk, count, escapes, kPanelChunk * 256);
+    alignas(64) float sums[kAll * Format::kFloats];
+    const int64_t tiles = matrix.column_tiles();
+    struct Chunk {
+        int64_t row, first, count;  // of a row tile, some tiles; beyond the last row none
     };
-    for (int64_t chunk = 0; chunk < least(2, num_chunks); ++chunk) {
-        for (int64_t i = 0; i < length(chunk); ++i) rebuild(chunk * kPanelChunk + i, buffer(chunk) + i * 128);
-    }
-    take_patches(0);
-    for (int64_t i = 0; i < length(0); ++i) patches.patch(i, buffer(0));
-    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-        take_patches(chunk + 1);
-        uint16_t* const next = buffer(chunk + 1);
-        uint16_t* const later = buffer(chunk + 2);
-        const int64_t first_later = (chunk + 2) * kPanelChunk, in_later = least(kPanelChunk, tiles - first_later);
-        const int64_t in_next = least(kPanelChunk, tiles - first_later + kPanelChunk);
+    const auto chunk_at = [&](int64_t row, int64_t tile) {
+        return Chunk{row, tile, row < last_row ? least(kPanelChunk, tiles - tile) : 0};
+    };
+    const auto after = [&](const Chunk& c) {
+        return c.first + kPanelChunk < tiles ? chunk_at(c.row, c.first + kPanelChunk) : chunk_at(c.row + 1, 0);
+    };
+    Rebuilder<kShared> rebuild(matrix, first_row);
+    EscapeCursor escapes = escapes_of(matrix, first_row);
+    PatchList patches;
+    Chunk now = chunk_at(first_row, 0), next = after(now);
+    uint16_t *at = scratch, *next_at = scratch + kApart, *later_at = scratch + 2 * kApart;
+    const auto take_patches = [&](const Chunk& c) {
+        patches.take(matrix, c.row * tiles + c.first, c.count, escapes, kPanelChunk * 256);
+    };
+    const auto begin_row = [&](const Chunk& c) {
+        if (c.first == 0 && c.count > 0) rebuild = Rebuilder<kShared>(matrix, c.row);
+    };
+    for (int64_t i = 0; i < now.count; ++i) rebuild(now.first + i, at + i * 128);
+    begin_row(next);
+    for (int64_t i = 0; i < next.count; ++i) rebuild(next.first + i, next_at + i * 128);
+    take_patches(now);
+    for (int64_t i = 0; i < now.count; ++i) patches.patch(i, at);
+    while (now.count > 0) {
+        take_patches(next);
+        const Chunk later = after(next);
+        begin_row(later);
+        const auto work = [&](int64_t i) kInlined {
+            if (i < later.count) rebuild(later.first + i, later_at + i * 128);
+            if (i < next.count) patches.patch(i, next_at);
+        };
+        if (now.first == 0) std::memset(sums, 0, sizeof sums);
         for (int first = 0; first < 4; first += kQuarters) {
-            const int64_t at = chunk * kPanelChunk * 8;
-            const auto* more_at = kMore > 0 ? more + at * kMore : nullptr;
-            multiply_quarters<Format, kTokens, kMore, kQuarters>(buffer(chunk), length(chunk), first, x + at * kTokens,
-                                                                 more_at, sums, [&](int64_t i) {
-                                                                     if (i < in_later)
-                                                                         rebuild(first_later + i, later + i * 128);
-                                                                     if (i < in_next) patches.patch(i, next);
-                                                                 });
+            const auto* x_at = x + now.first * 8 * kTokens;
+            const auto* more_at = kMore > 0 ? more + now.first * 8 * kMore : nullptr;
+            multiply_quarters<Format, kTokens, kMore, kQuarters>(at, now.count, first, x_at, more_at, sums, work);
         }
+        for (int64_t i = now.count; i < kPanelChunk; ++i) work(i);  // what a short chunk left undone
+        if (next.row > now.row) {
+            for (int t = 0; t < kAll; ++t) {
+                alignas(64) float rows[kTileRows];
+                total<Format>(sums + t * Format::kFloats, rows);
+                store_rows(rows, matrix, now.row, out + t * stride);
+            }
+        }
+        uint16_t* const done = at;
+        at = next_at, next_at = later_at, later_at = done;
+        now = next, next = later;
     }
 }
 
 template <class Format, int kTokens, int kMore = 0>
-void panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out, int64_t stride,
-           const typename Format::Element* more = nullptr) {
-    constexpr int kAll = kTokens + kMore;
-    if (matrix.kind == MatrixKind::kDense) {
-        return dense_panel<Format, kTokens, kMore>(matrix, row_tile, x, out, stride, more);
+void panel(const Matrix& matrix, int64_t first, int64_t last, const typename Format::Element* x, float* out,
+           int64_t stride, const typename Format::Element* more = nullptr) {
+    if (matrix.kind == MatrixKind::kBsfp) {
+        if (matrix.shared_starts) {
+            return bsfp_panel<Format, true, kTokens, kMore>(matrix, first, last, x, more, out, stride);
+        }
+        return bsfp_panel<Format, false, kTokens, kMore>(matrix, first, last, x, more, out, stride);
     }
-    alignas(64) float sums[kAll * Format::kFloats];
-    if (matrix.shared_starts) {
-        bsfp_panel<Format, true, kTokens, kMore>(matrix, row_tile, x, more, sums);
-    } else {
-        bsfp_panel<Format, false, kTokens, kMore>(matrix, row_tile, x, more, sums);
-    }
-    for (int t = 0; t < kAll; ++t) {
-        alignas(64) float rows[kTileRows];
-        total<Format>(sums + t * Format::kFloats, rows);
-        store_rows(rows, matrix, row_tile, out + t * stride);
+    for (int64_t row_tile = first; row_tile < last; ++row_tile) {
+        dense_panel<Format, kTokens, kMore>(matrix, row_tile, x, out, stride, more);
     }
 }
 
@@ -188,18 +202,19 @@ void panel(const Matrix& matrix, int64_t row_tile, const typename Format::Elemen
 constexpr int64_t kMostInPair = kSplit == 0 ? kMostShared : 2 * kWidest;
 
 template <class Format>
-void row_tile_panels(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+void row_tile_panels(const Matrix& matrix, int64_t first, int64_t last, const Activations& a, float* out,
+                     int64_t stride) {
     if constexpr (Format::kSums == 1) {
         if (a.num_tokens > kWidest && a.num_tokens <= kMostInPair) {
             return with_index<1, kMostInPair - kWidest>(a.num_tokens - kWidest, [&](auto width) {
                 const auto *x = Format::panel(a, 0), *more = Format::panel(a, kWidest);
-                panel<Format, kWidest, width>(matrix, row_tile, x, out, stride, more);
+                panel<Format, kWidest, width>(matrix, first, last, x, out, stride, more);
             });
         }
     }
     for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
         with_width(least(kWidest, a.num_tokens - token), [&](auto width) {
-            panel<Format, width>(matrix, row_tile, Format::panel(a, token), out + token * stride, stride);
+            panel<Format, width>(matrix, first, last, Format::panel(a, token), out + token * stride, stride);
         });
     }
 }
@@ -207,16 +222,18 @@ void row_tile_panels(const Matrix& matrix, int64_t row_tile, const Activations& 
 constexpr int64_t kDirectBsfp = kSplit == 0 ? kMostInPair : kWidest;
 constexpr int64_t kDirectTokens = 16;  // beyond which transposing each panel's weights takes longer than scratch does
 
-// Whether this row tile was multiplied here: a dense one of 16 rows, or BSFP for one panel. Others go over scratch, where
-// a tile that is transposed or rebuilt once serves all tokens.
-bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
-    const bool is_whole = (row_tile + 1) * kTileRows <= matrix.rows;
+// How many row tiles of [first, last) were multiplied here: a dense one of 16 rows, or all of BSFP for one panel. Others go
+// over scratch, where a tile that is transposed or rebuilt once serves all tokens.
+int64_t whole_tiles(const Matrix& matrix, int64_t first, int64_t last, const Activations& a, float* out,
+                    int64_t stride) {
+    const bool is_whole = (first + 1) * kTileRows <= matrix.rows;
     const bool is_dense = matrix.kind == MatrixKind::kDense;
-    if (is_dense ? !is_whole || a.num_tokens > kDirectTokens : a.num_tokens > kDirectBsfp) return false;
+    if (is_dense ? !is_whole || a.num_tokens > kDirectTokens : a.num_tokens > kDirectBsfp) return 0;
+    if (is_dense) last = first + 1;
     if (matrix.format == FloatFormat::kBf16) {
-        row_tile_panels<Bf16>(matrix, row_tile, a, out, stride);
+        row_tile_panels<Bf16>(matrix, first, last, a, out, stride);
     } else {
-        row_tile_panels<F16>(matrix, row_tile, a, out, stride);
+        row_tile_panels<F16>(matrix, first, last, a, out, stride);
     }
-    return true;
+    return last - first;
 }

@@ -1,12 +1,13 @@
 // Products of floats, and patterns, which all instruction sets share in shape. Included inside an anonymous namespace by each,
 // after its own definitions of
 //
-//     place_of                  where scratch keeps the eight columns of a row of a tile
+//     place_of                  where scratch keeps four columns of a row of a tile, from 0 or 4 on
 //     dense_tiles, bsfp_tiles   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch
 //     Bf16, F16                 formats of weights, each with an Element of activations, their panel, and kFloats partial sums a
 //                               token
 //     multiply_tiles, total     by format: products of tiles in scratch added to such sums; the totals of 16 rows
-//     whole_tile                a short cut past scratch with the same products in the same order, or false
+//     whole_tiles               how many of the first row tiles took a short cut past scratch with the same products in the
+//                               same order
 //     four_bit_float            rows of one row tile times up to kWidest tokens
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
@@ -58,8 +59,9 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
     alignas(64) float rows[kTileRows];
     const int64_t column_tiles = matrix.column_tiles();
     for (int64_t row_tile = first, together; row_tile < last; row_tile += together) {
+        together = whole_tiles(matrix, row_tile, last, a, out, stride);
+        if (together > 0) continue;
         together = 1;
-        if (whole_tile(matrix, row_tile, a, out, stride)) continue;
         if (a.num_tokens > kWidest) together = least(kTilesTogether, last - row_tile);
         for (int64_t base = 0; base < a.num_tokens; base += kMost) {
             const int64_t num_tokens = least(kMost, a.num_tokens - base);
@@ -115,9 +117,10 @@ void patterns(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out) 
                 const int64_t columns = least(kTileColumns, matrix.columns - column);
                 if (columns <= 0) break;
                 for (int64_t r = 0; r < rows; ++r) {
-                    const uint16_t* from = scratch + place_of(t, r);
                     uint16_t* to = out + ((row_tile - first) * kTileRows + r) * matrix.columns + column;
-                    std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(uint16_t));
+                    for (int64_t c = 0; c < columns; c += 4) {
+                        std::memcpy(to + c, scratch + place_of(t, r, c), least(4, columns - c) * sizeof(uint16_t));
+                    }
                 }
             }
         }

@@ -1,7 +1,9 @@
 // 16-bit products for NEON. A tile's row of eight columns is two registers of floats; a row has eight partial sums, a lane
 // each. Rows lie in scratch or, for a dense matrix, in memory: the same products in the same order from either.
 
-inline int64_t place_of(int64_t tile, int64_t row) { return (tile * kTileRows + row) * kTileColumns; }
+inline int64_t place_of(int64_t tile, int64_t row, int64_t column = 0) {
+    return (tile * kTileRows + row) * kTileColumns + column;
+}
 
 // Where tiles lie, in patterns.
 struct Tiles {
@@ -138,8 +140,8 @@ void dense_row_tile(const Matrix& matrix, int64_t row_tile, const Activations& a
     }
 }
 
-bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
-    if (matrix.kind != MatrixKind::kDense || (row_tile + 1) * kTileRows > matrix.rows) return false;
+int64_t whole_tiles(const Matrix& matrix, int64_t row_tile, int64_t, const Activations& a, float* out, int64_t stride) {
+    if (matrix.kind != MatrixKind::kDense || (row_tile + 1) * kTileRows > matrix.rows) return 0;
     for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
         if (matrix.format == FloatFormat::kBf16) {
             dense_row_tile<Bf16>(matrix, row_tile, a, token, out, stride);
@@ -147,5 +149,5 @@ bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, fl
             dense_row_tile<F16>(matrix, row_tile, a, token, out, stride);
         }
     }
-    return true;
+    return 1;
 }

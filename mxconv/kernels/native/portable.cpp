@@ -11,7 +11,9 @@ namespace {
 #include "generic.inl"
 
 // Tiles lie in scratch with their rows in order, eight columns each.
-inline int64_t place_of(int64_t tile, int64_t row) { return (tile * kTileRows + row) * kTileColumns; }
+inline int64_t place_of(int64_t tile, int64_t row, int64_t column = 0) {
+    return (tile * kTileRows + row) * kTileColumns + column;
+}
 
 #include "dense_tiles.inl"
 
@@ -41,7 +43,7 @@ void bsfp_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t c
     }
 }
 
-bool whole_tile(const Matrix&, int64_t, const Activations&, float*, int64_t) { return false; }
+int64_t whole_tiles(const Matrix&, int64_t, int64_t, const Activations&, float*, int64_t) { return 0; }
 
 // Eight partial sums a row, one a column of the tile: the same for both 16-bit formats.
 struct Bf16 {
