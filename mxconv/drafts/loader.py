@@ -72,7 +72,7 @@ class LoadedPackage:
         """
         if make is None:
             pages = WeightPages(weights if memory is None else "map")
-            engine = choose_engine(kernel, num_threads)
+            engine = choose_engine(kernel, num_threads, is_shared=memory is None)
             make = Matrices(engine, activations, kv_dtype, pages, None if memory is None else [])
         self.matrices = make
         self.stack = ExitStack()

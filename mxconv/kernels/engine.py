@@ -54,8 +54,12 @@ def choose_kernel(flag: str | None = None) -> str:
     return name
 
 
-def choose_engine(kernel: str | None = None, num_threads: int | None = None) -> "_native.Engine | None":
-    """The shared engine of these kernels, with 1 to 1024 threads or all processors; None where NumPy is chosen.
+def choose_engine(
+    kernel: str | None = None, num_threads: int | None = None, is_shared: bool = True
+) -> "_native.Engine | None":
+    """The engine of these kernels, with 1 to 1024 threads or all processors; None where NumPy is chosen.
+
+    One that is not shared has a team of its own, which may wait for a disk.
 
     Raises:
         ModelError: no such kernels, or an impossible number of threads.
@@ -65,7 +69,9 @@ def choose_engine(kernel: str | None = None, num_threads: int | None = None) -> 
         num_threads = usable_processors()
     if not 1 <= num_threads <= MAX_THREADS:
         raise ModelError(f"--threads: {num_threads}; 1 to {MAX_THREADS} is required. Leave it out for all processors.")
-    return None if name == NUMPY else _shared_engine(name, num_threads)
+    if name == NUMPY:
+        return None
+    return _shared_engine(name, num_threads) if is_shared else _native.Engine(name, num_threads)
 
 
 def usable_processors() -> int:
