@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kThreads = 4;                     // that wait for the disk
 constexpr int64_t kChunkBytes = int64_t{1} << 22;  // that each asks for at a time
 constexpr int64_t kLeastHeadBytes = int64_t{1} << 20;
-[[maybe_unused]] constexpr int kGivenBack = 1
-                                            << 20;  // bytes that the heap gives back to the system when they are freed
+// Bytes that the heap gives back to the system when they are freed.
+[[maybe_unused]] constexpr int kGivenBack = 1 << 20;
 
 constexpr int64_t down(int64_t bytes) { return bytes / PlaneFile::kSector * PlaneFile::kSector; }
 constexpr int64_t up(int64_t bytes) { return down(bytes + PlaneFile::kSector - 1); }

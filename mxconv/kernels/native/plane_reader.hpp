@@ -33,7 +33,8 @@ class PlaneReader {
     };
 
     // Matrices by stages of a pass, then an output head, or null: it is in memory. Experts, by layers, are read when rows
-    // have chosen them; tables are looked up in files, unless they are kept too. All other arrays of what was `made` are resident, if they lie in files.
+    // have chosen them; tables are looked up in files, unless they are kept too. All other arrays of what was `made` are
+    // resident, if they lie in files.
     PlaneReader(std::vector<std::unique_ptr<PlaneFile>> files, const std::vector<Matrices>& stages, Matrix* head,
                 const std::vector<Matrices>& experts, Matrices tables, const Matrices& made);
     ~PlaneReader();
