@@ -58,7 +58,7 @@ def test_a_package_says_how_well_it_drafts_or_how_to_measure_it(
     assert "is a direct cast" in cast and "`mxconv evaluate PACKAGE --texts FILE --write` measures" in cast
     assert cast.endswith("`mxconv quantize --calibrate` makes it agree more often.")
     manifest = read_manifest(folder)
-    given = DraftWeightsRecord(sha256="0" * 64, description={}, tensors=[])
+    given = DraftWeightsRecord(sha256="0" * 64, description={}, tensors=["w"])
     assert "codes that texts chose" in manifest.model_copy(update={"draft_weights": given}).draft_quality
     names = [field for field in QualityRecord.model_fields if field != "name"]
     levels = [QualityRecord(name=name, **dict.fromkeys(names, 0.801)) for name in ("target", "bsfp")]
