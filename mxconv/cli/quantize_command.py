@@ -112,7 +112,7 @@ def quantize(
         typer.Option(
             "--head-screen/--no-head-screen",
             help="Let a small matrix choose which rows of a large output head the draft reads; made by --calibrate, or "
-            "alone, in a minute or two.",
+            "alone, in minutes.",
         ),
     ] = None,
     revision: Revision = None,
@@ -192,6 +192,8 @@ def quantize(
                 out.line("These texts did not help: the draft has the codes of the direct cast.")
         else:
             out.line(manifest.draft_quality)  # and the command that shows or mends it
+        if head_screen and not any(level.screen for level in manifest.levels):
+            out.line("No head screen: the vocabulary is small, or it would miss one likeliest token in a hundred.")
     out.json(result)
 
 
