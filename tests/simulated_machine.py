@@ -65,7 +65,8 @@ class SimulatedMachine:
     noise: float = 0.0  # standard deviation of the logarithm of every time that the pace is told
     seed: int = 0  # of all chances
     speed: float = 1.0
-    seconds: float = 0.0  # without noise, as if `speed` were 1
+    disturbed: float = 0.0  # seconds at the start in which each round is told as up to three times as long
+    seconds: float = 0.0  # without noise or disturbance, as if `speed` were 1
     num_tokens: int = 0
     choices: list[Choice] = field(default_factory=list)
 
@@ -76,6 +77,7 @@ class SimulatedMachine:
     def run(self, pace: Pace, num_tokens: int, prompt: int = 20) -> None:
         """One generation; the prompt goes through the level alone and is not counted."""
         end = self.num_tokens + num_tokens
+        self._disturb()
         pace.learn(PLAIN, Outcome(0, 0, prompt, 0.0, self._told(0.2 * prompt)))
         self._missed = [prompt] * len(self.drafts)
         self.num_tokens += 1
@@ -84,6 +86,7 @@ class SimulatedMachine:
             self.round(pace, pace.choose(limit, ALONE, [each - 1 for each in self._missed]) if limit else PLAIN)
 
     def round(self, pace: Pace, choice: Choice) -> None:
+        self._disturb()
         proposed, accepted, draft_seconds = 0, 0, 0.0
         if choice.num_tokens:
             draft = self.drafts[choice.draft]
@@ -118,7 +121,10 @@ class SimulatedMachine:
         return max(1.0, *rates)
 
     def _told(self, seconds: float) -> float:
-        return seconds / self.speed * float(np.exp(self.noise * self._random.standard_normal()))
+        return seconds / self.speed * self._slower * float(np.exp(self.noise * self._random.standard_normal()))
+
+    def _disturb(self) -> None:
+        self._slower = self._random.uniform(1, 3) if self.seconds < self.disturbed else 1.0
 
 
 Price = Callable[[int], float]  # rows of a pass to seconds

@@ -32,6 +32,7 @@ SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain ro
 SHARE_OF_REST = 0.1  # what reading a prompt for a draft that was never queried may cost, of the tokens that are left
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
 FIRST_TOKENS, FIRST_NODES, FIRST_SECONDS = 4, 7, 0.5  # of a draft's first proposal; its seconds in plain rounds
+PROMPT_SHARE, PROMPT_PRIOR = 0.2, 100.0  # of a plain pass, a prompt's token until prompts were read; in tokens
 FEW_UNREAD = 8  # tokens that a draft can have to read and be as fast as ever
 USUALLY_RIGHT, PRIOR = 0.85, 3.0  # the chance of a draft's token until it was queried, and its weight in tokens
 
@@ -91,9 +92,9 @@ class DraftEstimate:
             self.right.add(accepted, min(accepted + 1, outcome.depth or proposed))
         self.starts.add(float(proposed > 0))
         if self.num_rounds:
-            if not self.unit.curve:
-                drafting = min(drafting, MOST_UNUSUAL * usual)
-            self.unit.add(round(outcome.draft_sharers, 3), drafting / self.units(outcome) * outcome.draft_sharers)
+            part = outcome.draft_sharers / self.units(outcome)
+            for seconds in (drafting,) if self.unit.curve or drafting < usual else (usual, drafting):
+                self.unit.add(round(outcome.draft_sharers, 3), seconds * part)
         self.num_rounds += 1
 
 
@@ -197,8 +198,10 @@ class AdaptivePace:
 
     def _reading(self, draft: DraftEstimate) -> float:
         """Seconds before a draft can go on with this text."""
-        unread = self._unread[draft.number]
-        return unread * draft.reads * self._prompt_token.value if unread > FEW_UNREAD else 0.0
+        unread, known = self._unread[draft.number], self._prompt_token
+        expected = PROMPT_SHARE * self._prices.seconds(1)
+        token = known.value + (expected - known.value) * PROMPT_PRIOR / (known.weight + PROMPT_PRIOR)
+        return unread * draft.reads * token if unread > FEW_UNREAD else 0.0
 
     def _chains(self, draft: DraftEstimate, most: int, most_seconds: float, now: Prices) -> Iterator[Option]:
         """Chains by their length."""

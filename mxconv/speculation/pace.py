@@ -25,7 +25,9 @@ class RowPrices:
     """Running means of a pass's seconds by width, with lines between them.
 
     More rows never cost less: means that contradict this are replaced by their common mean (isotonic regression), in
-    which a width that was measured seldom counts little.
+    which a width that was measured seldom counts little. What was measured in a bad moment is not believed for long:
+    where one mean moves, the machine's speed may have, so means of fewer passes move along; and what further rows are
+    expected to cost counts as a pass.
     """
 
     means: dict[int, tuple[RunningMean, RunningMean]] = field(default_factory=dict)  # of rows and of seconds
@@ -45,13 +47,20 @@ class RowPrices:
         rows_mean.fade()
         seconds_mean.fade()
         rows_mean.add(num_rows)
+        before, weight = seconds_mean.value, seconds_mean.weight
         seconds_mean.add_seconds(seconds)
+        for _, other in self.means.values():
+            if before and other is not seconds_mean:
+                other.value *= (seconds_mean.value / before) ** (weight / (weight + other.weight))
         pools: list[tuple[float, float, float]] = []  # weight, rows, seconds
         for _, (rows_mean, seconds_mean) in sorted(self.means.items()):
             weight, rows, price = seconds_mean.weight, rows_mean.value, seconds_mean.value
+            if pools:
+                expected = pools[0][2] * (1 + ROW_SHARE * (rows / pools[0][1] - 1))
+                price -= max(price - expected, 0.0) / (weight + 1)
             while weight and pools and pools[-1][2] >= price:
-                other, other_rows, other_price = pools.pop()
-                part, weight = other / (other + weight), other + weight
+                others, other_rows, other_price = pools.pop()
+                part, weight = others / (others + weight), others + weight
                 rows, price = rows + part * (other_rows - rows), price + part * (other_price - price)
             pools += [(weight, rows, price)] if weight else []
         self.curve = [(rows, seconds) for _, rows, seconds in pools]

@@ -104,26 +104,32 @@ class FixedDraft(FixedPace):
         return replace(super().choose(limit, load, unread), draft=1)
 
 
-@pytest.mark.parametrize("case", PAIRS)
-def test_of_two_drafts_at_real_prices_the_better_one_is_found_in_the_first_text(case: str) -> None:
+def regret(case: str, num_texts: int, num_seeds: int, disturbed: float = 0.0) -> float:
+    """The seconds of the best fixed draft and length over those of the pace."""
     drafts, curve = PAIRS[case]
 
-    def seconds(made: Callable[[], Pace], num_texts: int, seed: int) -> float:
-        machine, pace = SimulatedMachine(drafts, curve=curve, noise=0.05, seed=seed), made()
+    def seconds(made: Callable[[], Pace], seed: int) -> float:
+        machine, pace = SimulatedMachine(drafts, curve=curve, noise=0.05, seed=seed, disturbed=disturbed), made()
         for _ in range(num_texts):
             machine.run(pace, 96, prompt=100)
         return machine.seconds
 
-    def regret(num_texts: int, num_seeds: int) -> float:
-        """The seconds of the best fixed draft and length over those of the pace."""
-        fixed = [partial(kind, length) for kind in (FixedPace, FixedDraft) for length in (1, 2, 3, 4, 6, 8, 12, 16)]
-        best = min(np.mean([seconds(made, num_texts, seed) for seed in range(num_seeds)]) for made in fixed)
-        estimates = DraftEstimate(0.35, has_chances=True), DraftEstimate(0.12, 0.125, has_chances=True)
-        taken = [seconds(lambda: AdaptivePace(estimates), num_texts, seed) for seed in range(num_seeds)]
-        return best / float(np.mean(taken))
+    fixed = [partial(kind, length) for kind in (FixedPace, FixedDraft) for length in (1, 2, 3, 4, 6, 8, 12, 16)]
+    best = min(np.mean([seconds(made, seed) for seed in range(num_seeds)]) for made in fixed)
+    estimates = DraftEstimate(0.35, has_chances=True), DraftEstimate(0.12, 0.125, has_chances=True)
+    return best / float(np.mean([seconds(lambda: AdaptivePace(estimates), seed) for seed in range(num_seeds)]))
 
-    assert regret(1, 24) > 0.93
-    assert regret(8, 8) > 0.94
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_of_two_drafts_at_real_prices_the_better_one_is_found_in_the_first_text(case: str) -> None:
+    assert regret(case, 1, 24) > 0.93
+    assert regret(case, 8, 8) > 0.94
+
+
+def test_prices_measured_in_a_bad_moment_are_not_believed_for_long() -> None:
+    """Rounds of the first ten seconds seem to take once to three times as long, as beside another program."""
+    ratios = [regret(case, 1, 48, disturbed=10) for case in PAIRS if case.startswith("chat")]
+    assert min(ratios) > 0.87 and np.mean(ratios) > 0.91, ratios
 
 
 @pytest.mark.parametrize("case", USELESS)
