@@ -157,7 +157,7 @@ class TreeLimits:
     def of_draft(self, most_depth: int, confidence: float, sharpness: float) -> "TreeLimits":
         """The same for a draft that can propose so many tokens, with its own confidence where no floor is given.
 
-        A chain's confidence is compared with probabilities, which so are not sharpened; a floor with chances, which are.
+        A chain's confidence is compared with probabilities, which so are not sharpened; its floor with sharpened ones.
         """
         depth, is_chain = min(self.most_depth, most_depth), self.is_chain
         return replace(

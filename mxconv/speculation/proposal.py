@@ -217,8 +217,8 @@ GAIN = 0.02  # of the logarithm, for a token that was accepted though its chance
 class Sharpness:
     """The factor of a draft's logits with which its likeliest tokens are accepted as often as it predicts.
 
-    Without it trees, and chains with a floor, would stop short of depths that pay: the level above takes the likeliest token more often than a
-    softmax says.
+    Without it trees, and chains with a floor, would stop short of depths that pay: the level above takes the likeliest
+    token more often than a softmax says.
     """
 
     def __init__(self) -> None:
