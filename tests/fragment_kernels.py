@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+import triton.language as tl
 from ptx_warp import PtxKernel
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
@@ -26,10 +27,27 @@ KERNELS: dict[str, tuple[tuple[str, Any], ...]] = {
     "patterns_of_rows draft": DRAFT_ROWS,
 }
 
+PATCHED = (tl, tl.core, tl.math, tl.core.tensor, tl.core.tensor_descriptor_base)
+LANGUAGE = [(each, dict(vars(each))) for each in PATCHED]  # test modules are imported before any test runs
+
+
+def _restore_language() -> None:
+    """Put back what Triton 3.7's interpreter replaces, and leaves so where a kernel called a function of another one.
+
+    The compiler would call the replacements, so a kernel would not compile after an interpreted one in a process.
+    """
+    for owner, members in LANGUAGE:
+        for name in set(vars(owner)) - set(members):
+            delattr(owner, name)
+        for name, member in members.items():
+            if vars(owner)[name] is not member:
+                setattr(owner, name, member)
+
 
 @functools.cache
 def compiled(name: str, capability: int, is_ragged: bool = False) -> Any:
     """A kernel of `KERNELS`, as Triton compiles it; with `is_ragged` for columns that are no multiple of 16."""
+    _restore_language()
     kernel, constants = getattr(fragment_product, name.split()[0]), dict(KERNELS[name])
     names, types = kernel.arg_names, dict(POINTERS)
     if name.startswith("patterns"):

@@ -141,6 +141,13 @@ def test_a_missing_barrier_is_seen() -> None:
         runnable("patterns_of_rows", 90).run((1, 1), [arrays[0][:, :1], *arrays[1:], out, 2, 2, 0, 16, 128])
 
 
+def test_they_compile_after_a_kernel_that_was_interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    stored, _, _ = matrix((20, 40))
+    uploaded_weight(stored, CPU).product(torch.ones(1, 40))
+    assert ".entry patterns_of_rows" in compiled.__wrapped__("patterns_of_rows", 90).asm["ptx"]
+
+
 def test_a_device_whose_kernels_are_wrong_gets_the_older_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU")
     monkeypatch.setattr(self_check, "on", lambda _: torch.device("meta"))
