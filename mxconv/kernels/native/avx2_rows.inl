@@ -168,15 +168,3 @@ void multiply_dense(const Matrix& matrix, int64_t row_tile, const Activations& a
             total<Format>(sums + t * 128, out + (base + t) * stride + row_tile * kTileRows);
     }
 }
-
-// Whether the first row tile was multiplied here: a dense one that has whole rows and whole blocks of columns.
-int64_t whole_tiles(const Matrix& matrix, int64_t row_tile, int64_t, const Activations& a, float* out, int64_t stride) {
-    const bool is_whole = (row_tile + 1) * kTileRows <= matrix.rows && matrix.columns % kBlock == 0;
-    if (matrix.kind != MatrixKind::kDense || !is_whole) return 0;
-    if (matrix.format == FloatFormat::kBf16) {
-        multiply_dense<Bf16>(matrix, row_tile, a, out, stride);
-    } else {
-        multiply_dense<F16>(matrix, row_tile, a, out, stride);
-    }
-    return 1;
-}

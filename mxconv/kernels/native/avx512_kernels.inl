@@ -18,6 +18,7 @@ namespace {
 #include "avx512_bsfp.inl"
 #include "avx512_panel.inl"
 #include "rates.inl"
+#include "fill.inl"
 #include "linear.inl"
 #include "integers.inl"
 

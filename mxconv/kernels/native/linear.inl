@@ -13,42 +13,8 @@
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
 // file give the same bits: they differ in who fills scratch. A short cut must add the same products in the same order.
 
-// Fill scratch with column tiles [first, first + count) of a row tile.
-inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
-                 uint16_t* scratch) {
-    if (matrix.kind == MatrixKind::kDense) {
-        dense_tiles(matrix, row_tile, first, count, scratch);
-    } else {
-        bsfp_tiles(matrix, row_tile, first, count, escapes, scratch);
-    }
-}
-
 constexpr int64_t kTilesTogether = 4;       // row tiles that one reading of many tokens' activations serves
 constexpr int64_t kSumsTogether = 1 << 16;  // their partial sums, 256 KB
-
-// The columns of a dense row tile that are filled into scratch next: after each panel of tokens, some of their lines are asked
-// for.
-struct NextColumns {
-    const uint16_t* first;
-    int64_t columns;  // of the matrix
-    int64_t num_lines, num_asked;
-
-    NextColumns(const Matrix& matrix, int64_t row_tile, int64_t tile)
-        : first(matrix.patterns + row_tile * kTileRows * matrix.columns + tile * kTileColumns),
-          columns(matrix.columns),
-          num_lines(0),
-          num_asked(0) {
-        if (matrix.kind != MatrixKind::kDense) return;
-        num_lines = least(kChunk, matrix.column_tiles() - tile) * (kTileRows * kTileColumns / kLineWeights);
-    }
-
-    void ask(int64_t num_panels) {
-        const int64_t end = least(num_asked + num_lines / num_panels + 1, num_lines);
-        for (; num_asked < end; ++num_asked) {
-            ask_level2(first + num_asked % kTileRows * columns + num_asked / kTileRows * kLineWeights);
-        }
-    }
-};
 
 template <class Format>
 void target_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out,
@@ -75,7 +41,7 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
                 for (int64_t i = 0; i < together; ++i) {
                     fill(matrix, row_tile + i, tile, count, escapes[i], scratch);
                     const int64_t next_row = (i + 1) % together, next_tile = next_row == 0 ? tile + kChunk : tile;
-                    NextColumns next(matrix, row_tile + next_row, next_tile);
+                    NextColumns next(matrix, row_tile + next_row, next_tile, kChunk);
                     for (int64_t token = 0; token < num_tokens; token += kWidest) {
                         const int64_t width = least(kWidest, num_tokens - token);
                         const auto* x = Format::panel(a, base + token) + tile * kTileColumns * width;

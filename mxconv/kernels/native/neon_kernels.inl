@@ -21,6 +21,7 @@ namespace {
 #include "neon_dense.inl"
 #include "neon_bsfp.inl"
 #include "neon_float.inl"
+#include "fill.inl"
 #include "linear.inl"
 #endif
 

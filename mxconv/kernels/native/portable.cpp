@@ -169,6 +169,7 @@ int64_t multiply_adds(Form form, int64_t iterations) {
 
 constexpr auto many_int8 = no_many;
 
+#include "fill.inl"
 #include "linear.inl"
 #include "integers.inl"
 #include "encode_mxfp4.inl"

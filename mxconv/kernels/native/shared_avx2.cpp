@@ -15,6 +15,8 @@ namespace {
 #include "draft_linear.inl"
 #include "avx2_rows.inl"
 #include "avx2_bsfp.inl"
+#include "fill.inl"
+#include "avx2_prompt.inl"
 #include "avx2_float.inl"
 #include "linear.inl"
 
