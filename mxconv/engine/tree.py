@@ -157,7 +157,7 @@ class TreeLimits:
     def of_draft(self, most_depth: int, confidence: float, sharpness: float) -> "TreeLimits":
         """The same for a draft that can propose so many tokens, with its own confidence where no floor is given.
 
-        Chances of chains are compared with probabilities, and so are not sharpened.
+        A chain's confidence is compared with probabilities, which so are not sharpened; its floor with sharpened ones.
         """
         depth, is_chain = min(self.most_depth, most_depth), self.is_chain
         return replace(
@@ -166,7 +166,7 @@ class TreeLimits:
             floors=self.floors[: max(depth, 0)] if is_chain else self.floors,
             least_own=confidence if self.least_sum is None else -inf,
             least_sum=-inf if self.least_sum is None else self.least_sum,
-            sharpness=1.0 if is_chain else sharpness,
+            sharpness=1.0 if is_chain and self.least_sum is None else sharpness,
         )
 
     def go_on(self, chance: float, own_chance: float) -> bool:

@@ -90,9 +90,9 @@ class Acceptance(ABC):
             first: a token that the draft has already chosen there by this rule, and that is the first.
         """
 
-    def chance(self, logits: F32, position: int) -> float:
+    def chance(self, logits: F32, position: int, sharpness: float) -> float:
         """The chance that the level above chooses what a draft with these logits, (vocab_size,) float32, chooses."""
-        return top_probability(logits)
+        return top_probability(logits, sharpness)
 
     def at_once(self, limits: TreeLimits, context: Sequence[int]) -> TreeLimits | None:
         """The limits of a tree below a context that is grown in one call by this rule; None where it cannot be.
@@ -174,8 +174,8 @@ class CoupledAcceptance(Acceptance):
             weights = np.exp((scores - scores[best[0]]) * sharpness)
         return at_least(least, support[best].tolist(), (weights[best] / weights.sum()).tolist())
 
-    def chance(self, logits: F32, position: int) -> float:
-        return self.guesses(logits, position, 0.0, 1, 1.0).chances[0]
+    def chance(self, logits: F32, position: int, sharpness: float) -> float:
+        return self.guesses(logits, position, 0.0, 1, sharpness).chances[0]
 
     def at_once(self, limits: TreeLimits, context: Sequence[int]) -> TreeLimits | None:
         found = super().at_once(limits, context)

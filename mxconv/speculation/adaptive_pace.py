@@ -222,13 +222,16 @@ class AdaptivePace:
         widest = max(2 * int(now.of_all.widest / now.load.num_texts) - 1 if draft.num_rounds else 0, FIRST_NODES)
         depth = max(min(draft.depth.value, most), 1.0)
 
-        def seconds(nodes: int) -> float:
+        def seconds(nodes: int, depth: float) -> float:
             return now.rows(1 + nodes) + draft.drafting(depth if draft.by_depth else nodes, now)
 
+        def at_most(nodes: int) -> float:
+            return seconds(nodes, depth if draft.grows else nodes)
+
         most_nodes = self._most_nodes if draft.grows else most
-        num_nodes = bisect_right(range(1, min(most_nodes, widest) + 1), most_seconds, key=seconds)
+        num_nodes = bisect_right(range(1, min(most_nodes, widest) + 1), most_seconds, key=at_most)
         if num_nodes:
-            usual = seconds(max(min(round(draft.nodes.value), num_nodes), 1))
+            usual = seconds(max(min(round(draft.nodes.value), num_nodes), 1), depth)
             right = sum(draft.right.value ** (place + 1) for place in range(most))
             accepted = min(draft.accepted.value, most) if draft.num_rounds else right
             limits = TreeLimits(most, [0.0] * num_nodes) if draft.grows else TreeLimits.chain(min(most, num_nodes))

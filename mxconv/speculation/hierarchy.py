@@ -31,7 +31,7 @@ from mxconv.speculation.loaded_level import (
 from mxconv.speculation.model_draft import ModelDraft
 from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.passes import OWN_PASSES, Passes
-from mxconv.speculation.proposal import Draft, Proposal, Sharpness
+from mxconv.speculation.proposal import SHARPNESS, Draft, Proposal, Sharpness
 from mxconv.speculation.round import Decoding, Level
 from mxconv.speculation.selection import GREEDY, Request, Selection
 from mxconv.speculation.session import Session
@@ -60,7 +60,8 @@ class Hierarchy:
     Args:
         levels: the target first.
         num_draft_tokens: for each level below the target; None takes the manifest's, "auto", which commands give where
-            no length is given, lets every level choose in each round how many tokens of which cheaper level pay.
+            no length is given, lets the target choose in each round how many tokens of which other level pay. Drafts
+            then decode alone, or with look-ups below them.
         confidence: for each level below the target; None takes the manifest's, or leaves models to "auto" as well.
         tree: drafts propose trees of at most so many nodes; "chain" is none of them, "auto" leaves their size to
             "auto" and is "chain" with lengths that are given.
@@ -102,7 +103,7 @@ class Hierarchy:
             for index, each in enumerate(self.levels)
             if each.kind.is_look_up
         }
-        self._sharpness = [Sharpness() for _ in self.levels]
+        self._sharpness = [Sharpness(SHARPNESS if each.shares_cache else 1.0) for each in self.levels]
 
     def generate(
         self,
@@ -218,7 +219,7 @@ class Hierarchy:
     def _level(
         self, index: int, session: Session, statistics: LevelStatistics, acceptance: Acceptance, below: list[Draft]
     ) -> Level:
-        """A model, linked with the levels below it; an adaptive one with all of them."""
+        """A model, linked with the levels that may draft for it."""
         loaded = self.levels[index]
         assert loaded.decoder is not None
         shares = index > 0 and loaded.shares_cache
@@ -226,7 +227,7 @@ class Hierarchy:
         if acceptance.rules is not None and not loaded.shares_tokens(self.levels[0]):
             acceptance = copy(acceptance)
             acceptance.rules = None  # they are of other tokens
-        usable = enumerate(below if self.adaptive else below[:1], index + 1)
+        usable = [(number, below[number - index - 1]) for number in self._drafts_of(index) if below]
         return Level(
             decoder=loaded.decoder,
             session=own,
@@ -237,6 +238,16 @@ class Hierarchy:
             drafts=[self._usable(index, number, draft, own, acceptance) for number, draft in usable],
             pace=self.paces[index].of_text() if index < len(self.paces) else FixedPace(1),
         )
+
+    def _drafts_of(self, index: int) -> list[int]:
+        """The numbers of the levels that may draft for a level; for an adaptive target all.
+
+        A draft that tried models below it would seem dear meanwhile, and gain little (docs/research/log.md).
+        """
+        numbers = range(index + 1, len(self.levels))
+        if not self.adaptive:
+            return list(numbers[:1])
+        return [number for number in numbers if index == 0 or self.levels[number].kind.is_look_up]
 
     def _usable(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
         """A draft as a level with perhaps another tokenizer queries it, or as it reads that level."""
@@ -255,7 +266,7 @@ class Hierarchy:
     def _estimates(self, consumer: int, grows: bool) -> list[DraftEstimate]:
         """What is expected of the drafts of a level before they were measured; trees of those that share its tokens."""
         level, found = self.levels[consumer], []
-        for draft in self.levels[consumer + 1 :]:
+        for draft in (self.levels[number] for number in self._drafts_of(consumer)):
             price, is_branched = draft.price_in(level), draft.shares_tokens(level)
             by_depth = not (draft.kind.is_look_up and is_branched)
             of_pass, of_prompt = (USUAL_SHARE, SHARE_OF_PROMPTS) if draft.is_package_draft else (1.0, 1.0)

@@ -79,7 +79,7 @@ class PassDraft(Draft):
         return (first, self.evaluate) if rules is None else rules.passes(context, first, self.evaluate)
 
     def learn(self, limits: TreeLimits, proposal: Proposal, tokens: Sequence[int]) -> None:
-        if not limits.is_chain:
+        if not limits.is_chain or limits.least_sum is not None:
             self.inputs.sharpness.learn(proposal, tokens)
 
 

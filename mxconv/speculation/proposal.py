@@ -217,18 +217,18 @@ GAIN = 0.02  # of the logarithm, for a token that was accepted though its chance
 class Sharpness:
     """The factor of a draft's logits with which its likeliest tokens are accepted as often as it predicts.
 
-    Without it trees would stop short of depths that pay: the level above takes the likeliest token more often than a
-    softmax says.
+    Without it trees, and chains with a floor, would stop short of depths that pay: the level above takes the likeliest
+    token more often than a softmax says.
     """
 
-    def __init__(self) -> None:
-        self.value = SHARPNESS
+    def __init__(self, value: float = SHARPNESS) -> None:
+        self.value = value
 
     def learn(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Compare the likeliest token of every place on the chosen path with what was chosen there.
 
         Args:
-            proposal: the draft's tree, no chain; nothing is learned from one that was drawn at random.
+            proposal: whose chances are sharpened; nothing is learned from one that was drawn at random.
             tokens: that the level above chose: of the accepted path, and one more.
         """
         if proposal.distributions or not proposal.probabilities:
@@ -245,6 +245,6 @@ class Sharpness:
         self.value = min(max(self.value * exp(GAIN * surprise), LEAST), MOST)
 
 
-def top_probability(logits: F32) -> float:
+def top_probability(logits: F32, sharpness: float = 1.0) -> float:
     """Softmax probability of the most likely token, (vocab_size,) in; NaN where a logit is NaN or one is infinite."""
-    return next(iter(most_likely(logits, 1.0, 0.0, 1).chances), nan)
+    return next(iter(most_likely(logits, sharpness, 0.0, 1).chances), nan)

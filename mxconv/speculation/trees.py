@@ -75,7 +75,7 @@ class GrowingTree:
         limits = self.limits
         guesses = rule.guesses(logits, position, self.least_chance(node), most, limits.sharpness, first)
         if limits.is_chain and guesses.tokens:
-            guesses = replace(guesses, chances=[rule.chance(logits, position)])
+            guesses = replace(guesses, chances=[rule.chance(logits, position, limits.sharpness)])
         return self.add(node, guesses)
 
     def add(self, parent: int, guesses: Guesses) -> list[int]:
