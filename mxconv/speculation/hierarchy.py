@@ -103,6 +103,7 @@ class Hierarchy:
             for index, each in enumerate(self.levels)
             if each.kind.is_look_up
         }
+        # the target takes the likeliest token of its own copy more often than that one's softmax says
         self._sharpness = [Sharpness(SHARPNESS if each.shares_cache else 1.0) for each in self.levels]
 
     def generate(
