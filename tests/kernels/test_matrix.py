@@ -1,5 +1,8 @@
 """16-bit matrices by NumPy and by every native implementation: products against float64, BSFP gives the same bits."""
 
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -125,6 +128,25 @@ def test_every_pattern_comes_back(
         out = np.empty_like(every[first:stop])
         matrix.handle.patterns(engine, first, out)
         assert np.array_equal(out, every[first:stop])
+
+
+STACKS = """
+import sys, numpy as np
+from mxconv.kernels import _native
+x, out = np.ones((203, 1536), np.float32), np.empty((203, 64), np.float32)
+weights = _native.dense(np.full((64, 1536), 0x3F80, np.uint16), "BF16")
+weights.multiply(_native.Engine(sys.argv[1], 2), x, out)
+print(bool((out == 1536).all()))
+"""
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"),
+    reason="elsewhere a limit of the stack is not that of threads; emulators need more themselves",
+)
+def test_products_of_prompts_need_no_more_stack_than_threads_of_macos_have(engine: Any) -> None:
+    command = ["sh", "-c", 'ulimit -s 512 && exec "$0" -c "$1" "$2"', sys.executable, STACKS, engine.name]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 # ---- arrays of every provenance on native kernels ----

@@ -5,8 +5,8 @@
 constexpr int64_t kFewestTokens = 64;  // from which this pays
 constexpr int64_t kLaneTiles = 32;     // column tiles in scratch by lanes: 16 KB of floats, half of a level-1 cache
 constexpr int64_t kLaneFloats = kLaneTiles * kTileRows;  // a lane has a column of each eight
-constexpr int64_t kLaneTokens = 192;                     // whose sums are kept meanwhile, 96 KB a row tile
-constexpr int64_t kLaneRowTiles = 4;                     // that one reading of their activations serves
+constexpr int64_t kLaneTokens = 72;   // whose sums are kept meanwhile: 144 KB, as stacks of threads may be 512 KB
+constexpr int64_t kLaneRowTiles = 4;  // that one reading of their activations serves
 
 // Rows 0 to 7 of eight registers become their lanes; a row of the result goes to every kLaneFloats.
 inline void store_turned(const __m256 rows[8], float* to) {
