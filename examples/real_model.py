@@ -4,9 +4,9 @@
     python examples/real_model.py package results --prompts HumanEval.jsonl --prompts question.jsonl --temperature 0.7
 
 The target decodes plainly, with each draft as chains and as trees, with all of them, with prompt-lookup below them, and
-by `auto`, which learns from one text of a table to the next, or begins anew with each. The strategies take turns on
-every text, forth and back, each between samples of read bandwidth. Their tokens must be the same, greedy and, by the
-rule `coupled`, at any temperature: a difference is an error.
+by `auto`, which has look-ups too, and learns from one text of a table to the next or begins anew with each. The
+strategies take turns on every text, forth and back, each between samples of read bandwidth. Their tokens must be the
+same, greedy and, by the rule `coupled`, at any temperature: a difference is an error.
 
 FOLDER/journal.jsonl gets a line for every text and strategy that is done: a run that was stopped goes on there, where
 `auto` begins to learn anew. After every text FOLDER/results.json and FOLDER/results.md have the figures of those texts
@@ -108,10 +108,12 @@ def tasks_of(loaded: LoadedPackage, table: tuple[str, float], num_prompts: int, 
 def hierarchies_of(loaded: LoadedPackage) -> dict[str, Hierarchy]:
     """The strategies of a package's levels, and those with the look-up below them."""
     target, *drafts, look_up = loaded.levels
-    made = {"plain" if name == GREEDY else name: each for name, each in strategies_of([target, *drafts]).items()}
-    made[FRESH] = Hierarchy([target, *drafts], "auto")
+    found = strategies_of([target, *drafts], auto_levels=loaded.levels)
+    made = {"plain" if name == GREEDY else name: each for name, each in found.items()}
+    made[FRESH] = Hierarchy(loaded.levels, "auto")
     made |= {f"{draft.name}, {LOOK_UP}": Hierarchy([target, draft, look_up]) for draft in drafts}
-    return made | {f"all, {LOOK_UP}": Hierarchy(loaded.levels), f"auto, {LOOK_UP}": Hierarchy(loaded.levels, "auto")}
+    without = Hierarchy([target, *drafts], "auto")
+    return made | {f"all, {LOOK_UP}": Hierarchy(loaded.levels), f"auto without {LOOK_UP}": without}
 
 
 def decoded(task: Task, strategy: str, hierarchy: Hierarchy, bandwidth: ReadBandwidth) -> Entry:
@@ -207,7 +209,7 @@ def main(
         passes = [asdict(each) for each in bench_forwards(loaded, engine)]
         Hierarchy(loaded.levels).generate(tasks[0].request.prompt, WARM_TOKENS)  # code comes from the disk
         for place, task in enumerate(tasks, 1):
-            made[task.table][FRESH] = Hierarchy(loaded.levels[:-1], "auto")
+            made[task.table][FRESH] = Hierarchy(loaded.levels, "auto")
             for strategy in names if place % 2 else reversed(names):
                 if strategy not in journal.found[*task.table, task.number]:
                     journal.add(decoded(task, strategy, made[task.table][strategy], bandwidth))

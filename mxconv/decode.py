@@ -195,12 +195,13 @@ class TextModel:
         tree = options.get("tree", "auto")
         key = repr((names, lengths, confidence, tree))
         if key not in self._hierarchies:
-            self._hierarchies[key] = Hierarchy(self._levels(names), lengths, confidence, tree)
+            levels = self.loaded.auto_levels if lengths == "auto" else self.loaded.levels
+            self._hierarchies[key] = Hierarchy(self._levels(names, levels), lengths, confidence, tree)
         return self._hierarchies[key]
 
-    def _levels(self, drafts: Sequence[str] | None) -> list[LoadedLevel]:
+    def _levels(self, drafts: Sequence[str] | None, levels: list[LoadedLevel]) -> list[LoadedLevel]:
         if drafts is None:
-            return self.loaded.levels
+            return levels
         by_name = {level.name: level for level in self.loaded.levels[1:]}
         if unknown := [name for name in drafts if name not in by_name]:
             raise ModelError(

@@ -9,7 +9,7 @@ from packages import quantize
 from plug_ins import RECYCLING
 
 import mxconv
-from mxconv.decode import TextModel
+from mxconv.decode import Options, TextModel
 from mxconv.errors import ModelError, MxconvError
 
 
@@ -62,6 +62,24 @@ def test_lengths_that_nobody_gives_are_what_pays(package: Path, model: TextModel
         assert other.hierarchy({}).adaptive
     with mxconv.load(package, drafts=[f"{RECYCLING},num_draft_tokens=3"], levels=["target"]) as other:
         assert not other.hierarchy({}).adaptive
+
+
+def test_auto_looks_up_what_followed_before_unless_levels_were_chosen(model: TextModel, tmp_path: Path) -> None:
+    def names(model: TextModel, options: Options) -> list[str]:
+        return [level.name for level in model.hierarchy(options).levels]
+
+    own = ["target", "mxfp4"]
+    quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package")
+    with mxconv.load(tmp_path / "package", num_threads=1) as plain:
+        assert names(plain, {}) == names(plain, {"num_draft_tokens": "auto"}) == [*own, "prompt-lookup"]
+        assert names(plain, {"num_draft_tokens": [3]}) == names(plain, {"drafts": ["mxfp4"]}) == own
+        looked_up = plain.generate("Once upon", max_new_tokens=30)
+        assert looked_up.generation.trace.statistics[2].num_proposed
+        assert looked_up.token_ids == plain.generate("Once upon", max_new_tokens=30, drafts=[]).token_ids
+    with mxconv.load(tmp_path / "package", levels=own) as chosen:
+        assert names(chosen, {}) == own
+    assert names(model, {}) == [*own, "prompt-lookup"]  # the package's own, which has other n-grams
+    assert model.hierarchy({}).levels[2].record.max_ngram == 2
 
 
 def test_messages_go_through_the_chat_template(model: TextModel) -> None:

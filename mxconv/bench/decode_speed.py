@@ -8,7 +8,7 @@ NAME (trees)        the same by trees: as large as pays, or of a given number of
 NAME (fp32)         the same 4-bit draft multiplying float32 activations, for ML-SpecQD Table III
 hierarchy           all levels, where there is more than one draft
 hierarchy (fp32)    the same, all 4-bit weights multiplying float32 activations, for the table's other row
-auto                all levels, each choosing round by round how many tokens to ask of which
+auto                all levels and look-ups of the prompt, choosing round by round how many tokens to ask of which
 
 They take turns, forth and back, each between samples of read bandwidth, so that all see one state of the machine. One
 text at a time, a turn is a prompt; side by side it is all sequences, and there are two. Whatever the strategy and the
@@ -115,7 +115,7 @@ def bench_decoding(
         MxconvError: a prompt has no tokens, or a text fails.
     """
     bandwidth, stop = ReadBandwidth(engine), loaded.tokenizer.eos_token_ids
-    strategies = strategies_of(loaded.levels, fp32, tree)
+    strategies = strategies_of(loaded.levels, fp32, tree, loaded.auto_levels)
     ids = encode_prompts(loaded.tokenizer, loaded.folder, prompts)
     for text, tokens in zip(prompts, ids, strict=True):
         if not tokens:
@@ -135,7 +135,7 @@ def bench_decoding(
             found.append(TimedTexts(generations, seconds, rate))
             done += 1
     progress("decode", total, total)
-    num_bytes = {level.name: loaded.bytes_per_pass(level) for level in loaded.levels}
+    num_bytes = {level.name: loaded.bytes_per_pass(level) for level in loaded.auto_levels}
     levels = {name: [level.name for level in hierarchy.levels] for name, hierarchy in strategies.items()}
     return [summarize(own, levels[own], batch, batches[0], turns, num_bytes) for batch in batches for own in levels]
 
@@ -236,7 +236,10 @@ def decode_rate(turns: Sequence[TimedTexts]) -> float | None:
 
 
 def strategies_of(
-    levels: Sequence[LoadedLevel], fp32: Sequence[LoadedLevel] = (), tree: TreeSize = "auto"
+    levels: Sequence[LoadedLevel],
+    fp32: Sequence[LoadedLevel] = (),
+    tree: TreeSize = "auto",
+    auto_levels: Sequence[LoadedLevel] | None = None,
 ) -> dict[str, Hierarchy]:
     """Every strategy for these levels by its name, greedy first.
 
@@ -245,6 +248,7 @@ def strategies_of(
         fp32: the same levels once more, by float32 arithmetic: the 4-bit draft alone and all together come from them,
             each after its sibling.
         tree: as `Hierarchy` takes it; each draft alone drafts chains in any case.
+        auto_levels: those that "auto" chooses from, None for the same.
     """
     target, *drafts = levels
     tree_lengths: Literal["auto"] | None = "auto" if tree == "auto" else None
@@ -259,8 +263,8 @@ def strategies_of(
         found["hierarchy"] = Hierarchy(levels)
         if fp32:
             found["hierarchy (fp32)"] = Hierarchy(fp32)
-    if drafts:
-        found["auto"] = Hierarchy(levels, num_draft_tokens="auto", tree=tree)
+    if len(auto_levels := levels if auto_levels is None else auto_levels) > 1:
+        found["auto"] = Hierarchy(auto_levels, num_draft_tokens="auto", tree=tree)
     return found
 
 

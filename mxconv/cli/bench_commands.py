@@ -236,7 +236,6 @@ def decode(
     from mxconv.bench.machine import native_engine, this_machine
     from mxconv.drafts.kinds import parse_draft
     from mxconv.drafts.loader import LoadedPackage
-    from mxconv.package.manifest import read_manifest
     from mxconv.text.messages import num_chat_prompts
 
     widths = widths_of(num_tokens)
@@ -248,17 +247,16 @@ def decode(
         _check_folder(plot, force)
     with progress_bars() as progress:
         folder = find_or_build(package, None, progress)
-    names = levels.names or [level.name for level in read_manifest(folder).levels]
     engine, out = native_engine(name, runtime.threads), Output(json_output)
     machine = this_machine(engine.num_threads)
     with ExitStack() as stack:
         settings: dict[str, Any] = {"kv_dtype": runtime.kv_dtype, "weights": runtime.weights, "memory": runtime.memory}
-        loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts, **settings))
+        opened = folder, levels.names, name, engine.num_threads, drafts
+        loaded = stack.enter_context(LoadedPackage(*opened, **settings))
         target, fp32 = loaded.levels[0].name, loaded.levels[:0]
         if ablation:
             four_bit_level(loaded.levels)
-            other = LoadedPackage(folder, names, name, engine.num_threads, drafts, activations="fp32", **settings)
-            fp32 = stack.enter_context(other).levels
+            fp32 = stack.enter_context(LoadedPackage(*opened, activations="fp32", **settings)).levels
         progress = stack.enter_context(progress_bars("runs"))
         forwards = [] if batch is not None else bench_forwards(loaded, engine, widths, samples, progress)
         most, tree = prompts.max_new_tokens, levels.tree_size

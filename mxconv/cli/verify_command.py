@@ -90,7 +90,7 @@ def verify(
         if prompts and verification.ok:
             settings = DecodeSettings(
                 folder.resolve(),
-                drafting.names or [level.name for level in verification.manifest.levels],
+                drafting.names,
                 [parse_draft(text) for text in drafting.draft or ()],
                 drafting.lengths,
                 drafting.thresholds,

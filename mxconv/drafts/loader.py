@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
@@ -12,6 +13,7 @@ from mxconv.checkpoint.tokenizer_files import Vocabulary
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
 from mxconv.drafts.pass_cost import PassCost
+from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pool import KvDtype
 from mxconv.engine.matrices import Matrices
@@ -95,6 +97,7 @@ class LoadedPackage:
             self.target_vocabulary = Vocabulary.of_folder(self.folder)
             self.vocabulary = self.target_vocabulary  # of the last level that was loaded
             self.lengths_are_given = any(spec.num_draft_tokens for spec in drafts)
+            self._are_chosen = levels is not None
             self.levels: list[LoadedLevel] = []
             for record in (first, *others):
                 self._load(record, self._place(record))
@@ -122,6 +125,16 @@ class LoadedPackage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @cached_property
+    def auto_levels(self) -> list[LoadedLevel]:
+        """The levels that "auto" chooses from: those of the run and, where nobody chose them and none of them is a
+        look-up, prompt-lookup below them, which costs nothing.
+        """
+        if self._are_chosen or any(level.kind.is_look_up for level in self.levels):
+            return self.levels
+        record = PROMPT_LOOKUP.record(DraftSpec(PROMPT_LOOKUP.name), PROMPT_LOOKUP.name)
+        return [*self.levels, PROMPT_LOOKUP.load(record, None, self)]
 
     @property
     def kv_dtype(self) -> KvDtype:

@@ -65,8 +65,9 @@ class Conversation:
 
     def __post_init__(self) -> None:
         self.sampling = self.model.sampling(self.options, CHAT_DEFAULTS)
-        self._engine = Engine(self.model.hierarchy(self.options), 1)
-        self.totals = Totals([LevelTotal(level.name) for level in self.model.loaded.levels])
+        hierarchy = self.model.hierarchy(self.options)
+        self._engine = Engine(hierarchy, 1)
+        self.totals = Totals([LevelTotal(level.name) for level in hierarchy.levels])
 
     @property
     def messages(self) -> list[dict[str, str]]:

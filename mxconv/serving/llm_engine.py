@@ -169,7 +169,7 @@ class Engine:
     def __init__(self, hierarchy: Hierarchy, max_sequences: int = 16, kv_bytes: int | None = None) -> None:
         if max_sequences < 1:
             raise ModelError(f"engine: {max_sequences} sequences at a time; at least 1 is required.")
-        self._hierarchy = hierarchy
+        self.hierarchy = hierarchy
         self._max_sequences = max_sequences
         self._scheduler = Scheduler([level.decoder for level in hierarchy.levels if level.decoder is not None])
         self._budget = KvBudget(hierarchy.cached_decoders(), hierarchy.reader_caches(), kv_bytes)
@@ -194,7 +194,7 @@ class Engine:
     @property
     def reads_ahead(self) -> bool:
         """Whether the target's passes wait for a disk."""
-        return self._hierarchy.target.reads_ahead
+        return self.hierarchy.target.reads_ahead
 
     def submit(self, request: Request) -> Sequence:
         """Queue a request.
@@ -203,8 +203,8 @@ class Engine:
             ModelError: no prompt, one longer than the target's positions or than the budget allows, a token that the
                 target does not have, in the prompt or with a bias, or no new tokens.
         """
-        self._hierarchy.check(request)
-        vocab_size = self._hierarchy.vocab_size
+        self.hierarchy.check(request)
+        vocab_size = self.hierarchy.vocab_size
         if outside := [token for token in request.prompt if not 0 <= token < vocab_size]:
             raise ModelError(
                 f"prompt: token id {outside[0]}; ids from 0 to {vocab_size - 1} are required. "
@@ -212,7 +212,7 @@ class Engine:
             )
         if not self._budget.holds([len(request.prompt)]):
             raise self._too_long(len(request.prompt))
-        self._waiting.append(Sequence(request, self._hierarchy, self._budget))
+        self._waiting.append(Sequence(request, self.hierarchy, self._budget))
         return self._waiting[-1]
 
     def cancel(self, sequence: Sequence) -> None:

@@ -35,6 +35,7 @@ FIRST_TOKENS, FIRST_NODES, FIRST_SECONDS = 4, 7, 0.5  # of a draft's first propo
 PROMPT_SHARE, PROMPT_PRIOR = 0.2, 100.0  # of a plain pass, a prompt's token until prompts were read; in tokens
 FEW_UNREAD = 8  # tokens that a draft can have to read and be as fast as ever
 USUALLY_RIGHT, PRIOR = 0.85, 3.0  # the chance of a draft's token until it was queried, and its weight in tokens
+SELDOM_RIGHT = 0.4  # that of a look-up
 
 
 @dataclass
@@ -47,6 +48,7 @@ class DraftEstimate:
     by_depth: bool = True  # it is a model, which evaluates a depth of its tree in a pass
     at_once: bool = False  # one pass makes the whole proposal, which is its unit
     has_chances: bool = False  # its chains end by the chances of their tokens, so no length has to be learned
+    is_look_up: bool = False  # it has no model
     number: int = 0  # of the draft: one that makes trees is estimated as a maker of chains too
     unit: RowPrices = field(default_factory=RowPrices)  # seconds of all texts that share it, by their number
     starts: Chance = field(default_factory=lambda: Chance(1.0, weight=2.0))  # it proposes something
@@ -57,6 +59,10 @@ class DraftEstimate:
     accepted: RunningMean = field(default_factory=lambda: RunningMean(2.0, PRIOR))
     num_rounds: int = 0  # in which it was queried
     num_idle: int = 0  # rounds of all texts since it was queried, or chosen for a trial
+
+    def __post_init__(self) -> None:
+        if self.is_look_up and not self.num_rounds:
+            self.right.value = self.accepted.value = SELDOM_RIGHT
 
     def each(self, now: Prices, num_sharers: float = 0.0) -> float:
         """Seconds of one text for a unit of its proposal, where so many texts share the draft's passes; 0 is all."""
@@ -83,9 +89,11 @@ class DraftEstimate:
         self.num_idle += 1
         self.fade()
         proposed, accepted = outcome.num_proposed, outcome.num_accepted
-        self.nodes.add(proposed)
-        self.depth.add(outcome.depth or proposed)
-        self.accepted.add(accepted)
+        depth = outcome.depth or proposed
+        more = int(0 < depth == requested < AUTO_TOKENS)  # it would have gone on as from its beginning
+        self.nodes.add(proposed + more * self.nodes.value)
+        self.depth.add(depth + more * self.depth.value)
+        self.accepted.add(accepted + more * (accepted == depth) * self.accepted.value)
         if proposed and not self.grows:
             self.goes_on.add(proposed - 1, min(proposed, requested - 1))
         if proposed:

@@ -274,7 +274,8 @@ class Hierarchy:
             share = (price * of_pass if price else USUAL_SHARE) if by_depth else 0.0
             at_once = draft.kind.drafts_at_once
             reads, has_chances = (price or 0.0) * of_prompt, is_branched and by_depth
-            found.append(DraftEstimate(share, reads, grows and is_branched, by_depth, at_once, has_chances))
+            made = share, reads, grows and is_branched, by_depth, at_once, has_chances
+            found.append(DraftEstimate(*made, is_look_up=draft.kind.is_look_up))
         return found
 
     def _model_above(self, index: int) -> ModelConfig:

@@ -120,7 +120,7 @@ class DecodeSettings:
     """The package, levels and options of a decoding; paths lead to the same files wherever a piece is done."""
 
     folder: Path
-    levels: Sequence[str]  # what is decoded first
+    levels: list[str] | None  # what is decoded first; None for all
     drafts: Sequence[DraftSpec] = ()  # further levels
     lengths: Sequence[int] | Literal["auto"] | None = None  # this and the next two as `Hierarchy` takes them
     thresholds: Sequence[float] | None = None
@@ -142,7 +142,7 @@ class DecodeSettings:
         """
         loaded = LoadedPackage(
             self.folder,
-            list(self.levels),
+            self.levels,
             self.kernel,
             self.num_threads,
             self.drafts,
@@ -151,7 +151,8 @@ class DecodeSettings:
             memory=self.memory,
         )
         try:
-            return loaded, Hierarchy(loaded.levels, self.lengths, self.thresholds, self.tree)
+            levels = loaded.auto_levels if self.lengths == "auto" else loaded.levels
+            return loaded, Hierarchy(levels, self.lengths, self.thresholds, self.tree)
         except BaseException:
             loaded.close()
             raise

@@ -43,7 +43,7 @@ STRATEGIES = {
     "small": ["target", "small"],
     "small (trees)": ["target", "small"],
     "hierarchy": ["target", "mxfp4", "small"],
-    "auto": ["target", "mxfp4", "small"],
+    "auto": ["target", "mxfp4", "small", "prompt-lookup"],
 }
 
 

@@ -35,7 +35,7 @@ def test_the_last_line_of_stdout_is_the_contracts_object_and_tables_go_to_stderr
     assert set(result) == RESULT_KEYS
     assert result["prompt"] == "Once upon"
     assert len(result["token_ids"]) == 12 or result["token_ids"][-1] == 2
-    assert [level["name"] for level in result["levels"]] == ["target", "mxfp4", "small"]
+    assert [level["name"] for level in result["levels"]] == ["target", "mxfp4", "small", "prompt-lookup"]
     for level in result["levels"]:
         assert set(level) == LEVEL_KEYS
     assert result["levels"][0]["acceptance_rate"] is None

@@ -126,6 +126,18 @@ def test_of_two_drafts_at_real_prices_the_better_one_is_found_in_the_first_text(
     assert regret(case, 8, 8) > 0.94
 
 
+def test_a_look_up_that_is_seldom_right_takes_no_rounds_from_a_model_in_a_first_text() -> None:
+    def seconds(estimates: Sequence[DraftEstimate], seed: int) -> float:
+        drafts = [CHAT[1], replace(LOOK_UP, acceptance=0.2, starts=0.6)]
+        machine = SimulatedMachine(drafts, curve=BF16, noise=0.05, seed=seed)
+        machine.run(AdaptivePace(estimates), 96, prompt=100)
+        return machine.seconds
+
+    made = DraftEstimate(0.12, 0.125, has_chances=True), DraftEstimate(0.0, is_look_up=True)
+    alone, both = (np.mean([seconds(made[:count], seed) for seed in range(48)]) for count in (1, 2))
+    assert both < 1.06 * alone
+
+
 def test_prices_measured_in_a_bad_moment_are_not_believed_for_long() -> None:
     """Rounds of the first ten seconds seem to take once to three times as long, as beside another program."""
     ratios = [regret(case, 1, 48, disturbed=10) for case in PAIRS if case.startswith("chat")]

@@ -113,7 +113,7 @@ class ServedModel:
         self.decoder = target
         self.created = int(time.time())
         self.tokenizer = model.loaded.tokenizer
-        self.level_names = [level.name for level in model.loaded.levels]
+        self.level_names = [level.name for level in engine.hierarchy.levels]
         self.fingerprint = _fingerprint(model)
         self.num_positions = model.loaded.config.max_position_embeddings
         self._vocab_size = model.loaded.config.vocab_size

@@ -224,7 +224,7 @@ def test_a_model_that_waits_for_its_disk_takes_no_turns_of_another(
     body = {"prompt": TEXTS[0], "max_tokens": 12, "temperature": 0}
     with running(package, others={LARGER: plain_package}, memory=10**12) as server:
         engine, other = server.serving.admission.thread.engines
-        teams = [each._hierarchy.levels[0].decoder.engine for each in (engine, other)]
+        teams = [each.hierarchy.levels[0].decoder.engine for each in (engine, other)]
         assert teams[0] is not teams[1]  # or a pass that waits would hold the other's threads
         expected = [server.post(PATH, body | {"model": name}).json()["choices"] for name in (NAME, LARGER)]
         waits, is_back, step = threading.Event(), threading.Event(), engine.step
