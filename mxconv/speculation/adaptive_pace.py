@@ -29,7 +29,7 @@ from mxconv.speculation.statistics import MOST_UNUSUAL, Chance, RunningMean
 AUTO_TOKENS, AUTO_NODES = 15, 48  # of a proposal
 STREAMED_TOKENS = 48  # where a pass reads weights from a disk, beside which draft tokens cost little
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds
-SHARE_OF_REST = 0.1  # what reading a prompt for a draft that was never queried may cost, of the tokens that are left
+SHARE_OF_GAIN = 0.2  # what reading a prompt for a draft that was never queried may cost, of what it promises to gain
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
 FIRST_TOKENS, FIRST_NODES, FIRST_SECONDS = 4, 7, 0.5  # of a draft's first proposal; its seconds in plain rounds
 PROMPT_SHARE, PROMPT_PRIOR = 0.2, 100.0  # of a plain pass, a prompt's token until prompts were read; in tokens
@@ -193,7 +193,7 @@ class AdaptivePace:
         """The best that can be requested of a draft within the account; None where there is nothing."""
         reading, most = self._reading(draft), min(limit, self._most_tokens)
         if not draft.num_rounds:  # few tokens; what another text tries just now is waited for
-            if not draft.num_idle or reading > (FIRST_CREDIT + SHARE_OF_REST * limit) * now.plain * now.load.num_texts:
+            if not draft.num_idle:
                 return None
             most = min(most, FIRST_TOKENS, max(int(FIRST_SECONDS * now.plain / max(draft.each(now), 1e-9)), 1))
         most_seconds = (1 + self._root._credit) * now.plain
@@ -201,6 +201,10 @@ class AdaptivePace:
         options = (self._grown if grown else self._chains)(draft, most, most_seconds, now)
         best = max(options, key=lambda option: option.rate, default=None)
         if best is not None and reading:
+            hoped = limit * max(1 - 1 / (best.rate * now.plain), 0.0)  # plain rounds that each text would save
+            affordable = (FIRST_CREDIT + SHARE_OF_GAIN * hoped) * now.plain * now.load.num_texts
+            if not draft.num_rounds and reading > affordable:
+                return None
             best = replace(best, seconds=best.seconds + reading * min(best.tokens / limit, 1.0), reading=reading)
         return best
 

@@ -65,16 +65,16 @@ class RowPrices:
             pools += [(weight, rows, price)] if weight else []
         self.curve = [(rows, seconds) for _, rows, seconds in pools]
 
-    def seconds(self, num_rows: float, row_share: float = ROW_SHARE) -> float:
+    def seconds(self, num_rows: float) -> float:
         """The price of a pass; beyond the widest one that was measured, rows cost no less than the last ones did."""
         at = bisect_left(self.curve, (num_rows,))
         if at == 0:
             return self.curve[0][1] if self.curve else 0.0
         last = min(at, len(self.curve) - 1)
         (rows, seconds), (wider, dearer) = self.curve[max(last - 1, 0)], self.curve[last]
-        slope = (dearer - seconds) / (wider - rows) if last else row_share * dearer
+        slope = (dearer - seconds) / (wider - rows) if last else ROW_SHARE * dearer
         if at > last > 0:
-            slope = max(slope, row_share / 4 * self.curve[0][1])
+            slope = max(slope, ROW_SHARE / 4 * self.curve[0][1])
         rows, seconds = self.curve[at - 1]
         return seconds + slope * (num_rows - rows)
 
@@ -101,7 +101,7 @@ class Prices:
         """
         count, others = self.load.num_texts, self.load.other_rows
         if not others:
-            return self.of_all.seconds(count * number, ROW_SHARE / count) / count
+            return self.of_all.seconds(count * number) / count
         all_rows = count * number + others
         return Prices(self.of_all, Load(count)).plain + (number - 1) * self.of_all.seconds(all_rows) / all_rows
 

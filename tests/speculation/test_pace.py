@@ -305,6 +305,14 @@ def test_a_long_prompt_is_not_read_by_a_draft_for_a_few_tokens() -> None:
     assert min(batch.decode(texts(pace, count, 512, of_prompt), 32) for count in (1, 2, 4)) > 0.95
 
 
+@pytest.mark.parametrize("rows_for_nothing", [4, 8])
+def test_eight_texts_whose_rows_have_their_price_do_not_wait_for_a_draft_to_read(rows_for_nothing: int) -> None:
+    for seed in range(3):
+        batch = SimulatedBatch(roofline(rows_for_nothing), 0.12, 0.9, 0.05, seed=seed, prompt_tokens=180)
+        made = texts(AdaptivePace([DraftEstimate(0.12, 0.16)]), 8, 180, batch.price(64) / 64 * 180)
+        assert batch.decode(made, 96) > 0.98
+
+
 # trees
 
 
