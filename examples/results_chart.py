@@ -5,6 +5,7 @@ python examples/results_chart.py [FILE.svg]
 
 import sys
 from pathlib import Path
+from textwrap import wrap
 
 from mxconv.report.charts import Chart, Series, write_picture
 
@@ -22,18 +23,18 @@ def results(page: str) -> list[list[str]]:
 def chart(headings: list[str], rows: list[list[str]]) -> Chart:
     """A group of bars a row, a colour a kind of draft."""
     names = headings[NUM_NAMES:]
-    width = len(names) + 1  # of a group: a bar a draft, and a gap
     drawn = {name: Series(name, [], "bars") for name in names}
-    marks, ticks = [], {}
-    for group, (model, program, _, *cells) in enumerate(rows):
+    marks, ticks, end = [], {}, 0.0  # where the last group ends
+    for model, program, _, *cells in rows:
         found = [(name, float(cell)) for name, cell in zip(names, cells, strict=True) if cell]
-        middle = width * group
+        width = max(len(found), 3) + 1  # a bar a draft, room for the name, and a gap
+        middle, end = end + width / 2, end + width
         for index, (name, speed) in enumerate(found):
             place = middle + index - (len(found) - 1) / 2
             drawn[name].points = [*drawn[name].points, (place, speed)]
             marks.append((place + 0.55, speed, f"{speed:.2f}"))
-        ticks[middle] = "\n".join([*model.split(", "), program])
-    limits = (-width / 2, width * (len(rows) - 0.5))
+        ticks[middle] = "\n".join([line for part in [*model.split(", "), program] for line in wrap(part, 16)])
+    limits = (0.0, end)
     plain = Series("plain decoding by the same program", [(x, 1) for x in limits], "limit")
     top = max(speed for _, speed, _ in marks)
     return Chart(

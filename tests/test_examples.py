@@ -149,7 +149,8 @@ def test_every_strategy_on_a_real_model_is_compared_and_a_stopped_run_goes_on(tm
         (name, heat, count) for name, count in (("prompts.jsonl", 2), ("questions.jsonl", 1)) for heat in (0.0, 0.7)
     ]
     own = ["mxfp4", "mxfp4 (trees)", "small", "small (trees)", "hierarchy", "auto", "auto, each text the first"]
-    names = ["plain", *own, *(f"{name}, prompt-lookup" for name in ("mxfp4", "small", "all", "auto"))]
+    names = ["plain", *own, *(f"{name}, prompt-lookup" for name in ("mxfp4", "small", "all"))]
+    names += ["auto without prompt-lookup"]
     entries = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     assert len(entries) == 6 * len(names)
     for table in results["tables"]:
