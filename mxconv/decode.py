@@ -196,17 +196,16 @@ class TextModel:
         key = repr((names, lengths, confidence, tree))
         if key not in self._hierarchies:
             levels = self.loaded.auto_levels if lengths == "auto" else self.loaded.levels
-            self._hierarchies[key] = Hierarchy(self._levels(names, levels), lengths, confidence, tree)
+            named = levels if names is None else self._levels(names)
+            self._hierarchies[key] = Hierarchy(named, lengths, confidence, tree)
         return self._hierarchies[key]
 
-    def _levels(self, drafts: Sequence[str] | None, levels: list[LoadedLevel]) -> list[LoadedLevel]:
-        if drafts is None:
-            return levels
-        by_name = {level.name: level for level in self.loaded.levels[1:]}
+    def _levels(self, drafts: Sequence[str]) -> list[LoadedLevel]:
+        by_name = {level.name: level for level in self.loaded.auto_levels[1:]}
         if unknown := [name for name in drafts if name not in by_name]:
             raise ModelError(
                 f"{self.loaded.package.root}: drafts {', '.join(unknown)}; names out of "
-                f"{', '.join(level.name for level in self.loaded.levels[1:]) or 'none'} are required."
+                f"{', '.join(by_name) or 'none'} are required."
             )
         return [self.loaded.levels[0], *(by_name[name] for name in drafts)]
 
