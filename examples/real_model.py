@@ -28,7 +28,6 @@ from mxconv.bench.decode_speed import GREEDY, WARM_TOKENS, strategies_of
 from mxconv.bench.forward_speed import bench_forwards
 from mxconv.bench.machine import implementations, native_engine, this_machine
 from mxconv.bench.rates import ReadBandwidth, spread
-from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import MxconvError
 from mxconv.speculation.hierarchy import Hierarchy
@@ -107,13 +106,13 @@ def tasks_of(loaded: LoadedPackage, table: tuple[str, float], num_prompts: int, 
 
 def hierarchies_of(loaded: LoadedPackage) -> dict[str, Hierarchy]:
     """The strategies of a package's levels, and those with the look-up below them."""
-    target, *drafts, look_up = loaded.levels
-    found = strategies_of([target, *drafts], auto_levels=loaded.levels)
+    target, *drafts, look_up = loaded.auto_levels
+    found = strategies_of([target, *drafts], auto_levels=loaded.auto_levels)
     made = {"plain" if name == GREEDY else name: each for name, each in found.items()}
-    made[FRESH] = Hierarchy(loaded.levels, "auto")
+    made[FRESH] = Hierarchy(loaded.auto_levels, "auto")
     made |= {f"{draft.name}, {LOOK_UP}": Hierarchy([target, draft, look_up]) for draft in drafts}
     without = Hierarchy([target, *drafts], "auto")
-    return made | {f"all, {LOOK_UP}": Hierarchy(loaded.levels), f"auto without {LOOK_UP}": without}
+    return made | {f"all, {LOOK_UP}": Hierarchy(loaded.auto_levels), f"auto without {LOOK_UP}": without}
 
 
 def decoded(task: Task, strategy: str, hierarchy: Hierarchy, bandwidth: ReadBandwidth) -> Entry:
@@ -194,8 +193,12 @@ def main(
     engine = native_engine(name, None)
     machine, bandwidth = this_machine(engine.num_threads), ReadBandwidth(engine)
     folder.mkdir(parents=True, exist_ok=True)
-    with LoadedPackage(package, None, name, None, [parse_draft(LOOK_UP)]) as loaded:
-        settings: Entry = {"package": str(package), "levels": [level.name for level in loaded.levels], "kernel": name}
+    with LoadedPackage(package, None, name) as loaded:
+        settings: Entry = {
+            "package": str(package),
+            "levels": [level.name for level in loaded.auto_levels],
+            "kernel": name,
+        }
         settings |= {"machine": machine.described, "max_new_tokens": max_new_tokens, "chat": not raw}
         journal = Journal(folder / "journal.jsonl", settings)
         tables = [(str(path), heat) for path in prompts for heat in temperature or [0.0]]
@@ -207,9 +210,9 @@ def main(
         if unknown := set(names) - set(known):
             raise MxconvError(f"--strategies: {', '.join(unknown)}; some of {'; '.join(known)} are required.")
         passes = [asdict(each) for each in bench_forwards(loaded, engine)]
-        Hierarchy(loaded.levels).generate(tasks[0].request.prompt, WARM_TOKENS)  # code comes from the disk
+        Hierarchy(loaded.auto_levels).generate(tasks[0].request.prompt, WARM_TOKENS)  # code comes from the disk
         for place, task in enumerate(tasks, 1):
-            made[task.table][FRESH] = Hierarchy(loaded.levels, "auto")
+            made[task.table][FRESH] = Hierarchy(loaded.auto_levels, "auto")
             for strategy in names if place % 2 else reversed(names):
                 if strategy not in journal.found[*task.table, task.number]:
                     journal.add(decoded(task, strategy, made[task.table][strategy], bandwidth))

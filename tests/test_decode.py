@@ -74,8 +74,9 @@ def test_auto_looks_up_what_followed_before_unless_levels_were_chosen(model: Tex
         assert names(plain, {}) == names(plain, {"num_draft_tokens": "auto"}) == [*own, "prompt-lookup"]
         assert names(plain, {"num_draft_tokens": [3]}) == names(plain, {"drafts": ["mxfp4"]}) == own
         assert names(plain, {"drafts": ["prompt-lookup"]}) == ["target", "prompt-lookup"]  # what statistics name
+        target, below = plain.hierarchy({}).paces  # the target leaves the look-up to its draft
+        assert {draft.number for draft in target.drafts} == {0} and len(below.drafts) == 1
         looked_up = plain.generate("Once upon", max_new_tokens=30)
-        assert looked_up.generation.trace.statistics[2].num_proposed
         assert looked_up.token_ids == plain.generate("Once upon", max_new_tokens=30, drafts=[]).token_ids
     with mxconv.load(tmp_path / "package", levels=own) as chosen:
         assert names(chosen, {}) == own

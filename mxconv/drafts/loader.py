@@ -129,12 +129,13 @@ class LoadedPackage:
     @cached_property
     def auto_levels(self) -> list[LoadedLevel]:
         """The levels that "auto" chooses from: those of the run and, where nobody chose them and none of them is a
-        look-up, prompt-lookup below them, which costs nothing.
+        look-up, prompt-lookup below them, which costs nothing. The target leaves it to its drafts: with both to choose
+        from it took the look-up for longer than it paid (docs/research/log.md).
         """
         if self._are_chosen or any(level.kind.is_look_up for level in self.levels):
             return self.levels
         record = PROMPT_LOOKUP.record(DraftSpec(PROMPT_LOOKUP.name), PROMPT_LOOKUP.name)
-        return [*self.levels, PROMPT_LOOKUP.load(record, None, self)]
+        return [*self.levels, replace(PROMPT_LOOKUP.load(record, None, self), is_below_models=True)]
 
     @property
     def kv_dtype(self) -> KvDtype:

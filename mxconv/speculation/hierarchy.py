@@ -248,7 +248,10 @@ class Hierarchy:
         numbers = range(index + 1, len(self.levels))
         if not self.adaptive:
             return list(numbers[:1])
-        return [number for number in numbers if index == 0 or self.levels[number].kind.is_look_up]
+        if index:
+            return [number for number in numbers if self.levels[number].kind.is_look_up]
+        has_models = any(self.levels[number].decoder for number in numbers)
+        return [number for number in numbers if not (has_models and self.levels[number].is_below_models)]
 
     def _usable(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
         """A draft as a level with perhaps another tokenizer queries it, or as it reads that level."""

@@ -82,6 +82,7 @@ class LoadedLevel:
     folder: Path | None = None  # of a model that is not the package's own
     reader: "Reader | None" = None
     kind: LevelKind = MODEL
+    is_below_models: bool = False  # an adaptive target asks it only where no other draft has a model
 
     @property
     def name(self) -> str:
