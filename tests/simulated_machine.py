@@ -44,14 +44,12 @@ class SimulatedDraft:
         return [CERTAIN if random.random() < self.num_certain else other for _ in range(count)]
 
     def num_proposed(self, limits: TreeLimits, chances: list[float]) -> int:
-        """Tokens of a chain within limits: it ends where its path is not likely enough, or the draft doubts."""
-        path = 1.0
-        for count, (chance, floor) in enumerate(zip(chances, limits.floors, strict=False)):
+        """Tokens of a chain within limits: it ends after one whose path is not likely enough, or that is in doubt."""
+        path, floors = 1.0, [*limits.floors[1:], 1.0]
+        for count, (chance, floor) in enumerate(zip(chances, floors, strict=False), 1):
             path *= chance
-            if path < floor:
+            if chance < CONFIDENCE if limits.least_sum is None else path < floor:
                 return count
-            if chance < CONFIDENCE if limits.least_sum is None else path < limits.least_sum:
-                return count + 1
         return min(len(chances), len(limits.floors))
 
 

@@ -123,7 +123,7 @@ class TreeLimits:
     Args:
         most_depth: tokens of a path.
         floors: ascending: the least chance of the likeliest node's path, of the second's, and so on. There are at most
-            as many nodes.
+            as many nodes. A chain ends after the token whose path falls below the next one's floor.
         least_own: a further pass pays below nodes one of which has this chance after its parent,
         least_sum: and whose paths have this one together; None for both leaves it at the draft's own confidence.
         sharpness: factor of the logits.

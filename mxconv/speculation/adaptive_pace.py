@@ -260,8 +260,8 @@ class AdaptivePace:
         floors = list(accumulate(((wider - narrower) * rate + of_node for narrower, wider in pairwise(of_rows)), max))
         if not (known.by_depth and self._sets_floors):
             return Choice(choice.draft, replace(choice.limits, floors=floors))
-        if is_chain:  # it has a pass a token, and the first is made in any case
-            floors = [*floors[:1], *(floor + of_pass for floor in floors[1:])]
+        if is_chain:  # a token that was made is kept: whether to make the next one is judged before it is known
+            floors = [floors[0], *((floor + of_pass) / known.right.value for floor in floors[1:])]
             return Choice(choice.draft, replace(choice.limits, floors=floors, least_sum=0.0))
         of_depth = sum(floors[: max(round(known.nodes.value), 1)]) / max(known.depth.value, 1.0)
         return Choice(choice.draft, replace(choice.limits, floors=floors, least_sum=of_depth + of_pass))

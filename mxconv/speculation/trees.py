@@ -111,8 +111,11 @@ class GrowingTree:
         return sorted(able, key=lambda node: -self.chances[node])
 
     def proposal(self) -> Proposal:
-        """The nodes that are worth their rows, parents before children and the likelier of siblings first."""
-        if self.is_drawn:
+        """The nodes that are worth their rows, parents before children and the likelier of siblings first.
+
+        A chain took a pass for each, so all of them.
+        """
+        if self.is_drawn or self.limits.is_chain:
             return self.part(range(len(self.tokens)))
         ranked = zip(self.ranked(), self.floors, strict=False)
         return self.part([node for node, _ in takewhile(lambda pair: self.chances[pair[0]] >= pair[1], ranked)])

@@ -217,7 +217,7 @@ def test_a_tree_ends_where_a_pass_does_not_pay_or_confidence_is_lost() -> None:
     for floor in (0.0, 0.3, 0.6, 1.1):
         drafting = drafting_level(GreedyAcceptance(), decoder)
         by_depth: dict[int, float] = {}
-        for path, chance in chances_of(drafting.propose(CONTEXT, TreeLimits(9, [0.0] * 8, least_sum=floor))).items():
+        for path, chance in chances_of(drafting.propose(CONTEXT, TreeLimits(9, [0.0] * 60, least_sum=floor))).items():
             by_depth[len(path)] = by_depth.get(len(path), 0.0) + chance
         assert all(by_depth[depth] >= floor for depth in range(1, max(by_depth)))
     unsure = drafting_level(GreedyAcceptance(), decoder, confidence=1.0)

@@ -1,7 +1,7 @@
 """One level: a round as the verifier, proposals as the draft, and how sharply its guesses are taken."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -150,6 +150,16 @@ def test_proposals_stop_behind_the_token_that_makes_them_too_improbable_together
     for floor in (*(p * factor for p in together for factor in (0.999, 1.001)), 0.0, 1.0):
         expected = next((index + 1 for index, p in enumerate(together) if p < floor), 8)
         assert draft_of(0.99).propose(CONTEXT, TreeLimits.chain(8, floor)).tokens == TRUTH.token_ids[:expected]
+
+
+def test_a_chain_keeps_each_token_that_took_a_pass_and_ends_where_the_next_one_is_not_worth_its_floor() -> None:
+    together = np.cumprod(true_probabilities(SHARPNESS)[:8])
+    for least in (*(p * factor for p in together for factor in (0.999, 1.001)), 0.0, 1.0):
+        expected = next((index + 1 for index, p in enumerate(together) if p < least), 8)
+        floors, drafting = [0.0, *[float(least)] * 7], draft_of()
+        found = drafting.propose(CONTEXT, replace(TreeLimits.chain(8, 0.0), floors=floors))
+        assert found.tokens == TRUTH.token_ids[:expected]
+        assert drafting.statistics.num_forwards == expected
 
 
 def test_proposals_stop_behind_the_first_token_that_is_not_certain_enough() -> None:

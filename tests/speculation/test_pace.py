@@ -122,8 +122,8 @@ def regret(case: str, num_texts: int, num_seeds: int, disturbed: float = 0.0) ->
 
 @pytest.mark.parametrize("case", PAIRS)
 def test_of_two_drafts_at_real_prices_the_better_one_is_found_in_the_first_text(case: str) -> None:
-    assert regret(case, 1, 24) > 0.93
-    assert regret(case, 8, 8) > 0.94
+    assert regret(case, 1, 24) > 0.92
+    assert regret(case, 8, 8) > 0.97
 
 
 def test_a_look_up_that_is_seldom_right_takes_no_rounds_from_a_model_in_a_first_text() -> None:
