@@ -30,6 +30,7 @@ AUTO_TOKENS, AUTO_NODES = 15, 48  # of a proposal
 STREAMED_TOKENS = 48  # where a pass reads weights from a disk, beside which draft tokens cost little
 SHARE, FIRST_CREDIT, MOST_CREDIT = 0.02, 1.0, 6.0  # of the account, in plain rounds
 SHARE_OF_GAIN = 0.2  # what reading a prompt for a draft that was never queried may cost, of what it promises to gain
+SHARE_OF_OWN_GAIN = 0.5  # for one that was queried, of what the text gains
 MOST_REST = 24  # rounds for which the choice of plain decoding holds at most
 FIRST_TOKENS, FIRST_NODES, FIRST_SECONDS = 4, 7, 0.5  # of a draft's first proposal; its seconds in plain rounds
 PROMPT_SHARE, PROMPT_PRIOR = 0.2, 100.0  # of a plain pass, a prompt's token until prompts were read; in tokens
@@ -172,7 +173,9 @@ class AdaptivePace:
         if chosen.choice is PLAIN:
             self._rest, self._rests_at = int(rest), load
             return PLAIN
-        self._of(chosen.choice).fade()  # and other texts wait for what this one learns
+        for draft in self.drafts:
+            if draft.number == chosen.choice.draft:
+                draft.fade()  # and other texts wait for what this one learns
         return self._with_floors(chosen.choice, best.rate, now)
 
     def skip(self, num_rounds: int, load: Load = ALONE) -> bool:
@@ -201,9 +204,9 @@ class AdaptivePace:
         options = (self._grown if grown else self._chains)(draft, most, most_seconds, now)
         best = max(options, key=lambda option: option.rate, default=None)
         if best is not None and reading:
-            hoped = limit * max(1 - 1 / (best.rate * now.plain), 0.0)  # plain rounds that each text would save
-            affordable = (FIRST_CREDIT + SHARE_OF_GAIN * hoped) * now.plain * now.load.num_texts
-            if not draft.num_rounds and reading > affordable:
+            hoped = limit * max(now.plain - 1 / best.rate, 0.0)  # seconds that each text would save
+            of_all = (FIRST_CREDIT * now.plain + SHARE_OF_GAIN * hoped) * now.load.num_texts
+            if reading > (SHARE_OF_OWN_GAIN * hoped if draft.num_rounds else of_all):
                 return None
             best = replace(best, seconds=best.seconds + reading * min(best.tokens / limit, 1.0), reading=reading)
         return best
@@ -244,9 +247,10 @@ class AdaptivePace:
         num_nodes = bisect_right(range(1, min(most_nodes, widest) + 1), most_seconds, key=at_most)
         if num_nodes:
             usual = seconds(max(min(round(draft.nodes.value), num_nodes), 1), depth)
-            right = sum(draft.right.value ** (place + 1) for place in range(most))
-            accepted = min(draft.accepted.value, most) if draft.num_rounds else right
-            limits = TreeLimits(most, [0.0] * num_nodes) if draft.grows else TreeLimits.chain(min(most, num_nodes))
+            longest = min(most, num_nodes)
+            right = sum(draft.right.value ** (place + 1) for place in range(longest))
+            accepted = min(draft.accepted.value, longest) if draft.num_rounds else right
+            limits = TreeLimits(most, [0.0] * num_nodes) if draft.grows else TreeLimits.chain(longest)
             yield Option(Choice(draft.number, limits), 1 + accepted, usual)
 
     def _with_floors(self, choice: Choice, rate: float, now: Prices) -> Choice:
