@@ -122,7 +122,7 @@ def regret(case: str, num_texts: int, num_seeds: int, disturbed: float = 0.0) ->
 
 @pytest.mark.parametrize("case", PAIRS)
 def test_of_two_drafts_at_real_prices_the_better_one_is_found_in_the_first_text(case: str) -> None:
-    assert regret(case, 1, 24) > 0.92
+    assert regret(case, 1, 24) > 0.93
     assert regret(case, 8, 8) > 0.97
 
 
