@@ -15,6 +15,7 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import dense_weights
+from mxconv.engine.weights import DeferredMatrix
 from mxconv.kernels.engine import choose_engine
 from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 
@@ -25,8 +26,9 @@ PROJECTION = "model.layers.0.mlp.gate_proj.weight"
 
 
 def kind(matrix: Any) -> type:
-    """Which matrix it is, or which one it is a native copy of."""
-    return type(getattr(matrix, "reference", matrix))
+    """Which matrix it is, once it is made, or which one it is a native copy of."""
+    made = matrix.matrix if isinstance(matrix, DeferredMatrix) else matrix
+    return type(getattr(made, "reference", made))
 
 
 def pack(source: Path, package: Path, **options: Any) -> Path:

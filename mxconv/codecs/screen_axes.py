@@ -18,6 +18,7 @@ from mxconv.arrays import F32, F64
 from mxconv.codecs.vnni8 import TILE_ROWS
 
 DAMPING = 1e-3  # of the mean square of an input, added to every one
+FEWEST_TILES = 32  # that a screen chooses; smaller vocabularies need none
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,12 @@ def hartley(size: int) -> F64:
     angles = 2 * np.pi / size * np.outer(np.arange(size), np.arange(size))
     made: F64 = (np.cos(angles) + np.sin(angles)) / np.sqrt(size)
     return made
+
+
+def num_chosen(most: int, vocab_size: int) -> int:
+    """How many tiles of 16 tokens a screen chooses, `most` at most; 0 where the vocabulary needs no screen."""
+    tiles = min(most, vocab_size // TILE_ROWS // 6)
+    return tiles if tiles >= FEWEST_TILES else 0
 
 
 def candidates(scores: F32, num_candidates: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

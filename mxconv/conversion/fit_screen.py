@@ -12,8 +12,8 @@ import numpy as np
 from mxconv.arrays import F32, F64, U8, U16
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.codecs.screen_axes import ScreenAxes, candidates
-from mxconv.codecs.vnni8 import TILE_ROWS, padded
+from mxconv.codecs.screen_axes import ScreenAxes, candidates, num_chosen
+from mxconv.codecs.vnni8 import padded
 from mxconv.conversion.calibration_texts import read_texts
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.conversion.options import Codec
@@ -31,7 +31,6 @@ SAMPLE_ROWS, SAMPLES_AT_ONCE = 1024, 64  # by which this is judged
 HEAD_ROWS = 8192  # that become float64 at a time
 # tiles of 16 tokens by whose scores candidates are chosen; a candidate's row is read, or of BSFP the whole tile
 NUM_CANDIDATES = {"mxfp4": 512, "bsfp": 128}
-FEWEST_CANDIDATES = 32  # smaller vocabularies need no screen
 
 
 def screen_cast(
@@ -66,8 +65,8 @@ def fit_screen(head: Matrix, states: Sequence[F32], codec: Codec) -> HeadScreen 
     `codec` is the package's. None where the vocabulary is small, or the screen lets too few through.
     """
     vocab_size, hidden_size = head.shape
-    num_candidates = min(NUM_CANDIDATES[codec], vocab_size // TILE_ROWS // 6)
-    if num_candidates < FEWEST_CANDIDATES:
+    num_candidates = num_chosen(NUM_CANDIDATES[codec], vocab_size)
+    if not num_candidates:
         return None
     weights, inputs = np.zeros((hidden_size, hidden_size)), np.zeros((hidden_size, hidden_size))
     for rows in _head_rows(head):

@@ -128,6 +128,7 @@ class Run(Protocol):
     matrices: Matrices
     stack: ExitStack
     levels: list[LoadedLevel]
+    is_draft: bool  # whether all of them draft for another package's target
     tokenizer: Tokenizer
     target_vocabulary: Vocabulary
     vocabulary: Vocabulary  # of the last level that was loaded

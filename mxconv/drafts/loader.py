@@ -67,16 +67,18 @@ class LoadedPackage:
                 what the target alone reads is read from its files in each pass, as far as it does not fit; `weights`
                 says nothing. None: there is no limit.
             plans_only: whether to leave all weights in their files; `placement` says where `memory` would put them.
-            make: makes its matrices, in place of `kernel`, `num_threads`, `activations`, `kv_dtype` and `weights`.
+            make: makes its matrices, in place of `kernel`, `num_threads`, `activations`, `kv_dtype` and `weights`, for
+                levels that draft for another package's target.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
+        is_draft = make is not None
         if make is None:
             pages = WeightPages(weights if memory is None else "map")
             engine = choose_engine(kernel, num_threads, is_shared=memory is None)
             make = Matrices(engine, activations, kv_dtype, pages, None if memory is None else [])
-        self.matrices = make
+        self.matrices, self.is_draft = make, is_draft
         self.stack = ExitStack()
         self.stack.callback(make.pages.forget)
         try:

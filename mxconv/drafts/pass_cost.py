@@ -17,11 +17,11 @@ from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor, package_config
 from mxconv.errors import MxconvError
-from mxconv.package.head_screen import screen_bytes
+from mxconv.package.head_screen import STEM, own_candidates, screen_bytes
 from mxconv.package.level_record import LevelRecord, ScreenRecord
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
-from mxconv.package.stored import tensor_arrays
+from mxconv.package.stored import mxfp4_arrays, tensor_arrays
 from mxconv.speculation.loaded_level import num_layer_weights
 
 READER_EMBEDDINGS = "speculator.emb."
@@ -48,16 +48,29 @@ def head_bytes(package: Package, is_draft: bool) -> int:
     return sum(_record_bytes(record, as_draft) for record in package.manifest.tensors if record.name in heads)
 
 
-def screened_bytes(package: Package, screen: ScreenRecord) -> int:
+def screened_bytes(package: Package, screen: ScreenRecord | None) -> int | None:
     """Bytes that a pass over one token reads of an output head with a screen: the screen, and what candidates need.
 
     Candidates are counted as one of every tile that has some; they are hardly more. Of BSFP whole tiles are read.
+
+    Args:
+        package: whose head it is.
+        screen: the level's; None: the head in 4 bits, where it screens itself.
+
+    Returns:
+        None where the whole head is read.
     """
-    config = package_config(package)
-    at_once = TILE_ROWS if package.manifest.options.codec == "bsfp" else 1
-    row = head_bytes(package, is_draft=False) / config.vocab_size
-    read = screen.num_candidates * at_once * row
-    return screen_bytes(screen.rank, config.vocab_size, config.hidden_size) + round(read)
+    config, is_bsfp = package_config(package), package.manifest.options.codec == "bsfp"
+    vocab_size, hidden_size = config.vocab_size, config.hidden_size
+    if screen is not None:
+        read, tiles = screen_bytes(screen.rank, vocab_size, hidden_size), screen.num_candidates
+    else:
+        names = {record.name for record in package.manifest.tensors}
+        tiles = 0 if has_exact_head(package) else own_candidates(package.manifest.tensors, _heads(names, config))
+        arrays = mxfp4_arrays(STEM, (vocab_size, hidden_size))
+        read = head_bytes(package, is_draft=True) if is_bsfp else sum(array.num_bytes for array in arrays)
+    row = head_bytes(package, is_draft=False) / vocab_size
+    return read + round(tiles * (TILE_ROWS if is_bsfp else 1) * row) if tiles else None
 
 
 def mtp_bytes(package: Package, in_four_bits: bool) -> int:
@@ -170,10 +183,10 @@ class PassCost:
             return cls(codec, package_bytes(package, is_draft=True), sizes, typical)
 
     def screened(self, package: Package, record: LevelRecord) -> "PassCost":
-        """The same pass of a package's own weights with an output head that has the level's screen, if there is one."""
-        if self.sizes is None or record.screen is None:
+        """The same pass of a package's own weights with a screen before its output head, if there is one."""
+        head = screened_bytes(package, record.screen) if self.sizes is not None else None
+        if head is None:
             return self
-        head = screened_bytes(package, record.screen)
         return replace(self, num_bytes=self.num_bytes - (self.head_bytes or 0) + head, head_bytes=head)
 
     def bytes_read(self, decoder: Decoder | None) -> int:

@@ -55,11 +55,14 @@ class SelfDraft(DraftKind):
     name = "self-draft"
 
     def weights(self, record: LevelRecord, place: Path | None, run: Run) -> ModelWeights:
-        """The weights of the level, with the screen of its output head where it has one."""
+        """The weights of the level; where it drafts, its output head reads few rows, those of the target's.
+
+        Not from files, where a memory limit leaves them: each token would read others.
+        """
         weights = run.own.four_bits(record.name, with_target=bool(run.levels))
-        if record.screen is not None and run.levels and run.matrices.made is None:  # it reads rows of the target's head
-            weights = run.own.screened(weights, record, run.target.head)
-        return weights
+        if run.matrices.made is not None or not (run.levels or run.is_draft):
+            return weights
+        return run.own.screened(weights, record, run.target.head if run.levels else run.own.head)
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         decoder = run.matrices.decoder(run.own.config, self.weights(record, place, run), record.name)

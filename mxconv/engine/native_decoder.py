@@ -153,8 +153,8 @@ def _screen(head: Matrix) -> _native.HeadScreen | None:
     """What chooses the rows of a head that are read."""
     if not isinstance(head, ScreenedHead):
         return None
-    projection, scores = (_native.Projection(handle(matrix), None) for matrix in (head.projection, head.scores))
-    return _native.HeadScreen(projection, scores, head.num_candidates)
+    projection = None if head.projection is None else _native.Projection(handle(head.projection), None)
+    return _native.HeadScreen(projection, _native.Projection(handle(head.scores), None), head.num_candidates)
 
 
 def grow_natively(

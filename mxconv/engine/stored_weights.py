@@ -17,11 +17,13 @@ from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.checkpoint.stacked import CarriedTensor, StackedExperts, carried_tensors, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS
+from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import DeferredMatrix, ExpertStack, ModelWeights, ScreenedHead
 from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.kernels.encoders import encode_mxfp4
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.head_screen import read_head_screen
+from mxconv.package.head_screen import own_candidates, read_head_screen
 from mxconv.package.level_record import SCREEN_FILE, LevelRecord
 from mxconv.package.manifest import Manifest, TensorRecord
 from mxconv.package.package import Package, open_referenced
@@ -83,18 +85,50 @@ class OwnWeights:
         for tensor in (*self.package.arrays.values(), *self._tensors.values()):
             tensor.release()
 
+    @cached_property
+    def head(self) -> Matrix:
+        """The target's output head alone."""
+        heads = [record for record in self.package.manifest.tensors if record.name in self._heads]
+        return self._exact(heads).matrices[head_tensor(self.config)]
+
     def screened(self, weights: ModelWeights, record: LevelRecord, head: Matrix) -> ModelWeights:
-        """The weights of a 4-bit level with a screen, whose candidates have the logits of the target's own head.
+        """The weights of a 4-bit level, whose likeliest tokens have the logits of the target's own head.
+
+        The level's screen says which these are, or its head in 4 bits.
 
         Raises:
             PackageError: the screen is damaged.
         """
-        assert record.screen is not None, "of a level with one"
-        label = f"{self.package.root / SCREEN_FILE}, of level {record.name}"
-        screen = read_head_screen(self.package.arrays, record.screen, head.shape, label)
-        projection, scores = self._make.dense(screen.projection, BF16), self._make.mxfp4_draft(screen.scores)
-        made = ScreenedHead(projection, scores, head, screen.num_candidates)
+        if record.screen is not None:
+            label = f"{self.package.root / SCREEN_FILE}, of level {record.name}"
+            screen = read_head_screen(self.package.arrays, record.screen, head.shape, label)
+            projection, scores = self._make.dense(screen.projection, BF16), self._make.mxfp4_draft(screen.scores)
+            made = ScreenedHead(projection, scores, head, screen.num_candidates)
+        elif num_candidates := self._own_candidates:
+            made = ScreenedHead(None, self._head_in_four_bits(weights), head, num_candidates)
+        else:
+            return weights
         return replace(weights, matrices={**weights.matrices, head_tensor(self.config): made})
+
+    @cached_property
+    def _own_candidates(self) -> int:
+        return 0 if has_exact_head(self.package) else own_candidates(self.package.manifest.tensors, self._heads)
+
+    def _head_in_four_bits(self, weights: ModelWeights) -> Matrix:
+        """What scores tokens: the level's own head or, where that has 8 bits, MXFP4 of the target's."""
+        record = next(r for r in self.package.manifest.tensors if r.name in self._heads and r.codec != "keep")
+        if record.codec != "mxint8":
+            return weights.matrices[head_tensor(self.config)]
+        tensor = (self._tensors or self.package.arrays)[record.name]
+        patterns = self._make.pages.put(cast(U16, tensor.array()))  # the head's own copy
+        try:
+            codes, scales = encode_mxfp4(patterns, FORMATS[tensor.dtype])
+        except NonFiniteError as error:
+            raise PackageError(
+                f"{self.package.root}: tensor {record.name}: {error} The package is damaged; check it with mxconv verify."
+            ) from error
+        rows, columns = record.shape
+        return self._make.mxfp4_draft(StoredMxfp4((rows, columns), codes, scales))
 
     @cached_property
     def _heads(self) -> frozenset[str]:
@@ -221,7 +255,17 @@ def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -
     """
     matrices = [record for record in package.manifest.tensors if record.codec != "keep" and record.stack is None]
     is_exact = has_exact_head(package)
-    return {r.name: make.draft(package.draft(r)) for r in matrices if not (is_exact and r.name in heads)}
+    made: dict[str, Matrix] = {}
+    for record in matrices:
+        if not (is_exact and record.name in heads):
+            (rows, columns), draft = record.shape, partial(_draft, package, record, make)
+            # a head of 8 bits is not read where the target's chooses
+            made[record.name] = DeferredMatrix((rows, columns), draft) if record.codec == "mxint8" else draft()
+    return made
+
+
+def _draft(package: Package, record: TensorRecord, make: Matrices) -> Matrix:
+    return make.draft(package.draft(record))
 
 
 def exact_matrix(package: Package, record: TensorRecord, make: Matrices, expert: int | None = None) -> Matrix:

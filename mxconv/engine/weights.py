@@ -44,11 +44,11 @@ class DeferredMatrix:
 class ScreenedHead:
     """Implements `Matrix` for a draft: candidates have the logits of the head, all others their scores.
 
-    `NativeDecoder` gives the three matrices to the kernels; `multiply` is their reference. Normative text:
+    `NativeDecoder` gives the matrices to the kernels; `multiply` is their reference. Normative text:
     formats/package.md, "Head screen".
     """
 
-    projection: Matrix  # (rank, hidden_size)
+    projection: Matrix | None  # (rank, hidden_size); None: rows are scored as they are
     scores: Matrix  # (vocab_size, rank)
     head: Matrix  # (vocab_size, hidden_size), the target's
     num_candidates: int  # tiles of 16 tokens, whose highest scores bound the candidates'
@@ -60,7 +60,7 @@ class ScreenedHead:
     def multiply(self, x: F32) -> F32:
         from mxconv.codecs.screen_axes import candidates
 
-        logits = self.scores.multiply(self.projection.multiply(x))
+        logits = self.scores.multiply(x if self.projection is None else self.projection.multiply(x))
         for row, taken in zip(logits, x, strict=True):
             (chosen,) = np.nonzero(candidates(row, self.num_candidates))
             row[chosen] = Float32Matrix(self.head.rows(chosen)).multiply(taken[None])[0]

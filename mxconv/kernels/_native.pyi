@@ -221,7 +221,7 @@ class SequenceTokens:
 class HeadScreen:
     """Which rows of an output head are read."""
 
-    def __init__(self, projection: Projection, scores: Projection, num_candidates: int) -> None: ...
+    def __init__(self, projection: Projection | None, scores: Projection, num_candidates: int) -> None: ...
 
 class Draws:
     """Draws at random that are coupled by their noise."""

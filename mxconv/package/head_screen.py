@@ -1,17 +1,20 @@
 """The head screen of a package or a draft file: two small matrices. Rules: formats/package.md, "Head screen"."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from mxconv.arrays import U8, U16
 from mxconv.checkpoint.safetensors_header import format_header
 from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.screen_axes import num_chosen
 from mxconv.errors import PackageError
 from mxconv.package.level_record import ScreenRecord
+from mxconv.package.manifest import TensorRecord
 from mxconv.package.stored import StoredArray, StoredMxfp4, mxfp4_arrays
 
 STEM = "head_screen"
+OWN_TILES = 64  # that a head in 4 bits chooses: 16 missed one likeliest token in 300, 32 none (docs/research/log.md)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,18 @@ class HeadScreen:
         """The bytes of a package's file."""
         header, _ = format_header([(array.name, array.dtype, array.shape) for array, _ in self.arrays], {})
         return header + b"".join(values.tobytes() for _, values in self.arrays)
+
+
+def own_candidates(tensors: Iterable[TensorRecord], heads: Container[str]) -> int:
+    """By how many tiles of 16 tokens an output head in 4 bits screens itself, where a level has no screen.
+
+    0 where the vocabulary is small, or the level is to read all bits of the head. formats/package.md, "Head screen".
+    """
+    for record in tensors:
+        is_given = record.carried is not None or record.scaled is not None
+        if record.name in heads and record.codec != "keep" and not is_given:
+            return num_chosen(OWN_TILES, record.shape[0])
+    return 0
 
 
 def screen_arrays(rank: int, vocab_size: int, hidden_size: int) -> tuple[StoredArray, ...]:

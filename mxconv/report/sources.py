@@ -96,12 +96,11 @@ def _head_note(package: Package) -> list[str]:
     """A line about the share of the output head in the bytes that a pass of the draft reads."""
     head, draft = head_bytes(package, is_draft=True), package_bytes(package, is_draft=True)
     kinds = {"int8": "MXINT8", "exact": "all bits of the exact weights", "keep": "16 bits", "quantize": "4 bits"}
-    whole, kind = head, kinds[package.manifest.options.lm_head]
-    for level in package.manifest.levels:
-        if level.screen is not None:
-            head, kind = screened_bytes(package, level.screen), "a screen, and the rows that it lets through"
-            draft -= whole - head
-            break
+    kind = kinds[package.manifest.options.lm_head]
+    screens = [level.screen for level in package.manifest.levels if level.kind == "self-draft"]
+    if screens and described_package(package) and (screened := screened_bytes(package, screens[0])):
+        head, draft = screened, draft - head + screened
+        kind = f"{'4 bits' if screens[0] is None else 'a screen'}, and the target's rows that these let through"
     if not head or draft <= head:
         return []
     return [

@@ -10,13 +10,16 @@ import safetensors.numpy
 from checkpoints import TINY_LLAMA, llama_tensors, write_tiny_llama
 from loaded_packages import pack, rewrite
 from packages import check_exact, files_of
+from tiny_levels import decoder_of
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.codecs.screen_axes import ScreenAxes, candidates
 from mxconv.conversion import calibration_texts
 from mxconv.conversion.options import QuantizeOptions
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.pass_cost import package_bytes
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -27,7 +30,9 @@ from mxconv.kernels.encoders import encode_mxfp4
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.package.level_record import SCREEN_FILE
 from mxconv.package.manifest import read_manifest
+from mxconv.package.package import Package
 from mxconv.package.stored import StoredMxfp4
+from mxconv.report.sources import open_weights
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
@@ -40,7 +45,7 @@ DRAWN = Selection(Sampling(0.8, top_p=0.9), "coupled", 3)
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`mxfp4` and `bsfp` with a screen, and `without`: a head whose rows lie near a plane of few dimensions."""
+    """`mxfp4` and `bsfp` with a screen, and three without: a head whose rows lie near a plane of few dimensions."""
     folder = tmp_path_factory.mktemp("screened")
     source = write_tiny_llama(folder / "m", vocab_size=VOCABULARY)
     path, random = source / "model.safetensors", np.random.default_rng(2)
@@ -55,6 +60,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pack(source, folder / "mxfp4", **given)
     pack(source, folder / "bsfp", codec="bsfp", **given)
     pack(source, folder / "without", head_screen=False, **given)
+    pack(source, folder / "bsfp-without", codec="bsfp")
+    pack(source, folder / "four-bits", lm_head="quantize")
     return folder
 
 
@@ -101,11 +108,11 @@ def test_a_screen_alone_leaves_the_cast_as_it_is(
 
 
 @pytest.mark.parametrize("kernel", ["numpy", *native_names()])
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-def test_texts_are_the_targets_own(packages: Path, codec: str, kernel: str) -> None:
+@pytest.mark.parametrize("package", ["mxfp4", "bsfp", "without", "bsfp-without"])
+def test_texts_are_the_targets_own(packages: Path, package: str, kernel: str) -> None:
     """In chains, trees and batches, greedily and drawn; most tokens come from the draft."""
     prompts = ["zebras", "over {lazy} dogs", "123"]
-    with LoadedPackage(packages / codec, kernel=kernel, num_threads=2) as loaded:
+    with LoadedPackage(packages / package, kernel=kernel, num_threads=2) as loaded:
         decoder = loaded.levels[1].decoder
         assert decoder is not None and isinstance(decoder.head, ScreenedHead)
         for tree in ("chain", 8):
@@ -117,11 +124,47 @@ def test_texts_are_the_targets_own(packages: Path, codec: str, kernel: str) -> N
         assert generation.trace.statistics[1].num_accepted > 8
 
 
+@pytest.mark.parametrize("kernel", ["numpy", None])
+def test_a_head_in_four_bits_screens_itself_and_the_likeliest_tokens_have_the_targets_logits(
+    packages: Path, tmp_path: Path, kernel: str | None
+) -> None:
+    """One of 8 bits is MXFP4 of the target's there, and a draft package's is its own target's."""
+    pack(packages / "m", tmp_path / "whole", codec="bsfp", lm_head="exact")
+    pack(packages / "m", tmp_path / "kept", lm_head="keep")
+    drafts = [parse_draft(f"package:{packages / 'bsfp-without'}"), parse_draft(f"package:{packages / 'without'}")]
+    found = {}
+    with LoadedPackage(packages / "four-bits", drafts=drafts, kernel=kernel) as loaded:
+        ids = loaded.tokenizer.encode("zebras quickly")
+        for level in loaded.levels[1:]:
+            decoder = decoder_of(level)
+            states, head = States(normed_last=True), decoder.head
+            logits = decoder.forward(ids, KVCache(decoder.config), states=states)
+            assert states.values is not None and isinstance(head, ScreenedHead)
+            assert (head.projection, head.num_candidates, head.scores.shape) == (None, 42, (VOCABULARY, 64))
+            scores, exact = head.scores.multiply(states.values[0]), loaded.target.head.multiply(states.values[0])
+            for row, score, wanted in zip(logits, scores, exact, strict=True):
+                chosen = candidates(score, 42)
+                assert 42 <= chosen.sum() < 200 and chosen[wanted.argmax()]
+                assert np.allclose(row[chosen], wanted[chosen], rtol=1e-5, atol=1e-6)
+                others = row[~chosen] == score[~chosen]  # kernels read whole tiles of BSFP
+                assert others.mean() > 0.8 and (others.all() or level.name == "bsfp-without")
+            found[level.name] = head.scores.rows(np.arange(VOCABULARY))
+        assert list(found) == ["mxfp4", "bsfp-without", "without"]
+        assert (found["mxfp4"] == found["without"]).all() and (found["mxfp4"] != found["bsfp-without"]).any()
+    for name in ("whole", "kept"):
+        with LoadedPackage(tmp_path / name, kernel=kernel) as loaded:
+            assert decoder_of(loaded.levels[1]).head is loaded.target.head
+
+
 def test_a_pass_is_priced_by_what_it_reads_and_the_level_alone_has_its_whole_head(packages: Path) -> None:
-    with LoadedPackage(packages / "mxfp4") as screened, LoadedPackage(packages / "without") as whole:
-        read, all_rows = (run.bytes_per_pass(run.levels[1]) for run in (screened, whole))
-        candidates = 2 * 64 * (VOCABULARY // 16 // 6)
-        assert all_rows - read == VOCABULARY * (64 + 2) - VOCABULARY * (16 + 1) - 2 * RANK * 64 - candidates
+    with LoadedPackage(packages / "mxfp4") as screened, LoadedPackage(packages / "without") as own:
+        read, in_four_bits = (run.bytes_per_pass(run.levels[1]) for run in (screened, own))
+        with Package(packages / "without") as package:  # both read rows of the target's for as many candidates
+            rest = package_bytes(package, is_draft=True) - VOCABULARY * (64 + 2) + 2 * 64 * (VOCABULARY // 16 // 6)
+        assert (read, in_four_bits) == (rest + VOCABULARY * (16 + 1) + 2 * RANK * 64, rest + VOCABULARY * (32 + 2))
+        for name, in_words in (("without", "4 bits"), ("mxfp4", "a screen")):
+            with open_weights(str(packages / name)) as weights:
+                assert sum(f": {in_words}, and the target's rows that these" in note for note in weights.notes) == 1
         ids = screened.tokenizer.encode("zebras")
         firsts = []
         for name in ("mxfp4", "without"):
@@ -191,15 +234,16 @@ IDS = [int(token) for token in np.random.default_rng(5).integers(0, TOKENS, 40)]
 CASES = [(name, dtype) for name in native_names() for dtype in ("BF16", "F16")]
 
 
-def screened(kernel: str, dtype: str, num_threads: int = 1, **config: Any) -> Decoder:
-    """A model whose head has a screen; its other weights are those of the target."""
+def screened(kernel: str, dtype: str, num_threads: int = 1, is_projected: bool = True, **config: Any) -> Decoder:
+    """A model whose head has a screen, or screens itself; its other weights are those of the target."""
     make = Matrices(choose_engine(kernel, num_threads))
     values = TINY_LLAMA | {"vocab_size": TOKENS, "tie_word_embeddings": True} | config
     described = describe_values(values)
     tensors = llama_tensors(values, dtype)
     head = tensors["model.embed_tokens.weight"].astype(np.float32)
     projection, given = ScreenAxes.of((head.T @ head).astype(np.float64), np.eye(head.shape[1])).of_rank(OF_RANK)
-    codes, scales = encode_mxfp4(BF16.encode((head @ given).astype(np.float32)), BF16, "mse")
+    scoring = (head @ given).astype(np.float32) if is_projected else head
+    codes, scales = encode_mxfp4(BF16.encode(scoring), BF16, "mse")
     matrices, vectors = {}, {}
     for name, tensor in tensors.items():
         if tensor.ndim == 1:
@@ -207,8 +251,8 @@ def screened(kernel: str, dtype: str, num_threads: int = 1, **config: Any) -> De
         else:
             matrices[name] = make.dense(tensor.view(np.uint16), FORMATS[dtype])
     matrices["lm_head.weight"] = ScreenedHead(
-        make.dense(BF16.encode(projection.astype(np.float32)), BF16),
-        make.mxfp4_draft(StoredMxfp4((TOKENS, OF_RANK), codes, scales)),
+        make.dense(BF16.encode(projection.astype(np.float32)), BF16) if is_projected else None,
+        make.mxfp4_draft(StoredMxfp4(scoring.shape, codes, scales)),
         matrices["model.embed_tokens.weight"],
         CANDIDATES,
     )
@@ -224,13 +268,15 @@ def evaluated(decoder: Decoder, ids: list[int]) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), CASES)
-@pytest.mark.parametrize("count", [1, 3, 9, 40])
-def test_kernels_give_candidates_the_heads_logits_and_others_their_scores(kernel: str, dtype: str, count: int) -> None:
-    decoder = screened(kernel, dtype, num_threads=2)
+@pytest.mark.parametrize(("count", "is_projected"), [(1, True), (3, False), (9, True), (9, False), (40, True)])
+def test_kernels_give_candidates_the_heads_logits_and_others_their_scores(
+    kernel: str, dtype: str, count: int, is_projected: bool
+) -> None:
+    decoder = screened(kernel, dtype, 2, is_projected)
     logits, states = evaluated(decoder, IDS[:count])
     head = decoder.head
     assert isinstance(head, ScreenedHead)
-    scores = head.scores.multiply(head.projection.multiply(states))
+    scores = head.scores.multiply(head.projection.multiply(states) if head.projection else states)
     exact = head.head.multiply(states)
     for row, score, wanted in zip(logits, scores, exact, strict=True):
         chosen = candidates(score, CANDIDATES)
@@ -241,12 +287,15 @@ def test_kernels_give_candidates_the_heads_logits_and_others_their_scores(kernel
 
 
 @pytest.mark.parametrize("kernel", native_names())
-def test_a_row_has_the_same_bits_alone_among_others_and_on_any_number_of_threads(kernel: str) -> None:
-    one = screened(kernel, "BF16")
+@pytest.mark.parametrize("is_projected", [True, False])
+def test_a_row_has_the_same_bits_alone_among_others_and_on_any_number_of_threads(
+    kernel: str, is_projected: bool
+) -> None:
+    one = screened(kernel, "BF16", is_projected=is_projected)
     cache = KVCache(one.config)
     alone = np.concatenate([one.forward([token], cache) for token in IDS])
     for num_threads in (1, 2, 3):
-        together, _ = evaluated(screened(kernel, "BF16", num_threads), IDS)
+        together, _ = evaluated(screened(kernel, "BF16", num_threads, is_projected), IDS)
         assert together.tobytes() == alone.tobytes(), num_threads
 
 

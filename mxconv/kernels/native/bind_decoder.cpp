@@ -92,8 +92,10 @@ class BoundDecoder {
             }
         }
         if (screen) {
-            projection_of(screen->projection, "screen.projection", -1, head.columns);
-            projection_of(screen->scores, "screen.scores", head.rows, screen->projection.rows());
+            const bool is_projected = screen->projection.exists();
+            if (is_projected) projection_of(screen->projection, "screen.projection", -1, head.columns);
+            const int64_t rank = is_projected ? screen->projection.rows() : head.columns;
+            projection_of(screen->scores, "screen.scores", head.rows, rank);
         }
         decoder_ = std::make_unique<Decoder>(engine, std::move(parts), screen.value_or(HeadScreen{}));
         kernels_ = engine.kernels;
@@ -308,9 +310,9 @@ std::vector<T> each_node(const DraftTree& tree, T TreeNode::* member) {
     return all;
 }
 
-HeadScreen make_screen(const Projection& projection, const Projection& scores, int64_t num_candidates) {
+HeadScreen make_screen(const MaybeProjection& projection, const Projection& scores, int64_t num_candidates) {
     require_that(num_candidates >= 1, "a screen lets a candidate through at least");
-    return {projection, scores, num_candidates};
+    return {projection.value_or(Projection{}), scores, num_candidates};
 }
 
 }  // namespace

@@ -21,7 +21,9 @@ HeadScreen::Memory HeadScreen::memory(Room& room, const Matrix& head, int64_t nu
     m.projected = room.shared.take<float>(num_tokens * rank);
     m.highest = room.shared.take<float>(num_tokens * tiles);
     m.least = room.shared.take<float>(num_tokens);
-    m.taken = room.own.activations(num_tokens, rank, scores.form(), room.own.take<uint8_t>(num_tokens));
+    if (projection.exists()) {
+        m.taken = room.own.activations(num_tokens, rank, scores.form(), room.own.take<uint8_t>(num_tokens));
+    }
     m.row = room.own.activations(1, head.columns, form_of(head.kind, head.format), room.own.take<uint8_t>(1));
     m.patterns = room.own.take<uint16_t>(kTileRows * head.columns);
     m.order = room.own.take<float>(tiles);
@@ -36,13 +38,15 @@ void HeadScreen::predict(Step& step, const Norm& norm, const Matrix& head) const
     Memory m = memory(room, head, num_tokens);
     float* const logits = step.slice.logits;
 
-    step.take_in(norm, projection.form(), step.own.taken, &predicted);
-    step.multiply({{&projection, &step.own.taken, m.projected, rank}});
-    for (int64_t token = 0; token < num_tokens; ++token) {
-        if (m.taken.finite != nullptr) m.taken.finite[token] = 1;
-        step.kernels.prepare(m.projected + token * rank, token, 0, rank, scores.form(), m.taken);
+    step.take_in(norm, forms(), step.own.taken, &predicted);
+    if (projection.exists()) {
+        step.multiply({{&projection, &step.own.taken, m.projected, rank}});
+        for (int64_t token = 0; token < num_tokens; ++token) {
+            if (m.taken.finite != nullptr) m.taken.finite[token] = 1;
+            step.kernels.prepare(m.projected + token * rank, token, 0, rank, scores.form(), m.taken);
+        }
     }
-    step.multiply({{&scores, &m.taken, logits, head.rows}},
+    step.multiply({{&scores, projection.exists() ? &m.taken : &step.own.taken, logits, head.rows}},
                   [&](int64_t, int64_t token, int64_t row, int64_t count, const float* values) {
                       float* highest = m.highest + token * tiles + row / kTileRows;
                       for (int64_t i = 0; i < count; i += kTileRows) {

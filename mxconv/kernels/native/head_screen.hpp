@@ -11,12 +11,12 @@ namespace mxconv {
 struct Step;
 
 struct HeadScreen {
-    Projection projection;   // (rank, hidden_size)
+    Projection projection;   // (rank, hidden_size), or none: normed rows are scored as they are
     Projection scores;       // (vocabulary, rank)
     int64_t num_candidates;  // tiles of 16 tokens whose highest scores bound the candidates'
 
-    bool exists() const { return projection.exists(); }
-    int forms() const { return projection.form(); }  // of normed rows
+    bool exists() const { return scores.exists(); }
+    int forms() const { return (projection.exists() ? projection : scores).form(); }  // of normed rows
 
     // Lay out what `predict` needs for as many tokens.
     void lay_out(Room& room, const Matrix& head, int64_t num_tokens) const { memory(room, head, num_tokens); }
@@ -29,7 +29,7 @@ struct HeadScreen {
         float* projected;    // (tokens, rank)
         float* highest;      // (tokens, row tiles): of the scores of a tile
         float* least;        // (tokens): a candidate's score at least
-        Activations taken;   // projected rows, as `scores` takes them
+        Activations taken;   // projected rows, if they are, as `scores` takes them
         Activations row;     // a normed one, as the head takes it
         uint16_t* patterns;  // a row tile of candidates
         float* order;        // (row tiles)
