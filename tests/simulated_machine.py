@@ -151,10 +151,11 @@ class SimulatedBatch:
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
 
-    def run(self, paces: list[Pace], num_steps: int, other_rows: int = 0) -> float:
-        """Tokens for the time that a plain token takes, over some steps of as many texts as there are paces."""
+    def run(self, paces: list[Pace], num_steps: int, other_rows: int = 0, num_read: int = 0) -> float:
+        """Tokens for the time that a plain token takes, over some steps of as many texts as there are paces; of the
+        first ones the draft has read the prompts."""
         begin, before = self.seconds, self.num_tokens
-        self._missed = {id(pace): self.prompt_tokens for pace in paces}
+        self._missed = {id(pace): self.prompt_tokens * (number >= num_read) for number, pace in enumerate(paces)}
         for _ in range(num_steps):
             self._step(paces, Load(len(paces), other_rows), [100] * len(paces))
         plain = self.price(len(paces) + other_rows) / len(paces)

@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from math import ceil
 from typing import Self
 
 from mxconv.engine.tree import TreeLimits
@@ -58,6 +59,7 @@ class DraftEstimate:
     nodes: RunningMean = field(default_factory=lambda: RunningMean(FIRST_NODES, PRIOR))
     depth: RunningMean = field(default_factory=lambda: RunningMean(4.0, PRIOR))
     accepted: RunningMean = field(default_factory=lambda: RunningMean(2.0, PRIOR))
+    num_sharers: float = 0.0  # texts that shared its passes in its last round
     num_rounds: int = 0  # in which it was queried
     num_idle: int = 0  # rounds of all texts since it was queried, or chosen for a trial
 
@@ -66,14 +68,20 @@ class DraftEstimate:
             self.right.value = self.accepted.value = SELDOM_RIGHT
 
     def each(self, now: Prices, num_sharers: float = 0.0) -> float:
-        """Seconds of one text for a unit of its proposal, where so many texts share the draft's passes; 0 is all."""
-        sharers = num_sharers or now.load.num_texts
+        """Seconds of one text for a unit of its proposal, shared by so many; 0 is by those of `now`."""
+        sharers = min(num_sharers or now.num_sharers or now.load.num_texts, now.load.num_texts)
         whole = self.unit.seconds(sharers) if self.unit.curve else self.share * now.plain * now.load.num_texts
         return whole / sharers
 
+    def sharers(self, place: int, now: Prices) -> float:
+        """Texts that share the pass for the token at a place: proposals that end by their chances end one by one."""
+        going_on = 1 - 1 / max(self.depth.value, 1.0) if self.has_chances else 1.0
+        return max((now.num_sharers or now.load.num_texts) * going_on**place, 1.0)
+
     def drafting(self, number: float, now: Prices) -> float:
         """Seconds of one text for a proposal of so many tokens or depths."""
-        return self.each(now) * (1 if self.at_once else number)
+        each = [self.each(now, self.sharers(place, now)) for place in range(1 if self.at_once else ceil(number))]
+        return sum(each) * (1 if self.at_once else number / len(each))
 
     def units(self, outcome: Outcome) -> int:
         """Return how many units of its price a proposal took: tokens, depths, or one for all."""
@@ -104,7 +112,7 @@ class DraftEstimate:
             part = outcome.draft_sharers / self.units(outcome)
             for seconds in (drafting,) if self.unit.curve or drafting < usual else (usual, drafting):
                 self.unit.add(round(outcome.draft_sharers, 3), seconds * part)
-        self.num_rounds += 1
+        self.num_rounds, self.num_sharers = self.num_rounds + 1, outcome.draft_sharers
 
 
 @dataclass(frozen=True)
@@ -195,9 +203,12 @@ class AdaptivePace:
     def _option(self, draft: DraftEstimate, limit: int, now: Prices) -> Option | None:
         """The best that can be requested of a draft within the account; None where there is nothing."""
         reading, most = self._reading(draft), min(limit, self._most_tokens)
-        if not draft.num_rounds:  # few tokens; what another text tries just now is waited for
-            if not draft.num_idle:
-                return None
+        # what another text tries just now is waited for, and texts whose prompts are read, which will make rows dear
+        if not (draft.num_rounds or draft.num_idle) or (reading and now.load.other_rows):
+            return None
+        if draft.reads and not reading:  # others would have to read first
+            now = replace(now, num_sharers=draft.num_sharers)
+        if not draft.num_rounds:  # few tokens
             most = min(most, FIRST_TOKENS, max(int(FIRST_SECONDS * now.plain / max(draft.each(now), 1e-9)), 1))
         most_seconds = (1 + self._root._credit) * now.plain
         grown = draft.grows or (draft.has_chances and self._sets_floors)
@@ -206,7 +217,8 @@ class AdaptivePace:
         if best is not None and reading:
             hoped = limit * max(now.plain - 1 / best.rate, 0.0)  # seconds that each text would save
             of_all = (FIRST_CREDIT * now.plain + SHARE_OF_GAIN * hoped) * now.load.num_texts
-            if reading > (SHARE_OF_OWN_GAIN * hoped if draft.num_rounds else of_all):
+            of_own = SHARE_OF_OWN_GAIN * hoped  # which all of several texts have to hope for
+            if reading > (of_own if draft.num_rounds else min(of_all, max(of_own, now.plain))):
                 return None
             best = replace(best, seconds=best.seconds + reading * min(best.tokens / limit, 1.0), reading=reading)
         return best
@@ -259,13 +271,15 @@ class AdaptivePace:
         if is_chain and not (known.has_chances and self._sets_floors):
             return choice
         of_rows = [now.rows(1 + nodes) for nodes in range(len(choice.limits.floors) + 1)]
-        of_pass = 0.0 if known.at_once else known.each(now) * rate
+        each = 0.0 if known.at_once else rate
+        of_pass, *of_later = (each * known.each(now, known.sharers(place, now)) for place in range(len(of_rows)))
         of_node = 0.0 if known.by_depth else of_pass
         floors = list(accumulate(((wider - narrower) * rate + of_node for narrower, wider in pairwise(of_rows)), max))
         if not (known.by_depth and self._sets_floors):
             return Choice(choice.draft, replace(choice.limits, floors=floors))
         if is_chain:  # a token that was made is kept: whether to make the next one is judged before it is known
-            floors = [floors[0], *((floor + of_pass) / known.right.value for floor in floors[1:])]
+            later = zip(floors[1:], of_later, strict=False)
+            floors = [floors[0], *((floor + of_pass) / known.right.value for floor, of_pass in later)]
             return Choice(choice.draft, replace(choice.limits, floors=floors, least_sum=0.0))
         of_depth = sum(floors[: max(round(known.nodes.value), 1)]) / max(known.depth.value, 1.0)
         return Choice(choice.draft, replace(choice.limits, floors=floors, least_sum=of_depth + of_pass))

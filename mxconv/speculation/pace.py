@@ -94,6 +94,7 @@ class Prices:
 
     of_all: RowPrices
     load: Load
+    num_sharers: float = 0.0  # texts that share a draft's passes; 0 is all
 
     def rows(self, number: float) -> float:
         """Seconds of so many rows. Prompts have to be read in any case: beside them, the first row costs what it costs

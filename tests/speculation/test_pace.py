@@ -14,7 +14,7 @@ from simulated_machine import SimulatedBatch, SimulatedDraft, SimulatedMachine, 
 from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.adaptive_pace import AUTO_TOKENS, AdaptivePace, DraftEstimate
 from mxconv.speculation.loaded_level import USUAL_SHARE
-from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome, Pace
+from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome, Pace, Prices
 from mxconv.speculation.passes import ALONE, JointPass, Load
 
 
@@ -311,6 +311,37 @@ def test_eight_texts_whose_rows_have_their_price_do_not_wait_for_a_draft_to_read
         batch = SimulatedBatch(roofline(rows_for_nothing), 0.12, 0.9, 0.05, seed=seed, prompt_tokens=180)
         made = texts(AdaptivePace([DraftEstimate(0.12, 0.16)]), 8, 180, batch.price(64) / 64 * 180)
         assert batch.decode(made, 96) > 0.98
+
+
+def test_a_text_that_alone_uses_a_draft_of_its_own_prompt_pays_for_the_whole_passes() -> None:
+    """Its seven neighbours, whose tokens are too few to have their prompts read, wait meanwhile."""
+    pace, batch = AdaptivePace([DraftEstimate(0.3, 0.3)]), SimulatedBatch(roofline(16), 0.3, 0.9)
+    assert batch.run(texts(pace, 1), 60) > 1.4
+    batch.prompt_tokens = 2000
+    assert batch.run(texts(pace, 8, 2000, batch.price(64) / 64 * 2000), 60, num_read=1) > 0.97
+
+
+def test_a_prompt_is_not_read_for_a_draft_beside_prompts_of_texts_that_will_be_decoded_too() -> None:
+    pace, batch = AdaptivePace([DraftEstimate(0.12, 0.16)]), SimulatedBatch(roofline(64), 0.12, 0.9)
+    batch.run(texts(pace, 2), 60)
+    text, *_ = texts(pace, 2)
+    for load, is_asked in ((Load(2, 40), False), (Load(2), True)):
+        joint = JointPass(900 + load.other_rows, 2 + load.other_rows, 1.0)
+        pace.learn(PLAIN, Outcome(0, 0, 1, 0.0, 0.5, 0, load, joint))
+        assert bool(text.choose(500, load, [100]).num_tokens) == is_asked
+
+
+def test_the_later_tokens_of_a_chain_are_priced_by_the_few_texts_that_still_ask_for_them() -> None:
+    pace = AdaptivePace([DraftEstimate(0.3, has_chances=True)])
+    draft, of_all = pace.drafts[0], pace._prices
+    for num_rows in (1, 4, 8, 16):
+        of_all.add(num_rows, 1.0)
+        draft.unit.add(num_rows, 0.3)
+    draft.depth.value = 2.0  # half of them end at every token
+    for count, wanted in ((1, [0.3] * 4), (8, [0.3 / 8, 0.3 / 4, 0.3 / 2, 0.3])):
+        now = Prices(of_all, Load(count))
+        assert np.allclose([draft.each(now, draft.sharers(place, now)) for place in range(4)], wanted, 0.05)
+        assert np.isclose(draft.drafting(3.5, now), 3.5 * np.mean(wanted), 0.05)
 
 
 # trees
