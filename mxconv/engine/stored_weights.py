@@ -125,7 +125,7 @@ class OwnWeights:
             codes, scales = encode_mxfp4(patterns, FORMATS[tensor.dtype])
         except NonFiniteError as error:
             raise PackageError(
-                f"{self.package.root}: tensor {record.name}: {error} The package is damaged: `mxconv verify`."
+                f"{self.package.root}: tensor {record.name}: {error} Check the package: mxconv verify."
             ) from error
         rows, columns = record.shape
         return self._make.mxfp4_draft(StoredMxfp4((rows, columns), codes, scales))

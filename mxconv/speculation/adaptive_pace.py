@@ -68,7 +68,7 @@ class DraftEstimate:
             self.right.value = self.accepted.value = SELDOM_RIGHT
 
     def each(self, now: Prices, num_sharers: float = 0.0) -> float:
-        """Seconds of one text for a unit of its proposal, shared by so many; 0 is by those of `now`."""
+        """Seconds of one text for a unit of its proposal, whose passes so many texts share; 0: `now` says how many."""
         sharers = min(num_sharers or now.num_sharers or now.load.num_texts, now.load.num_texts)
         whole = self.unit.seconds(sharers) if self.unit.curve else self.share * now.plain * now.load.num_texts
         return whole / sharers

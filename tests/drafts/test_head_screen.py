@@ -203,6 +203,20 @@ def test_arrays_that_do_not_fit_the_head_are_refused(packages: Path, tmp_path: P
         pass
 
 
+def test_a_head_that_has_no_4_bits_is_named(packages: Path, tmp_path: Path) -> None:
+    package = pack(packages / "m", tmp_path / "p")
+    path = package / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    head = tensors["lm_head.weight"].copy()
+    head[3, 5] = np.nan
+    path.unlink()  # perhaps the source's own file
+    safetensors.numpy.save_file(tensors | {"lm_head.weight": head}, path)
+    rewrite(package)
+    message = rf"^{package}: tensor lm_head\.weight: value at index \(3, 5\) is nan; .* mxconv verify"
+    with pytest.raises(PackageError, match=message):
+        LoadedPackage(package)
+
+
 @pytest.mark.parametrize(
     ("described", "message"),
     [
