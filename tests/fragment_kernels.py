@@ -23,6 +23,8 @@ KERNELS: dict[str, tuple[tuple[str, Any], ...]] = {
     "product 16": (("TOKENS_AT_MOST", 16),),
     "draft_product 8": (("TOKENS_AT_MOST", 8),),
     "draft_product 16": (("TOKENS_AT_MOST", 16),),
+    "mxfp4_product 8": (("TOKENS_AT_MOST", 8),),
+    "mxfp4_product 16": (("TOKENS_AT_MOST", 16),),
     "patterns_of_rows": (("IS_DRAFT", False),),
     "patterns_of_rows draft": DRAFT_ROWS,
 }
@@ -52,6 +54,8 @@ def compiled(name: str, capability: int, is_ragged: bool = False) -> Any:
     names, types = kernel.arg_names, dict(POINTERS)
     if name.startswith("patterns"):
         types["out"] = "*i16"
+    if name.startswith("mxfp4"):
+        types["scales"] = "*u8"
     signature = {each: "constexpr" if each in constants else types.get(each, "i32") for each in names}
     aligned = [each for each in names if signature[each].startswith("*") or (each == "num_columns" and not is_ragged)]
     attributes = {(names.index(each),): [["tt.divisibility", 16]] for each in aligned}

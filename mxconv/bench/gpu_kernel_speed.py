@@ -73,7 +73,7 @@ class GpuMachine:
 
 def kernels_on(device: torch.device) -> tuple[str, ...]:
     """Names of all kernels that a device has."""
-    in_fragments = ("bsfp-full" + IN_FRAGMENTS, "bsfp-draft" + IN_FRAGMENTS)
+    in_fragments = [name + IN_FRAGMENTS for name in KERNELS if name != LIBRARY]
     return (*KERNELS, *(in_fragments if fragments_work(device) else ()))
 
 

@@ -6,7 +6,7 @@ gpu_linear      linear layers, gpu_experts modules of experts
 gpu_package     a package's matrices on a device, their bytes hashed on the way
 weight          what multiplies: a kernel up to 16 tokens, torch beyond; one matrix or a stack of experts
 four_bit_product  4-bit arrays and products
-fragments       arrays of the exact weights and their draft in the order of tensor cores; fragment_weights decodes them,
+fragments       arrays of exact weights, drafts and MXFP4 in the order of tensor cores; fragment_weights decodes them,
                 fragment_product multiplies, self_check proves it on a device before they are used
 bsfp_arrays     arrays of the exact weights, patches their escapes, bsfp_product their kernels
 launch          how a matrix is cut into programs

@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 
 from mxconv.arrays import F32, U16
-from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.e2m1 import VALUES
 from mxconv.gpu.device_arrays import row_tables, upload
 from mxconv.gpu.instructions import (
     activations,
@@ -53,19 +51,12 @@ class FourBitArrays:
     scales: torch.Tensor  # (T, blocks, 16): uint8 E8M0, or int16 BF16 patterns
 
     @classmethod
-    def of_mxfp4(cls, codes: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int]) -> "FourBitArrays":
-        """Arrays of an MXFP4 matrix that are on the device."""
-        return cls(shape, codes, _levels(VALUES[:8], codes), scales)
-
-    @classmethod
-    def of_bsfp(
-        cls, codes: torch.Tensor, scales: torch.Tensor, table: SegmentTable, shape: tuple[int, int]
-    ) -> "FourBitArrays":
-        """Arrays of the draft in BSFP, on the device; codes are those of the exact weights.
+    def of(cls, shape: tuple[int, int], codes: torch.Tensor, scales: torch.Tensor, magnitudes: F32) -> "FourBitArrays":
+        """Arrays that are on the device, with (8,) levels.
 
         Levels that BF16 does not hold are rounded to it; no table of mxconv's has such.
         """
-        return cls(shape, codes, _levels(table.signed_levels[:8], codes), scales)
+        return cls(shape, codes, upload(row_tables(level_patterns(magnitudes)), codes.device), scales)
 
     @property
     def is_e8m0(self) -> bool:
@@ -75,10 +66,6 @@ class FourBitArrays:
     def num_bytes(self) -> int:
         """Bytes on the device, `codes` included."""
         return self.codes.nbytes + self.levels.nbytes + self.scales.nbytes
-
-
-def _levels(magnitudes: F32, codes: torch.Tensor) -> torch.Tensor:
-    return upload(row_tables(level_patterns(magnitudes)), codes.device)
 
 
 def level_patterns(magnitudes: F32) -> U16:

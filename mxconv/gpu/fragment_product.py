@@ -1,4 +1,4 @@
-"""Products of BSFP in fragment order, exact or of the draft, with 1 to 16 tokens: one launch.
+"""Products of matrices in fragment order, exact or of 4 bits, with 1 to 16 tokens: one launch.
 
 A program is one warp. It takes 16 rows and a split of the columns, 64 columns a step. Weights go from memory to
 registers to `mma.m16n8k16`, never through shared memory; escapes go through one KB of it, a byte a weight. The last of
@@ -8,12 +8,15 @@ alone, so a token's bits depend on the token and the matrix.
 
 from typing import Any
 
+import numpy as np
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
+from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.vnni8 import TILE_ROWS as ROWS_OF_A_TILE
+from mxconv.gpu.device_arrays import upload
 from mxconv.gpu.fragment_weights import (
     TOKENS,
     declare_patches,
@@ -30,6 +33,7 @@ from mxconv.gpu.fragments import GROUP_STEPS, STEP_COLUMNS, FragmentArrays, Frag
 
 TILE_ROWS = gl.constexpr(ROWS_OF_A_TILE)
 STEP = gl.constexpr(STEP_COLUMNS)
+BLOCK = gl.constexpr(STEP_COLUMNS // 2)  # of MXFP4
 GROUP = gl.constexpr(GROUP_STEPS)
 PROGRAMS = 4096  # of a product, at most about so many: what an H200 runs at a time
 MIN_STEPS = 2 * GROUP_STEPS  # of a program
@@ -42,20 +46,27 @@ RIGHT = gl.constexpr(gl.DotOperandLayout(1, SUMS.value, 2))
 
 @gluon.jit
 def multiply(weights, tokens, sums):
-    """Add the products of 16 x 64 weights, as `weights_of` returns them, with (tokens, 64) activations in `TOKENS`."""
+    """Add the products of 16 rows of weights, as `weights_of` returns them, with (tokens, columns) activations.
+
+    There are 64 columns or, of half as many weights, 32; activations are in `TOKENS`.
+    """
+    STEPS: gl.constexpr = weights.shape[1]
     # (g, t, step, row half, column half, weight) to (row half, g, step, column half, t, weight)
-    left = weights.reshape([8, 4, 4, 2, 2, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([TILE_ROWS, STEP])
+    left = weights.reshape([8, 4, STEPS, 2, 2, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([TILE_ROWS, 16 * STEPS])
     left = gl.convert_layout(left.to(gl.bfloat16, bitcast=True), LEFT, assert_trivial=True)
-    # (token, t, step, column half, weight), of which lane 4 token + t has its own, to the same order
-    right = tokens.reshape([tokens.shape[0], 4, 4, 2, 2]).permute([2, 3, 1, 4, 0]).reshape([STEP, tokens.shape[0]])
+    # (token, block, t, its step, column half, weight), of which lane 4 token + t has its own, to the same order
+    right = tokens.reshape([tokens.shape[0], STEPS // 2, 4, 2, 2, 2]).permute([1, 3, 4, 2, 5, 0])
+    right = right.reshape([16 * STEPS, tokens.shape[0]])
     return mma_v2(left, gl.convert_layout(right, RIGHT, assert_trivial=True), sums)
 
 
 @gluon.jit
-def activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST: gl.constexpr):
-    """Pointers to the (tokens, 64) activations of a step, and which tokens there are."""
+def activations_of(
+    x, first_step, num_tokens, num_columns, TOKENS_AT_MOST: gl.constexpr, COLUMNS: gl.constexpr = STEP
+):  # fmt: skip
+    """Pointers to the (tokens, COLUMNS) activations that a step begins with, and which tokens there are."""
     token = gl.arange(0, TOKENS_AT_MOST, layout=gl.SliceLayout(1, TOKENS))[:, None]
-    column = first_step * STEP + gl.arange(0, STEP, layout=gl.SliceLayout(0, TOKENS))[None, :]
+    column = first_step * STEP + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, TOKENS))[None, :]
     return x + token * num_columns + column, token < num_tokens
 
 
@@ -140,6 +151,41 @@ def draft_product(
 
 
 @gluon.jit(do_not_specialize=FREE)
+def mxfp4_product(
+    codes, levels, scales, x, partial, out, counters, num_steps, split_steps, num_tokens, num_rows, num_columns,
+    TOKENS_AT_MOST: gl.constexpr
+):  # fmt: skip
+    """As `draft_product`, of MXFP4: a scale for the sums of a block of 32 columns, of which a step has two."""
+    row_tile, first_step = gl.program_id(0), gl.program_id(1) * split_steps
+    begin = row_tile * num_steps + first_step
+    end = gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
+    activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST, BLOCK)
+    codes = words_of(codes, begin, 128)
+    scales += begin * 32 + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, SUMS))[:, None]
+    sums = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
+    nothing = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
+    for _ in range(begin, end):
+        words = gl.load(codes, cache_modifier=".cg")
+        first_scale, second_scale = gl.load(scales).to(gl.int32), gl.load(scales + 16).to(gl.int32)
+        first_tokens = gl.load(activations, mask=is_there, other=0)
+        second_tokens = gl.load(activations + BLOCK, mask=is_there, other=0)
+        codes += 128
+        scales += 32
+        activations += STEP
+        first, second = gl.split(words.reshape([32, 2, 2]).permute([0, 2, 1]))
+        sums += multiply(draft_weights_of(first, levels), first_tokens, nothing) * _power_of_two(first_scale)
+        sums += multiply(draft_weights_of(second, levels), second_tokens, nothing) * _power_of_two(second_scale)
+    store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOST)
+
+
+@gluon.jit
+def _power_of_two(stored):
+    """float32 of E8M0: 0 is 2^-127, a subnormal, and 255 a NaN."""
+    bits = gl.maximum(stored * 0x800000, 0x400000) | gl.where(stored == 255, 0x400000, 0)
+    return bits.to(gl.float32, bitcast=True)
+
+
+@gluon.jit(do_not_specialize=FREE)
 def patterns_of_rows(
     codes, residuals, starts, escapes, firsts, out, num_steps, split_steps, first_tile, num_rows, num_columns,
     IS_DRAFT: gl.constexpr
@@ -163,8 +209,8 @@ def patterns_of_rows(
             last = gl.load(firsts + step * 2 + 2)
             put_patches(patches, escapes, load_escapes(escapes, first, last), first, middle, last)
             weights = weights_of(loaded, table, patches)
-        # (g, t, step, row half, column half, weight) to (row half, g, t, step, column half, weight)
-        tile = weights.reshape([8, 4, 4, 2, 2, 2]).permute([3, 0, 1, 2, 4, 5]).reshape([TILE_ROWS, STEP])
+        # (g, t, block, its step, row half, column half, weight) to (row half, g, block, t, step, column half, weight)
+        tile = weights.reshape([8, 4, 2, 2, 2, 2, 2]).permute([4, 0, 2, 1, 3, 5, 6]).reshape([TILE_ROWS, STEP])
         tile = gl.convert_layout(tile, TOKENS, assert_trivial=True)
         column = number * STEP + gl.arange(0, STEP, layout=gl.SliceLayout(0, TOKENS))[None, :]
         place = row.to(gl.int64) * num_columns + column
@@ -190,7 +236,8 @@ def fragment_product(arrays: FragmentArrays | FragmentDraft, x: torch.Tensor) ->
     out = torch.empty((num_tokens, rows), dtype=torch.float32, device=x.device)
     numbers = (num_steps, split_steps, num_tokens, rows, x.shape[1])
     if isinstance(arrays, FragmentDraft):
-        kernel, own = draft_product, [arrays.codes, arrays.levels, arrays.scales]
+        kernel = mxfp4_product if arrays.is_e8m0 else draft_product
+        own = [arrays.codes, arrays.levels, arrays.scales]
     else:
         kernel, own = product, _exact(arrays)
     launch(
@@ -225,9 +272,13 @@ def rebuild_fragments(
     weights = out.view(torch.bfloat16)
     if not isinstance(arrays, FragmentDraft):
         return weights
-    some = arrays.scales[first_row // TILE_ROWS.value :][:row_tiles].view(torch.bfloat16)
-    scales = some.permute(0, 2, 1).flatten(0, 1)[:num_rows].float()
-    return weights.float() * scales.repeat_interleave(STEP_COLUMNS * GROUP_STEPS, 1)[:, :columns]
+    some = arrays.scales[first_row // TILE_ROWS.value :][:row_tiles].permute(0, 2, 1).flatten(0, 1)[:num_rows]
+    if arrays.is_e8m0:
+        scales = upload(decode_e8m0(np.arange(256, dtype=np.uint8)), some.device)[some.long()]
+    else:
+        scales = some.view(torch.bfloat16)
+    each = num_steps * STEP_COLUMNS // scales.shape[1]
+    return weights.float() * scales.float().repeat_interleave(each, 1)[:, :columns]
 
 
 def cut(row_tiles: int, num_steps: int) -> tuple[int, int]:

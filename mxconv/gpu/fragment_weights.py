@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 # A lane's words of the four k16 steps; lane 4 g + t has rows g and g + 8, and of each step's 16 columns its own four.
 WORDS = gl.constexpr(gl.BlockedLayout([1, 4], [32, 1], [1, 1], [1, 0]))
 LANES = gl.constexpr(gl.SliceLayout(1, WORDS.value))
-TOKENS = gl.constexpr(gl.BlockedLayout([1, 16], [8, 4], [1, 1], [1, 0]))
+TOKENS = gl.constexpr(gl.BlockedLayout([1, 8], [8, 4], [1, 1], [1, 0]))
 
 # Two weights a register: low and high bytes of the starts by code, the high bytes patched, their bytes interleaved, the
 # residuals added, bit 15 of both replaced by the sign. 0xE2 is `b ? a : c`, bit by bit.

@@ -1,9 +1,9 @@
-"""A BSFP matrix in fragment order: its bytes, permuted so that a lane of a warp loads the weights that it multiplies.
+"""Matrices in fragment order: their bytes, permuted so that a lane of a warp loads the weights that it multiplies.
 
-Normative for the bytes: formats/bsfp.md. Only for BF16 with eight residual bits; `BsfpArrays` has the others. A step is
-16 rows x 64 columns. Lane 4 g + t of a warp (g = 0..7, t = 0..3) has rows g and g + 8 and columns 16 t to 16 t + 15 of
-it: columns 16 t + 4 s + 2 k + e in the `s`th instruction (`mma.m16n8k16`, whose places 2 t + e + 8 k they take; sums do
-not mind the order of columns).
+Normative for the bytes: formats/bsfp.md and mxfp4.md. Exact BSFP only of BF16 with eight residual bits; `BsfpArrays`
+has the others. A step is 16 rows x 64 columns. Lane 4 g + t of a warp (g = 0..7, t = 0..3) has rows g and g + 8 and, of
+each block of 32 columns, columns 8 t to 8 t + 7: columns 32 b + 8 t + 4 r + 2 k + e in instruction s = 2 b + r
+(`mma.m16n8k16`, whose places 2 t + e + 8 k they take; sums do not mind the order of columns).
 
     codes       a word a lane and s: bits 2..0 of nibble 4 h + 2 k + e are the code of row g + 8 h, column 2 k + e
                 bits 15 - 4 p and 31 - 4 p are the signs of e = 0 and e = 1 of pair p = 2 k + h, so that a shift by 4 p
@@ -15,14 +15,17 @@ not mind the order of columns).
     firsts      the index of the first escape of each half step, rows 0 to 7 before rows 8 to 15
 
 A weight takes 12 bits, its row's 128 bits and its half step's 32 bits a share, and an escape 16 bits more. The draft
-has the same codes, and the scales of the file.
+has the same codes, and the scales of the file; MXFP4 has codes and scales alone. Two instructions multiply a block of
+MXFP4, whose sums have one scale.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from mxconv.arrays import F32
 from mxconv.codecs.bsfp.packing import escape_mask
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.gpu.device_arrays import Parts, pattern_table, upload
@@ -59,13 +62,17 @@ class FragmentArrays:
 
 @dataclass(frozen=True, eq=False)
 class FragmentDraft:
-    """The draft of `FragmentArrays`."""
+    """Levels times scales: the draft of `FragmentArrays`, or MXFP4."""
 
     shape: tuple[int, int]
-    codes: torch.Tensor  # (T, S, 32, 4) int32, those of the exact weights
+    codes: torch.Tensor  # (T, S, 32, 4) int32, of a draft those of the exact weights
     levels: torch.Tensor  # (4,) int32: `pattern_table` of the BF16 patterns of eight magnitudes
-    scales: torch.Tensor  # (T, S / 2, 16) int16 BF16 patterns
-    counters: torch.Tensor  # (T,) int32 zeros, as in `FragmentArrays`, of which these are
+    scales: torch.Tensor  # (T, S / 2, 16) int16 BF16 patterns, of MXFP4 (T, 2 S, 16) uint8 E8M0
+    counters: torch.Tensor  # (T,) int32 zeros, as in `FragmentArrays`, of which a draft's are
+
+    @property
+    def is_e8m0(self) -> bool:
+        return self.scales.dtype == torch.uint8
 
     @property
     def num_bytes(self) -> int:
@@ -92,37 +99,62 @@ def fragments_of(stored: StoredBsfp, device: torch.device, parts: Parts) -> tupl
     escape_mask(stored.packed)
     own = {name: parts[name] if name in parts else upload(getattr(stored.packed, name), device) for name in COPIED}
     row_tiles, column_tiles = own["escape_counts"].shape
-    num_steps = -(-column_tiles * 8 // (STEP_COLUMNS * GROUP_STEPS)) * GROUP_STEPS
+    num_steps = _num_steps(column_tiles)
     starts = stored.table.row_starts(TILE_ROWS * row_tiles, stored.packed.row_shifts).astype(np.uint16)
     on_device = upload(starts, device)
     made = [_escapes(own, on_device, num_steps, *some) for some in some_at_a_time(own["escape_counts"])]
     escapes, counts, nibbles = (torch.cat(part) for part in zip(*made, strict=True))
     ends = counts.cumsum(0, dtype=torch.int32)
     firsts = torch.cat([ends.new_zeros(1), ends, ends[-1:].expand(2)])
-    codes = torch.empty((row_tiles, num_steps, 32, 4), dtype=torch.int32, device=device)
     residuals = torch.empty((row_tiles, num_steps, 2, 32, 4), dtype=torch.int32, device=device)
-    step = max(WEIGHTS_AT_A_TIME // (TILE_ROWS * STEP_COLUMNS * num_steps), 1)
-    for first in range(0, row_tiles, step):
-        some = slice(first, first + step)
-        lanes = nibbles[some].view(-1, column_tiles, TILE_ROWS, 4)
-        codes[some] = _words_of_nibbles(_by_lane(torch.cat([lanes & 15, lanes >> 4], dim=-1), num_steps))
+    for some in _tiles_at_a_time(row_tiles, num_steps):
         low = _by_lane(own["residual_low"][some].view(-1, column_tiles, TILE_ROWS, 8), num_steps)
         residuals[some] = low.permute(0, 1, 4, 2, 3, 5).contiguous().view(torch.int32).squeeze(-1)
-    counters = torch.zeros(row_tiles, dtype=torch.int32, device=device)
     table = upload(pattern_table(starts), device)
-    levels = upload(pattern_table(level_patterns(stored.table.signed_levels[:8])), device)
-    return (
-        FragmentArrays(stored.shape, codes, residuals, table, escapes, firsts, counters),
-        FragmentDraft(stored.shape, codes, levels, own["scales"], counters),
-    )
+    draft = draft_fragments(stored.shape, nibbles, own["scales"], stored.table.signed_levels[:8])
+    exact = FragmentArrays(stored.shape, draft.codes, residuals, table, escapes, firsts, draft.counters)
+    return exact, draft
+
+
+def draft_fragments(
+    shape: tuple[int, int], nibbles: torch.Tensor, scales: torch.Tensor, magnitudes: F32
+) -> FragmentDraft:
+    """Levels times scales in fragment order, of arrays on a device.
+
+    Args:
+        shape: (rows, columns) without padding.
+        nibbles: (T, C, 64) uint8 codes of T row tiles and C column tiles: formats/vnni8.md.
+        scales: as the file has them: (T, groups, 16) int16 of BSFP, (T, blocks, 16) uint8 of MXFP4.
+        magnitudes: (8,) float32 levels.
+    """
+    row_tiles, column_tiles = nibbles.shape[:2]
+    num_steps = _num_steps(column_tiles)
+    codes = torch.empty((row_tiles, num_steps, 32, 4), dtype=torch.int32, device=nibbles.device)
+    for some in _tiles_at_a_time(row_tiles, num_steps):
+        lanes = nibbles[some].view(-1, column_tiles, TILE_ROWS, 4)
+        codes[some] = _words_of_nibbles(_by_lane(torch.cat([lanes & 15, lanes >> 4], dim=-1), num_steps))
+    if scales.dtype == torch.uint8:
+        scales = torch.nn.functional.pad(scales, (0, 0, 0, 2 * num_steps - scales.shape[1]))
+    levels = upload(pattern_table(level_patterns(magnitudes)), nibbles.device)
+    counters = torch.zeros(row_tiles, dtype=torch.int32, device=nibbles.device)
+    return FragmentDraft(shape, codes, levels, scales, counters)
+
+
+def _num_steps(column_tiles: int) -> int:
+    return -(-column_tiles * 8 // (STEP_COLUMNS * GROUP_STEPS)) * GROUP_STEPS
+
+
+def _tiles_at_a_time(row_tiles: int, num_steps: int) -> Iterator[slice]:
+    step = max(WEIGHTS_AT_A_TIME // (TILE_ROWS * STEP_COLUMNS * num_steps), 1)
+    return (slice(first, first + step) for first in range(0, row_tiles, step))
 
 
 def _by_lane(tiles: torch.Tensor, num_steps: int) -> torch.Tensor:
     """(T, C, 16, 8) bytes, one a weight, to (T, S, 32, s 4, h 2, 2 k + e 4); zeros beyond the columns."""
     rows = tiles.permute(0, 2, 1, 3).flatten(2)
     rows = torch.nn.functional.pad(rows, (0, STEP_COLUMNS * num_steps - rows.shape[2]))
-    apart = rows.view(len(rows), 2, 8, num_steps, 4, 4, 4)  # T, h, g, S, t, s, 2 k + e
-    return apart.permute(0, 3, 2, 4, 5, 1, 6).reshape(len(rows), num_steps, 32, 4, 2, 4)
+    apart = rows.view(len(rows), 2, 8, num_steps, 2, 4, 2, 4)  # T, h, g, S, b, t, r, 2 k + e
+    return apart.permute(0, 3, 2, 5, 4, 6, 1, 7).reshape(len(rows), num_steps, 32, 4, 2, 4)
 
 
 def _words_of_nibbles(nibbles: torch.Tensor) -> torch.Tensor:
@@ -150,7 +182,7 @@ def _escapes(
     start = starts[(tiles.start + tile // column_tiles) * TILE_ROWS + row, nibble & 7].long()
     carry = (start & 255) + residual >> 8
     change = (high - carry & 127) ^ start >> 8
-    place = row % 8 * 64 + column % STEP_COLUMNS
+    place = row % 8 * 64 + column // 8 % 4 * 16 + column // 32 % 2 * 8 + column % 8
     half_step = (tile // column_tiles * num_steps + column // STEP_COLUMNS) * 2 + row // 8
     order = torch.sort(half_step, stable=True).indices
     in_each = torch.bincount(half_step, minlength=2 * row_tiles * num_steps)

@@ -11,12 +11,19 @@ import numpy as np
 import torch
 
 from mxconv.checkpoint.regular_file import sha256_file
+from mxconv.codecs.e2m1 import VALUES
 from mxconv.errors import CodecError, ModelError, PackageError
 from mxconv.gpu.device import checked_device, require_room
-from mxconv.gpu.device_arrays import as_words
-from mxconv.gpu.four_bit_product import FourBitArrays
 from mxconv.gpu.patches import most_bytes
-from mxconv.gpu.weight import BsfpWeight, EightBitWeight, FourBitWeight, StackedWeight, Weight, uploaded_weight
+from mxconv.gpu.weight import (
+    BsfpWeight,
+    EightBitWeight,
+    FourBitWeight,
+    StackedWeight,
+    Weight,
+    four_bit_weight,
+    uploaded_weight,
+)
 from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package, inside
 from mxconv.package.package_folder import find_package
@@ -70,7 +77,7 @@ class GpuPackage:
             draft = sum(opened.arrays[name].num_bytes for each in records for name in _copied(each, "draft"))
             require_room(
                 self.device,
-                sum(arrays.values()) + _made(opened, records if level == "target" else []),
+                sum(arrays.values()) + _made(opened, records, level),
                 str(opened.root),
                 f"The 4-bit draft alone is {draft / 1e9:.2f} GB: level='draft'." if level == "target" else
                 "Free memory, or take a smaller model.",
@@ -165,13 +172,10 @@ def _weight(
         PackageError: its escape lists contradict themselves.
     """
     shape, tiles = place_of(record, expert)
-    if record.codec == "mxfp4":
-        codes, scales = as_words(parts["codes"][tiles]), parts["scales"][tiles]
-        return FourBitWeight(FourBitArrays.of_mxfp4(codes, scales, shape))
-    held = package.bsfp(record, expert)
-    if "residual_low" not in parts:
-        codes, scales = as_words(parts["codes"][tiles]), parts["scales"][tiles]
-        return FourBitWeight(FourBitArrays.of_bsfp(codes, scales, held.table, shape))
+    held = None if record.codec == "mxfp4" else package.bsfp(record, expert)
+    if held is None or "residual_low" not in parts:
+        magnitudes = VALUES[:8] if held is None else held.table.signed_levels[:8]
+        return four_bit_weight(shape, parts["codes"][tiles], parts["scales"][tiles], magnitudes, group is None)
     first = int(package.arrays[f"{record.stem}.escape_offsets"].array()[tiles.start])
     escapes = slice(first, first + len(held.packed.escape_high))
     mine = {
@@ -266,15 +270,18 @@ def _copied(record: TensorRecord, level: str) -> list[str]:
     return [name for name in names if (parts[name] in OF_DRAFT if level == "draft" else parts[name] not in ON_HOST)]
 
 
-def _made(package: Package, records: Iterable[TensorRecord]) -> int:
+def _made(package: Package, records: Iterable[TensorRecord], level: str) -> int:
     """The most bytes that arrays made of tensors take besides their own: of escapes, and a tensor in another order."""
     escapes, largest = 0, 0
     for record in records:
-        if record.codec == "bsfp":
-            counts, positions, codes, low = (
-                package.arrays[f"{record.stem}.{part}"].num_bytes
-                for part in ("escape_counts", "escape_positions", "codes", "residual_low")
-            )
-            escapes += most_bytes(counts, positions)
-            largest = max(largest, codes + low)
+        if record.codec == "mxint8":
+            continue
+        parts = ["codes"]
+        if record.codec == "bsfp" and level == "target":
+            parts += ["residual_low", "escape_counts", "escape_positions"]
+        moved, *lists = [package.arrays[f"{record.stem}.{part}"].num_bytes for part in parts]
+        if lists:
+            low, *lists = lists
+            escapes, moved = escapes + most_bytes(*lists), moved + low
+        largest = max(largest, moved)
     return escapes + largest

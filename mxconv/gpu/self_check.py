@@ -12,16 +12,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxconv.arrays import U16
+from mxconv.arrays import F32, U16
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft, encode_bsfp, escape_offsets
 from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.e2m1 import VALUES
 from mxconv.codecs.float16 import BF16
+from mxconv.codecs.mxfp4 import dequantize_mxfp4
+from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
+from mxconv.gpu.device_arrays import upload
 from mxconv.gpu.fragment_product import fragment_product, rebuild_fragments
-from mxconv.gpu.fragments import fragments_of
+from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fragments_of
 from mxconv.gpu.launch import MAX_TOKENS, on
 from mxconv.package.stored import StoredBsfp
 
 SHAPE = (64, 1024)  # 65,536 weights, which several programs along the columns multiply
+MOST_SCALE = 252  # of MXFP4: its levels times larger ones are infinite
 
 
 @functools.cache
@@ -55,15 +60,22 @@ def wrong_bits(device: torch.device, every: int = 1) -> str | None:
     """
     stored, patterns = _every_pattern()
     exact, draft = fragments_of(stored, device, {})
-    draft_values = decode_bsfp_draft(stored.packed, stored.table, SHAPE)
+    values, draft_values = BF16.decode(patterns), decode_bsfp_draft(stored.packed, stored.table, SHAPE)
+    mxfp4, mxfp4_values = _every_block(device)
     if found := _differs("weight", rebuild_fragments(exact).view(torch.int16), patterns.view(np.int16)):
         return found
-    if found := _differs("draft weight", rebuild_fragments(draft), draft_values):
-        return found
-    values = BF16.decode(patterns)
     rows = SHAPE[0] - 1  # the last one has infinities and NaNs, which spoil the other columns of their row
     ones = torch.eye(SHAPE[1], dtype=torch.bfloat16, device=device)
-    for kind, arrays, expected in (("product", exact, values), ("draft product", draft, draft_values)):
+    arrays: FragmentArrays | FragmentDraft
+    for kind, arrays, expected in (
+        ("product", exact, values),
+        ("draft product", draft, draft_values),
+        ("MXFP4 product", mxfp4, mxfp4_values),
+    ):
+        if isinstance(arrays, FragmentDraft):
+            found = _differs(kind.replace("product", "weight"), rebuild_fragments(arrays), expected)
+            if found:
+                return found
         for tokens in (*ones.split(int(MAX_TOKENS.value))[::every], *ones[:40].split(5)[::every]):
             column = int(tokens[0].argmax())
             weights = fragment_product(arrays, tokens).T[:rows]
@@ -74,12 +86,23 @@ def wrong_bits(device: torch.device, every: int = 1) -> str | None:
 
 def _differs(kind: str, found: torch.Tensor, expected: NDArray[Any], first_column: int = 0) -> str | None:
     on_host = found.cpu().numpy()
-    wrong = np.argwhere(on_host != expected)
+    is_number = (on_host == on_host) | (expected == expected)  # one NaN is as good as another
+    wrong = np.argwhere((on_host != expected) & is_number)
     if not len(wrong):
         return None
     row, column = wrong[0]
     place = f"row {row}, column {first_column + column}"
     return f"since {kind} {on_host[row, column]} at {place} is no {expected[row, column]}"
+
+
+def _every_block(device: torch.device) -> tuple[FragmentDraft, F32]:
+    """A matrix of MXFP4 whose blocks have every scale, and every level under each; the largest lie in the last row."""
+    random = np.random.default_rng(0)
+    scales = np.concatenate([random.permutation(np.resize(np.arange(MOST_SCALE + 1), 2016)), np.arange(224, 256)])
+    scales = scales.astype(np.uint8).reshape(SHAPE[0], -1)
+    codes = random.permuted(np.tile(np.arange(16, dtype=np.uint8), (scales.size, 2)), axis=1).reshape(SHAPE)
+    nibbles, packed = upload(pack_nibbles(codes), device), upload(pack_scales(scales), device)
+    return draft_fragments(SHAPE, nibbles, packed, VALUES[:8]), dequantize_mxfp4(codes, scales)
 
 
 def _every_pattern() -> tuple[StoredBsfp, U16]:

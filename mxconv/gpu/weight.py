@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from mxconv.arrays import F32
+from mxconv.codecs.e2m1 import VALUES
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.mxint8 import FRACTION_BITS
 from mxconv.codecs.vnni8 import QUAD, TILE_ROWS
@@ -27,7 +28,7 @@ from mxconv.gpu.bsfp_product import bsfp_product, rebuild
 from mxconv.gpu.device_arrays import as_words, expert_of, stacked, upload
 from mxconv.gpu.four_bit_product import FourBitArrays, dequantize, four_bit_product
 from mxconv.gpu.fragment_product import fragment_product, rebuild_fragments
-from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, fits_fragments, fragments_of
+from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fits_fragments, fragments_of
 from mxconv.gpu.launch import MAX_TOKENS, ROWS, RoutedPairs, on
 from mxconv.gpu.self_check import fragments_work
 from mxconv.package.stored import StoredBsfp, StoredMxfp4
@@ -217,7 +218,7 @@ def uploaded_weight(
         parts: its arrays by name that are on the device already.
         num_planes: as for `BsfpArrays.from_stored`.
         has_row_starts: likewise.
-        in_fragments: whether BSFP comes in fragment order, where its format and the device allow it; no expert may.
+        in_fragments: whether it comes in fragment order, where its format and the device allow it; no expert may.
 
     Raises:
         CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
@@ -229,10 +230,20 @@ def uploaded_weight(
     scales = parts["scales"] if "scales" in parts else upload(packed.scales, device)
     if isinstance(stored, StoredMxfp4):
         codes = parts["codes"] if "codes" in parts else upload(stored.codes, device)
-        return FourBitWeight(FourBitArrays.of_mxfp4(as_words(codes), scales, stored.shape))
+        return four_bit_weight(stored.shape, codes, scales, VALUES[:8], in_fragments)
     assert stored.rescale_factor == 1.0, "others are refused before they are copied"
     arrays = BsfpArrays.from_stored(stored, device, parts, num_planes, has_row_starts)
-    return BsfpWeight(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, stored.table, stored.shape))
+    draft = FourBitArrays.of(stored.shape, arrays.codes, scales, stored.table.signed_levels[:8])
+    return BsfpWeight(arrays, draft)
+
+
+def four_bit_weight(
+    shape: tuple[int, int], codes: torch.Tensor, scales: torch.Tensor, magnitudes: F32, in_fragments: bool = False
+) -> FourBitWeight:
+    """4 bits of arrays on a device, as `draft_fragments` takes them; `in_fragments` as in `uploaded_weight`."""
+    if in_fragments and fragments_work(codes.device):
+        return FourBitWeight(draft_fragments(shape, codes, scales, magnitudes))
+    return FourBitWeight(FourBitArrays.of(shape, as_words(codes), scales, magnitudes))
 
 
 def check_tokens(x: torch.Tensor, num_columns: int, device: torch.device) -> None:
