@@ -87,6 +87,13 @@ class DraftEstimate:
         """Return how many units of its price a proposal took: tokens, depths, or one for all."""
         return 1 if self.at_once else max(outcome.depth if self.by_depth and self.grows else outcome.num_proposed, 1)
 
+    def expect(self, share: float) -> None:
+        """Expect a few tokens, each worth that share of a plain pass, and right as often as is believed."""
+        worth = [each for place in range(FIRST_TOKENS) if (each := self.right.value ** (place + 1)) >= share]
+        self.depth.value, self.accepted.value = max(len(worth), 1.0), sum(worth)
+        if not self.grows:
+            self.nodes.value = self.depth.value
+
     def fade(self) -> None:
         """Let what was learned count less, for every round since."""
         for mean in (self.starts, self.goes_on, self.right, self.nodes, self.depth, self.accepted):
@@ -304,6 +311,8 @@ class AdaptivePace:
             most = MOST_UNUSUAL * usual + now.plain / 2 if chosen.num_rounds else usual
             seconds = min(drafting, most) + now.rows(1 + outcome.num_proposed)
             gained += 1 + outcome.num_accepted - seconds / now.plain
+            if chosen.by_depth and not (chosen.num_rounds or chosen.at_once):
+                chosen.expect(chosen.each(now) / now.plain)
             chosen.learn(choice.num_tokens, outcome, min(drafting, usual) if self._reading(chosen) else drafting, usual)
         for draft in self.drafts:
             if draft is not chosen:
