@@ -45,6 +45,14 @@ RIGHT = gl.constexpr(gl.DotOperandLayout(1, SUMS.value, 2))
 
 
 @gluon.jit
+def steps_of(num_steps, split_steps):
+    """A program's first step in its row tile, and its first step and the one after its last among those of all."""
+    row_tile, first_step = gl.program_id(0), gl.program_id(1) * split_steps
+    begin = row_tile * num_steps + first_step
+    return first_step, begin, gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
+
+
+@gluon.jit
 def multiply(weights, tokens, sums):
     """Add the products of 16 rows of weights, as `weights_of` returns them, with (tokens, columns) activations.
 
@@ -98,10 +106,8 @@ def product(
     num_columns, TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """x W^T of a row tile and a split of the columns; arrays as in `FragmentArrays`, grid (row tiles, splits)."""
-    row_tile, first_step = gl.program_id(0), gl.program_id(1) * split_steps
-    begin = row_tile * num_steps + first_step
-    end = gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
-    table, patches = row_table(starts, row_tile), declare_patches()
+    first_step, begin, end = steps_of(num_steps, split_steps)
+    table, patches = row_table(starts, gl.program_id(0)), declare_patches()
     take_patches(patches)  # for the zeros
     activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST)
     codes, residuals = words_of(codes, begin, 128), words_of(residuals, begin, 256)
@@ -129,9 +135,7 @@ def draft_product(
     TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """As `product`, of a `FragmentDraft`: levels are multiplied and added, then the sums of a group are scaled."""
-    row_tile, first_step = gl.program_id(0), gl.program_id(1) * split_steps
-    begin = row_tile * num_steps + first_step
-    end = gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
+    first_step, begin, end = steps_of(num_steps, split_steps)
     activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST)
     codes = words_of(codes, begin, 128)
     scales += begin // GROUP * 16 + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, SUMS))[:, None]
@@ -156,9 +160,7 @@ def mxfp4_product(
     TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """As `draft_product`, of MXFP4: a scale for the sums of a block of 32 columns, of which a step has two."""
-    row_tile, first_step = gl.program_id(0), gl.program_id(1) * split_steps
-    begin = row_tile * num_steps + first_step
-    end = gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
+    first_step, begin, end = steps_of(num_steps, split_steps)
     activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST, BLOCK)
     codes = words_of(codes, begin, 128)
     scales += begin * 32 + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, SUMS))[:, None]

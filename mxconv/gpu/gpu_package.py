@@ -276,12 +276,10 @@ def _made(package: Package, records: Iterable[TensorRecord], level: str) -> int:
     for record in records:
         if record.codec == "mxint8":
             continue
-        parts = ["codes"]
+        size = {name.rpartition(".")[2]: package.arrays[name].num_bytes for name in _copied(record, level)}
+        moved = size.get("codes", 0)  # carried scales are a tensor of their own
         if record.codec == "bsfp" and level == "target":
-            parts += ["residual_low", "escape_counts", "escape_positions"]
-        moved, *lists = [package.arrays[f"{record.stem}.{part}"].num_bytes for part in parts]
-        if lists:
-            low, *lists = lists
-            escapes, moved = escapes + most_bytes(*lists), moved + low
+            moved += size["residual_low"]
+            escapes += most_bytes(size["escape_counts"], size["escape_positions"])
         largest = max(largest, moved)
     return escapes + largest

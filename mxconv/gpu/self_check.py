@@ -72,10 +72,10 @@ def wrong_bits(device: torch.device, every: int = 1) -> str | None:
         ("draft product", draft, draft_values),
         ("MXFP4 product", mxfp4, mxfp4_values),
     ):
-        if isinstance(arrays, FragmentDraft):
-            found = _differs(kind.replace("product", "weight"), rebuild_fragments(arrays), expected)
-            if found:
-                return found
+        if isinstance(arrays, FragmentDraft) and (
+            found := _differs(kind.replace("product", "weight"), rebuild_fragments(arrays), expected)
+        ):
+            return found
         for tokens in (*ones.split(int(MAX_TOKENS.value))[::every], *ones[:40].split(5)[::every]):
             column = int(tokens[0].argmax())
             weights = fragment_product(arrays, tokens).T[:rows]

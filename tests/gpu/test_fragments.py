@@ -98,7 +98,6 @@ def test_so_are_those_of_mxfp4(here: None, shape: tuple[int, int], num_tokens: i
     found = fragment_product(arrays, x)
     assert_product(found, x.float(), values)
     assert torch.equal(fragment_product(arrays, x[-1:].clone())[0], found[-1])
-    assert arrays.num_bytes <= stored.num_bytes * 1.01 or shape[1] % 128
 
 
 def test_rows_in_the_middle_are_rebuilt(here: None) -> None:
