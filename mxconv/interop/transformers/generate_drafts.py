@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from transformers.generation import LogitsProcessorList, StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
 
+    from mxconv.interop.transformers.graphed_target import PassGraphs
+
 
 def drafting_hierarchy(
     levels: Sequence[LoadedLevel],
@@ -126,6 +128,7 @@ class Drafts:
         kernel: str | None = None,
         num_threads: int | None = None,
         device: str | torch.device | None = None,
+        graphs: bool = False,
     ) -> None:
         """Load the draft levels.
 
@@ -144,6 +147,7 @@ class Drafts:
             device: a GPU, that of the model: its 4-bit self-draft runs there, on the model's KV cache. A model with
                 BSFP layers (`load_package`, `quantize_model`) has it in its own bytes; for other models the package's
                 4-bit weights are loaded too. None for drafts on the CPU.
+            graphs: decode by CUDA graphs on a static KV cache, which outlast the text.
 
         Raises:
             MxconvError: the package cannot be loaded, or has no such draft.
@@ -153,6 +157,8 @@ class Drafts:
         self.last: GenerateRun | None = None
         self._root = find_package(package)
         self._opened = ExitStack()
+        self._with_graphs = graphs
+        self._graphs: PassGraphs | None = None  # of the last text's model
         self._begin: Callable[[TorchTarget], AbstractContextManager[Proposer]]
         if device is not None:
             found = checked_device(device)
@@ -207,14 +213,14 @@ class Drafts:
         """
         self._check_arguments(model, generation_config)
         plain_kwargs = copy.deepcopy(model_kwargs) if self.check else None
-        target = TorchTarget(model, input_ids, model_kwargs)
+        target = self._target_of(model, input_ids, model_kwargs, generation_config)
         loop = GenerateLoop(target, logits_processor, stopping_criteria, generation_config, input_ids)
         loop.stream_to(streamer, self.streamer)
         with self._begin(target) as chain:
             loop.run(chain)
         difference = None
         if plain_kwargs is not None:
-            alone = TorchTarget(model, input_ids, plain_kwargs)
+            alone = self._target_of(model, input_ids, plain_kwargs, generation_config)
             plain = GenerateLoop(alone, logits_processor, stopping_criteria, generation_config, input_ids)
             plain.run(None)
             difference = first_difference(loop.choices, plain.choices)
@@ -223,6 +229,18 @@ class Drafts:
         if difference is not None:
             warnings.warn(str(difference), RuntimeWarning, stacklevel=2)
         return loop.output()
+
+    def _target_of(
+        self, model: "PreTrainedModel", input_ids: torch.Tensor, kwargs: dict[str, Any], config: "GenerationConfig"
+    ) -> TorchTarget:
+        """The model with an empty cache, as it decodes with these drafts."""
+        if not self._with_graphs:
+            return TorchTarget(model, input_ids, kwargs)
+        from mxconv.interop.transformers.graphed_target import GraphedTarget, PassGraphs  # imports Triton
+
+        if self._graphs is None or self._graphs.model is not model or self._graphs.num_positions < config.max_length:
+            self._graphs = PassGraphs(model, config.max_length)
+        return GraphedTarget(model, input_ids, kwargs, self._graphs)
 
     def _check_arguments(self, model: "PreTrainedModel", config: "GenerationConfig") -> None:
         vocab_size = model.config.get_text_config(decoder=True).vocab_size
