@@ -11,7 +11,7 @@ first such token and the margins of both choices: torch rounds otherwise in anot
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -88,6 +88,7 @@ def main(
     num_prompts: Annotated[int, typer.Option(help="The first so many.")] = 8,
     num_draft_tokens: Annotated[int, typer.Option(help="That the draft proposes a round.")] = 4,
     chat: Annotated[bool, typer.Option("--chat", help="Put prompts into the chat template.")] = False,
+    residuals: Annotated[Literal["device", "host"], typer.Option(help="On the device, or host.")] = "device",
     compiled: Annotated[bool, typer.Option(help="Have transformers compile the model too.")] = True,
 ) -> None:
     """Print the table."""
@@ -105,7 +106,7 @@ def main(
     dense, packed = (AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).eval() for _ in range(2))
     dense.to(device)
     bytes_of_dense = sum(each.nbytes for each in dense.parameters())
-    load_package(packed, package, device)
+    load_package(packed, package, device, residuals)
     bytes_of_packed = sum(each.nbytes for each in packed.parameters()) + sum(
         each.weight_on_device.num_bytes for each in packed.modules() if hasattr(each, "weight_on_device")
     )

@@ -46,7 +46,7 @@ class FragmentArrays:
 
     shape: tuple[int, int]
     codes: torch.Tensor  # (T, S, 32, 4) int32
-    residuals: torch.Tensor  # (T, S, 2, 32, 4) int32
+    residuals: torch.Tensor  # (T, S, 2, 32, 4) int32; in the host's memory, where the device has no room for them
     starts: torch.Tensor  # (16 T, 4) int32
     escapes: torch.Tensor  # (n,) int16
     firsts: torch.Tensor  # (2 T S + 3,) int32: the last three are n
@@ -57,7 +57,8 @@ class FragmentArrays:
     @property
     def num_bytes(self) -> int:
         """Bytes on the device."""
-        return sum(each.nbytes for each in vars(self).values() if isinstance(each, torch.Tensor))
+        tensors = (each for each in vars(self).values() if isinstance(each, torch.Tensor))
+        return sum(each.nbytes for each in tensors if each.device == self.codes.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +86,16 @@ def fits_fragments(stored: StoredBsfp) -> bool:
     return stored.table.float_format.name == "BF16" and stored.table.residual_bits == 8
 
 
-def fragments_of(stored: StoredBsfp, device: torch.device, parts: Parts) -> tuple[FragmentArrays, FragmentDraft]:
+def fragments_of(
+    stored: StoredBsfp, device: torch.device, parts: Parts, residuals_on_host: bool = False
+) -> tuple[FragmentArrays, FragmentDraft]:
     """Copy a matrix to a device, in fragment order.
 
     Args:
         stored: `fits_fragments`.
         device: the destination.
         parts: its arrays by name that are on the device already; the others are copied.
+        residuals_on_host: whether residuals stay in pinned memory of the host, which kernels read at every product.
 
     Raises:
         CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
@@ -110,6 +114,8 @@ def fragments_of(stored: StoredBsfp, device: torch.device, parts: Parts) -> tupl
     for some in _tiles_at_a_time(row_tiles, num_steps):
         low = _by_lane(own["residual_low"][some].view(-1, column_tiles, TILE_ROWS, 8), num_steps)
         residuals[some] = low.permute(0, 1, 4, 2, 3, 5).contiguous().view(torch.int32).squeeze(-1)
+    if residuals_on_host:
+        residuals = torch.empty_like(residuals, device="cpu", pin_memory=residuals.is_cuda).copy_(residuals)
     table = upload(pattern_table(starts), device)
     draft = draft_fragments(stored.shape, nibbles, own["scales"], stored.table.signed_levels[:8])
     exact = FragmentArrays(stored.shape, draft.codes, residuals, table, escapes, firsts, draft.counters)

@@ -1,7 +1,7 @@
 """A package's quantized matrices on a device; the files' hashes are checked while their arrays are copied."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,9 @@ from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.codecs.e2m1 import VALUES
 from mxconv.errors import CodecError, ModelError, PackageError
 from mxconv.gpu.device import checked_device, require_room
+from mxconv.gpu.fragments import fits_fragments
 from mxconv.gpu.patches import most_bytes
+from mxconv.gpu.self_check import fragments_work
 from mxconv.gpu.weight import (
     BsfpWeight,
     EightBitWeight,
@@ -53,6 +55,7 @@ class GpuPackage:
         package: str | Path,
         device: str | torch.device = "cuda",
         level: Literal["target", "draft"] = "target",
+        residuals: Literal["device", "host"] = "device",
         progress: Progress = silent,
     ) -> None:
         """Load it.
@@ -61,10 +64,13 @@ class GpuPackage:
             package: a folder, or a Hub id.
             device: as for `checked_device`.
             level: "target", of a BSFP package: the exact weights with their draft; "draft": 4 bits alone.
+            residuals: "host" leaves the residuals of exact BF16 weights in pinned memory of the host: kernels read them
+                over the bus, once a pass of the target. Experts, FP16 and nine residual bits stay on the device.
             progress: receives the number of bytes that were hashed and copied.
 
         Raises:
-            MxconvError: no such device, no room on it, or a package that is damaged or has no such level.
+            MxconvError: no such device, no room on it, or a package that is damaged or has no such level, or nothing
+                that could stay on the host.
         """
         self.device = checked_device(device)
         self.weights: dict[str, Weight] = {}
@@ -73,18 +79,21 @@ class GpuPackage:
             self.manifest: Manifest = opened.manifest
             records = [each for each in opened.manifest.tensors if each.codec != "keep"]
             _check_level(opened, records, level)
-            arrays = {name: opened.arrays[name].num_bytes for each in records for name in _copied(each, level)}
+            groups, alone = expert_groups(records)
+            on_host = _on_host(opened, alone, self.device) if residuals == "host" else []
+            left = {f"{each.stem}.residual_low" for each in on_host}
+            sizes = {name: opened.arrays[name].num_bytes for each in records for name in _copied(each, level)}
+            arrays = {name: size for name, size in sizes.items() if name not in left}
             draft = sum(opened.arrays[name].num_bytes for each in records for name in _copied(each, "draft"))
             require_room(
                 self.device,
-                sum(arrays.values()) + _made(opened, records, level),
+                sum(arrays.values()) + _made(opened, records, level) + max((sizes[name] for name in left), default=0),
                 str(opened.root),
                 f"The 4-bit draft alone is {draft / 1e9:.2f} GB: level='draft'." if level == "target" else
                 "Free memory, or take a smaller model.",
             )  # fmt: skip
-            groups, alone = expert_groups(records)
             parts: dict[str, dict[str, torch.Tensor]] = {each.stem: {} for each in records}
-            for name, tensor in _on_device(opened, _runs(arrays, groups), self.device, progress).items():
+            for name, tensor in _on_device(opened, _runs(arrays, groups), left, self.device, progress).items():
                 stem, _, part = name.rpartition(".")
                 parts[stem][part] = tensor
             for record in alone:
@@ -93,7 +102,8 @@ class GpuPackage:
                     shape = opened.mxint8(record).shape
                     self.weights[record.name] = EightBitWeight(own["elements"], own["scales"], shape)
                 else:
-                    self.weights[record.name] = _weight(opened, record, own, self.device)
+                    is_left = record in on_host
+                    self.weights[record.name] = _weight(opened, record, own, self.device, residuals_on_host=is_left)
             for group in groups:
                 own_parts = {each.stem: parts.pop(each.stem) for each in group.records}
                 self.stacks[group.name] = StackedWeight([
@@ -163,6 +173,7 @@ def _weight(
     device: torch.device,
     expert: int | None = None,
     group: ExpertGroup | None = None,
+    residuals_on_host: bool = False,
 ) -> BsfpWeight | FourBitWeight:
     """Make a quantized matrix, or one expert of a stack, of arrays that are on the device already.
 
@@ -173,7 +184,7 @@ def _weight(
     """
     shape, tiles = place_of(record, expert)
     held = None if record.codec == "mxfp4" else package.bsfp(record, expert)
-    if held is None or "residual_low" not in parts:
+    if held is None or "escape_counts" not in parts:
         magnitudes = VALUES[:8] if held is None else held.table.signed_levels[:8]
         return four_bit_weight(shape, parts["codes"][tiles], parts["scales"][tiles], magnitudes, group is None)
     first = int(package.arrays[f"{record.stem}.escape_offsets"].array()[tiles.start])
@@ -183,26 +194,31 @@ def _weight(
     }
     as_group = (group.num_planes, group.has_row_starts) if group is not None else (0, False)
     try:
-        return uploaded_weight(held, device, mine, *as_group, in_fragments=group is None)
+        return uploaded_weight(held, device, mine, *as_group, group is None, residuals_on_host)
     except CodecError as error:
         raise PackageError(f"{package.root}: tensor {record.name}: {error}") from error
 
 
 def _on_device(
-    package: Package, runs: Sequence[Sequence[str]], device: torch.device, progress: Progress
+    package: Package,
+    runs: Sequence[Sequence[str]],
+    left: Collection[str],
+    device: torch.device,
+    progress: Progress,
 ) -> dict[str, torch.Tensor]:
     """Copy arrays to a device while a thread hashes their files.
 
     Args:
         package: where they are stored.
         runs: names of arrays; those of a run adjoin on the device.
+        left: names of arrays that are copied later, matrix by matrix; their files are hashed too.
         device: the destination.
         progress: receives the number of bytes that were hashed.
 
     Raises:
         PackageError: a file has another hash than the manifest says; what was copied must not be used.
     """
-    paths = {package.arrays[name].path for run in runs for name in run}
+    paths = {package.arrays[name].path for run in (*runs, left) for name in run}
     files = [each for each in package.manifest.files if inside(package.root, each.path) in paths]
     total, done = sum(each.num_bytes for each in files), 0
 
@@ -243,6 +259,17 @@ def _runs(arrays: Iterable[str], groups: Iterable[ExpertGroup]) -> list[list[str
     runs = [run for run in adjoining if wanted.issuperset(run)]
     in_runs = {name for run in runs for name in run}
     return [*runs, *([name] for name in arrays if name not in in_runs)]
+
+
+def _on_host(package: Package, alone: Iterable[TensorRecord], device: torch.device) -> list[TensorRecord]:
+    """Matrices whose residuals can stay on the host."""
+    exact = [each for each in alone if each.codec == "bsfp" and fits_fragments(package.bsfp(each))]
+    if not exact or not fragments_work(device):
+        raise ModelError(
+            f"{package.root}: residuals='host': {len(exact)} exact matrices of BF16 with eight residual bits, on "
+            f"{device}; at least one is required, and kernels in fragment order that work. Leave it out."
+        )
+    return exact
 
 
 def _check_level(package: Package, records: list[TensorRecord], level: str) -> None:

@@ -16,6 +16,7 @@ def load_package(
     model: "nn.Module",
     package: str | Path,
     device: "str | torch.device" = "cuda",
+    residuals: Literal["device", "host"] = "device",
 ) -> list[str]:
     """Replace the layers that a package has the weights of, and move the rest of the model to the device.
 
@@ -27,6 +28,7 @@ def load_package(
         model: the package's model, as transformers makes it.
         package: a folder, or a Hub id.
         device: a GPU.
+        residuals: "host" leaves what the draft does not read in the host's memory, as for `GpuPackage`.
 
     Returns:
         The names of the replaced modules, in the model's order.
@@ -41,7 +43,7 @@ def load_package(
 
     root = find_package(package)
     level: Literal["target", "draft"] = "target" if read_manifest(root).options.codec == "bsfp" else "draft"
-    loaded = GpuPackage(root, found, level)
+    loaded = GpuPackage(root, found, level, residuals)
     layers = weights_of_layers(model, loaded.weights, str(package))
     experts = matrices_of_experts(model, loaded.stacks, str(package))
     for name, (linear, weight) in layers.items():

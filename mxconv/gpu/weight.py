@@ -209,6 +209,7 @@ def uploaded_weight(
     num_planes: int = 0,
     has_row_starts: bool = False,
     in_fragments: bool = False,
+    residuals_on_host: bool = False,
 ) -> BsfpWeight | FourBitWeight:
     """Copy an encoded matrix to a device.
 
@@ -219,13 +220,14 @@ def uploaded_weight(
         num_planes: as for `BsfpArrays.from_stored`.
         has_row_starts: likewise.
         in_fragments: whether it comes in fragment order, where its format and the device allow it; no expert may.
+        residuals_on_host: as for `fragments_of`; in another order they are on the device.
 
     Raises:
         CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
     """
     parts = {} if parts is None else parts
     if in_fragments and isinstance(stored, StoredBsfp) and fits_fragments(stored) and fragments_work(device):
-        return BsfpWeight(*fragments_of(stored, device, parts))
+        return BsfpWeight(*fragments_of(stored, device, parts, residuals_on_host))
     packed = stored if isinstance(stored, StoredMxfp4) else stored.packed
     scales = parts["scales"] if "scales" in parts else upload(packed.scales, device)
     if isinstance(stored, StoredMxfp4):

@@ -18,8 +18,10 @@ pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install 
 
 import torch
 import triton
+from checkpoints import write_tiny_llama
 from fragment_kernels import KERNELS, compiled, launch_here, runnable
 from gpu_weights import DEVICE, assert_product, bits
+from packages import quantize
 from ptx_warp import PtxError, PtxKernel
 from stored_matrices import gaussian, stored_bsfp, stored_mxfp4
 
@@ -28,11 +30,14 @@ from mxconv.codecs.bsfp.packing import decode_bsfp, decode_bsfp_draft
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import VALUES
 from mxconv.codecs.float16 import BF16
+from mxconv.errors import ModelError
 from mxconv.gpu import fragment_product as of_product
-from mxconv.gpu import self_check
+from mxconv.gpu import gpu_package, self_check
 from mxconv.gpu.fragment_product import cut, fragment_product, rebuild_fragments
 from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fragments_of
+from mxconv.gpu.gpu_package import GpuPackage
 from mxconv.gpu.weight import BsfpWeight, uploaded_weight
+from mxconv.package.package import Package
 from mxconv.package.stored import StoredBsfp, StoredMxfp4
 
 CPU = torch.device("cpu")
@@ -202,6 +207,39 @@ def test_a_weight_comes_in_fragment_order_where_it_can(here: None, monkeypatch: 
     assert isinstance(alone.arrays, FragmentDraft) and np.array_equal(alone.rebuild().numpy(), values)
     wide = stored_bsfp(BF16.encode(gaussian((20, 40))), BF16, residual_bits=9)
     assert not isinstance(uploaded_weight(wide, CPU, in_fragments=True).arrays, FragmentArrays)
+
+
+def test_residuals_can_stay_on_the_host(here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Their arrays are not among those that are copied first, and weights are exact."""
+    source = write_tiny_llama(tmp_path / "llama")
+    quantize(source, tmp_path / "bsfp", codec="bsfp")
+    with pytest.raises(ModelError, match=r"residuals='host': \d+ exact matrices .* on cpu; at least one is required"):
+        GpuPackage(tmp_path / "bsfp", CPU, residuals="host")
+    for module in ("weight", "gpu_package"):
+        monkeypatch.setattr(f"mxconv.gpu.{module}.fragments_work", lambda _: True)
+    copied, left = [], []
+    whole = gpu_package._on_device
+
+    def watched(package: Package, runs: Any, names: Any, *others: Any) -> Any:
+        copied.extend(name for run in runs for name in run)
+        left.extend(names)
+        return whole(package, runs, names, *others)
+
+    monkeypatch.setattr(gpu_package, "_on_device", watched)
+    loaded = GpuPackage(tmp_path / "bsfp", CPU, residuals="host")
+    assert left and not set(left) & set(copied)
+    with Package(tmp_path / "bsfp") as package:
+        for record in package.manifest.tensors:
+            weight = loaded.weights.get(record.name)
+            if isinstance(weight, BsfpWeight) and isinstance(weight.arrays, FragmentArrays):
+                assert f"{record.stem}.residual_low" in left
+                held = package.bsfp(record)
+                patterns = held.target_rows(0, held.shape[0])
+                assert np.array_equal(bits(weight.rebuild()), patterns)
+                x = torch.ones(1, held.shape[1])
+                assert_product(weight.product(x), x, BF16.decode(patterns))
+                left.remove(f"{record.stem}.residual_low")
+    assert not left
 
 
 @pytest.mark.parametrize("kernel", ["bsfp-full-fragments", "bsfp-draft-fragments", "mxfp4-bf16-fragments"])
