@@ -15,16 +15,24 @@ from mxconv.gpu import fragment_product
 
 POINTERS = {
     "codes": "*i32", "residuals": "*i32", "starts": "*i32", "escapes": "*i16", "firsts": "*i32", "levels": "*i32",
-    "scales": "*i16", "x": "*bf16", "partial": "*fp32", "out": "*fp32", "counters": "*i32"
+    "scales": "*i16", "x": "*bf16", "partial": "*fp32", "out": "*fp32", "counters": "*i32", "experts": "*i32",
+    "pairs": "*i32", "places": "*i32"
 }  # fmt: skip
 DRAFT_ROWS = (("IS_DRAFT", True), ("residuals", None), ("escapes", None), ("firsts", None))
+ALONE = (("experts", None), ("pairs", None), ("places", None))
 KERNELS: dict[str, tuple[tuple[str, Any], ...]] = {
-    "product 8": (("TOKENS_AT_MOST", 8),),
-    "product 16": (("TOKENS_AT_MOST", 16),),
-    "draft_product 8": (("TOKENS_AT_MOST", 8),),
-    "draft_product 16": (("TOKENS_AT_MOST", 16),),
-    "mxfp4_product 8": (("TOKENS_AT_MOST", 8),),
-    "mxfp4_product 16": (("TOKENS_AT_MOST", 16),),
+    "product 8": (*ALONE, ("TOKENS_AT_MOST", 8)),
+    "product 8 of experts": (("TOKENS_AT_MOST", 8),),
+    "product 16": (*ALONE, ("TOKENS_AT_MOST", 16)),
+    "product 16 of experts": (("TOKENS_AT_MOST", 16),),
+    "draft_product 8": (*ALONE, ("TOKENS_AT_MOST", 8)),
+    "draft_product 8 of experts": (("TOKENS_AT_MOST", 8),),
+    "draft_product 16": (*ALONE, ("TOKENS_AT_MOST", 16)),
+    "draft_product 16 of experts": (("TOKENS_AT_MOST", 16),),
+    "mxfp4_product 8": (*ALONE, ("TOKENS_AT_MOST", 8)),
+    "mxfp4_product 8 of experts": (("TOKENS_AT_MOST", 8),),
+    "mxfp4_product 16": (*ALONE, ("TOKENS_AT_MOST", 16)),
+    "mxfp4_product 16 of experts": (("TOKENS_AT_MOST", 16),),
     "patterns_of_rows": (("IS_DRAFT", False),),
     "patterns_of_rows draft": DRAFT_ROWS,
 }
@@ -70,10 +78,14 @@ def runnable(name: str, capability: int, is_ragged: bool = False) -> PtxKernel:
     return PtxKernel(compiled(name, capability, is_ragged).asm["ptx"])
 
 
-def launch_here(kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
+def launch_here(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
     """Stands in for `fragment_product.launch`, with tensors on the CPU."""
     name, value = kernel.__name__, next(iter(constants.values()))
-    name += (" draft" if value else "") if name == "patterns_of_rows" else f" {value}"
+    if name == "patterns_of_rows":
+        name += " draft" if value else ""
+    else:
+        has_experts = arguments[kernel.arg_names.index("experts")] is not None
+        name += f" {value}" + (" of experts" if has_experts else "")
     kernel = runnable(name, 90 if grid[0] % 2 else 80, arguments[-1] % 16 != 0)
     kernel.run(grid, [_for_ptx(each) for each in arguments if each is not None])
 

@@ -8,12 +8,13 @@ lane writes and another reads without a barrier between them are errors.
 import re
 from collections.abc import Callable, Sequence
 from copy import copy
+from math import prod
 from typing import Any
 
 import numpy as np
 
 SHARED_BYTES = 1 << 13
-SPECIAL = ("%tid.x", "%ctaid.x", "%ctaid.y", "%nctaid.x", "%nctaid.y")
+SPECIAL = ("%tid.x", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y")
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
 }  # fmt: skip
@@ -51,11 +52,11 @@ class PtxKernel:
                 guard, opcode, operands = found.groups()
                 self.steps.append((guard, opcode.split("."), re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", operands)))
 
-    def run(self, grid: tuple[int, int], arguments: Sequence[Any], at_once: int = 64) -> int:
+    def run(self, grid: tuple[int, ...], arguments: Sequence[Any], at_once: int = 64) -> int:
         """Run all programs.
 
         Args:
-            grid: (x, y).
+            grid: (x, y) or (x, y, z).
             arguments: contiguous arrays, which are read and written, and integers; what is left out is 0.
             at_once: how many programs take the same step together, until a branch parts them.
 
@@ -69,8 +70,8 @@ class PtxKernel:
         parameters = dict(zip([name for _, name in self.parameters], numbers, strict=False))
         memory = dict(zip(bases, arrays, strict=True))
         total = 0
-        for first in range(0, grid[0] * grid[1], at_once):
-            programs = np.arange(first, min(first + at_once, grid[0] * grid[1]))
+        for first in range(0, prod(grid), at_once):
+            programs = np.arange(first, min(first + at_once, prod(grid)))
             shared = _Shared(len(programs))
             groups = [_Warps(self, memory, parameters, shared, programs - first, programs, grid)]
             while groups:
@@ -104,12 +105,13 @@ class _Warps:
         shared: _Shared,
         slots: np.ndarray,
         programs: np.ndarray,
-        grid: tuple[int, int],
+        grid: tuple[int, ...],
     ) -> None:
         self.kernel, self.memory, self.parameters, self.shared, self.grid = kernel, memory, parameters, shared, grid
         self.lane = np.tile(np.arange(32), len(programs))
         self.slot, program = np.repeat(slots, 32), np.repeat(programs, 32)
-        special = (self.lane, program % grid[0], program // grid[0], 0 * program + grid[0], 0 * program + grid[1])
+        x, y, z = program % grid[0], program // grid[0] % grid[1], program // (grid[0] * grid[1])
+        special = (self.lane, x, y, z, 0 * program + grid[0], 0 * program + grid[1])
         self.registers = {name: each.astype(np.uint64) for name, each in zip(SPECIAL, special, strict=True)}
         self.epoch, self.at = 1, 0
 
@@ -201,6 +203,8 @@ class _Warps:
         if name == "selp":
             return np.where(self.get(others[1], "pred"), a, self.get(others[0], kind))
         b = self.get(others[0], kind if name not in ("shl", "shr") else "u32")
+        if name == "div":  # of integers, toward zero
+            return np.fix(a / np.where(b == 0, 1, b)).astype(a.dtype)
         if name in BINARY:
             return BINARY[name](a, b)  # type: ignore[no-any-return]
         width = int(kind[1:])

@@ -3,6 +3,7 @@
 Levels are looked up by byte permutation, in registers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ import triton
 import triton.language as tl
 
 from mxconv.arrays import F32, U16
-from mxconv.gpu.device_arrays import row_tables, upload
+from mxconv.gpu.device_arrays import expert_of, row_tables, stacked, upload
 from mxconv.gpu.instructions import (
     activations,
     in_order,
@@ -57,6 +58,15 @@ class FourBitArrays:
         Levels that BF16 does not hold are rounded to it; no table of mxconv's has such.
         """
         return cls(shape, codes, upload(row_tables(level_patterns(magnitudes)), codes.device), scales)
+
+    @classmethod
+    def stacked(cls, experts: "Sequence[FourBitArrays]") -> "FourBitArrays":
+        """Stack matrices of one shape and kind."""
+        return stacked(experts)
+
+    def expert(self, number: int, num_experts: int) -> "FourBitArrays":
+        """View one matrix of a stack."""
+        return expert_of(self, number, num_experts)
 
     @property
     def is_e8m0(self) -> bool:

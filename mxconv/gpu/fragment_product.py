@@ -30,6 +30,7 @@ from mxconv.gpu.fragment_weights import (
     words_of,
 )
 from mxconv.gpu.fragments import GROUP_STEPS, STEP_COLUMNS, FragmentArrays, FragmentDraft
+from mxconv.gpu.launch import RoutedPairs
 
 TILE_ROWS = gl.constexpr(ROWS_OF_A_TILE)
 STEP = gl.constexpr(STEP_COLUMNS)
@@ -37,7 +38,14 @@ BLOCK = gl.constexpr(STEP_COLUMNS // 2)  # of MXFP4
 GROUP = gl.constexpr(GROUP_STEPS)
 PROGRAMS = 4096  # of a product, at most about so many: what an H200 runs at a time
 MIN_STEPS = 2 * GROUP_STEPS  # of a program
-FREE = ("num_steps", "split_steps", "num_tokens", "num_rows", "first_tile")  # kernels are not compiled anew for these
+FREE = (
+    "num_steps",
+    "split_steps",
+    "per_row",
+    "num_out",
+    "num_rows",
+    "first_tile",
+)  # kernels are not compiled anew for these
 _barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name up to Triton 3.6
 SUMS = gl.constexpr(gl.NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]))
 LEFT = gl.constexpr(gl.DotOperandLayout(0, SUMS.value, 2))
@@ -45,11 +53,44 @@ RIGHT = gl.constexpr(gl.DotOperandLayout(1, SUMS.value, 2))
 
 
 @gluon.jit
-def steps_of(num_steps, split_steps):
-    """A program's first step in its row tile, and its first step and the one after its last among those of all."""
-    row_tile, first_step = gl.program_id(0), gl.program_id(1) * split_steps
+def steps_of(experts, num_steps, split_steps):
+    """Where a program begins.
+
+    Returns:
+        Its expert, 0 where there is one matrix alone; its row tile among those of all experts; its first step in that
+        row tile; its first step and the one after its last among those of all.
+    """
+    expert = 0
+    if experts is not None:
+        expert = gl.load(experts + gl.program_id(2))
+    row_tile, first_step = expert * gl.num_programs(0) + gl.program_id(0), gl.program_id(1) * split_steps
     begin = row_tile * num_steps + first_step
-    return first_step, begin, gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
+    return expert, row_tile, first_step, begin, gl.minimum(begin + split_steps, (row_tile + 1) * num_steps)
+
+
+@gluon.jit
+def tokens_of(routed, num_out, AT_MOST: gl.constexpr, LAYOUT: gl.constexpr):
+    """The tokens of a program: all, or at most 16 of the pairs of one expert of a stack.
+
+    Of each 16 pairs of an expert the first one's program takes all; those of the others end at once.
+
+    Args:
+        routed: `experts` and `pairs` of `RoutedPairs`, None where there is one matrix alone; and how many pairs
+            share a row of the activations.
+        num_out: rows of the result: tokens, or pairs.
+
+    Returns:
+        (AT_MOST,) each: rows of the activations, rows of the result, and whether they exist.
+    """
+    experts, pairs, per_row = routed
+    lane = gl.arange(0, AT_MOST, layout=LAYOUT)
+    row_of_x, row_of_out, is_there = lane, lane, lane < num_out
+    if experts is not None:
+        pair = gl.program_id(2) + lane
+        is_there = gl.load(experts + pair, mask=pair < num_out, other=-1) == gl.load(experts + gl.program_id(2))
+        row_of_out = gl.load(pairs + pair, mask=is_there, other=0)
+        row_of_x = row_of_out // per_row
+    return row_of_x, row_of_out, is_there
 
 
 @gluon.jit
@@ -70,27 +111,31 @@ def multiply(weights, tokens, sums):
 
 @gluon.jit
 def activations_of(
-    x, first_step, num_tokens, num_columns, TOKENS_AT_MOST: gl.constexpr, COLUMNS: gl.constexpr = STEP
+    x, routed, first_step, num_out, num_columns, AT_MOST: gl.constexpr, COLUMNS: gl.constexpr = STEP
 ):  # fmt: skip
     """Pointers to the (tokens, COLUMNS) activations that a step begins with, and which tokens there are."""
-    token = gl.arange(0, TOKENS_AT_MOST, layout=gl.SliceLayout(1, TOKENS))[:, None]
+    token, _, is_there = tokens_of(routed, num_out, AT_MOST, gl.SliceLayout(1, TOKENS))
     column = first_step * STEP + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, TOKENS))[None, :]
-    return x + token * num_columns + column, token < num_tokens
+    return x + token[:, None] * num_columns + column, is_there[:, None]
 
 
 @gluon.jit
-def store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOST: gl.constexpr):
+def store_sums(
+    sums, routed, partial, out, counters, expert, num_out, num_rows, AT_MOST: gl.constexpr
+):  # fmt: skip
     """Write the (16, tokens) sums of a program; the last of a row tile's programs adds those of all."""
     row_tile, num_splits = gl.program_id(0), gl.num_programs(1)
     row = row_tile * TILE_ROWS + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, SUMS))[:, None]
-    token = gl.arange(0, TOKENS_AT_MOST, layout=gl.SliceLayout(0, SUMS))[None, :]
-    place, is_there = token * num_rows + row, (row < num_rows) & (token < num_tokens)
+    _, token, exists = tokens_of(routed, num_out, AT_MOST, gl.SliceLayout(0, SUMS))
+    place, is_there = token[None, :] * num_rows + row, (row < num_rows) & exists[None, :]
     if num_splits == 1:
         gl.store(out + place, sums, mask=is_there)
     else:
-        count = num_tokens * num_rows
+        count = num_out * num_rows
         gl.store(partial + gl.program_id(1) * count + place, sums, mask=is_there)
         _barrier()  # all lanes' sums are written before one lane says so
+        if routed[0] is not None:  # sixteen pairs of an expert count for themselves
+            row_tile += (expert + gl.program_id(2) // 16) * gl.num_programs(0)
         if gl.atomic_add(counters + row_tile, 1, sem="acq_rel") == num_splits - 1:
             _barrier()
             total = gl.load(partial + place, mask=is_there, other=0, cache_modifier=".cg")
@@ -102,16 +147,19 @@ def store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOS
 
 @gluon.jit(do_not_specialize=FREE)
 def product(
-    codes, residuals, starts, escapes, firsts, x, partial, out, counters, num_steps, split_steps, num_tokens, num_rows,
-    num_columns, TOKENS_AT_MOST: gl.constexpr
+    codes, residuals, starts, escapes, firsts, x, experts, pairs, places, partial, out, counters, num_steps,
+    split_steps, per_row, num_out, num_rows, num_columns, TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """x W^T of a row tile and a split of the columns; arrays as in `FragmentArrays`, grid (row tiles, splits)."""
-    first_step, begin, end = steps_of(num_steps, split_steps)
-    table, patches = row_table(starts, gl.program_id(0)), declare_patches()
+    if experts is not None and gl.load(places + gl.program_id(2)) % 16 != 0:
+        return
+    routed = experts, pairs, per_row
+    expert, row_tile, first_step, begin, end = steps_of(experts, num_steps, split_steps)
+    table, patches = row_table(starts, row_tile), declare_patches()
     take_patches(patches)  # for the zeros
-    activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST)
+    activations, is_there = activations_of(x, routed, first_step, num_out, num_columns, TOKENS_AT_MOST)
     codes, residuals = words_of(codes, begin, 128), words_of(residuals, begin, 256)
-    firsts += begin * 2
+    firsts += begin * 2 + expert * 3
     first, middle, last = gl.load(firsts), gl.load(firsts + 1), gl.load(firsts + 2)
     sums = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
     for _ in range(begin, end):
@@ -126,17 +174,21 @@ def product(
         firsts += 2
         activations += STEP
         sums = multiply(weights_of(loaded, table, patches), tokens, sums)
-    store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOST)
+    store_sums(sums, routed, partial, out, counters, expert, num_out, num_rows, TOKENS_AT_MOST)
 
 
 @gluon.jit(do_not_specialize=FREE)
 def draft_product(
-    codes, levels, scales, x, partial, out, counters, num_steps, split_steps, num_tokens, num_rows, num_columns,
-    TOKENS_AT_MOST: gl.constexpr
+    codes, levels, scales, x, experts, pairs, places, partial, out, counters, num_steps, split_steps, per_row,
+    num_out, num_rows, num_columns, TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """As `product`, of a `FragmentDraft`: levels are multiplied and added, then the sums of a group are scaled."""
-    first_step, begin, end = steps_of(num_steps, split_steps)
-    activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST)
+    if experts is not None and gl.load(places + gl.program_id(2)) % 16 != 0:
+        return
+    routed = experts, pairs, per_row
+    expert, _, first_step, begin, end = steps_of(experts, num_steps, split_steps)
+    levels += expert * 4
+    activations, is_there = activations_of(x, routed, first_step, num_out, num_columns, TOKENS_AT_MOST)
     codes = words_of(codes, begin, 128)
     scales += begin // GROUP * 16 + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, SUMS))[:, None]
     sums = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
@@ -151,17 +203,21 @@ def draft_product(
         products = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
         products = multiply(draft_weights_of(first, levels), first_tokens, products)
         sums += multiply(draft_weights_of(second, levels), second_tokens, products) * scale
-    store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOST)
+    store_sums(sums, routed, partial, out, counters, expert, num_out, num_rows, TOKENS_AT_MOST)
 
 
 @gluon.jit(do_not_specialize=FREE)
 def mxfp4_product(
-    codes, levels, scales, x, partial, out, counters, num_steps, split_steps, num_tokens, num_rows, num_columns,
-    TOKENS_AT_MOST: gl.constexpr
+    codes, levels, scales, x, experts, pairs, places, partial, out, counters, num_steps, split_steps, per_row,
+    num_out, num_rows, num_columns, TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """As `draft_product`, of MXFP4: a scale for the sums of a block of 32 columns, of which a step has two."""
-    first_step, begin, end = steps_of(num_steps, split_steps)
-    activations, is_there = activations_of(x, first_step, num_tokens, num_columns, TOKENS_AT_MOST, BLOCK)
+    if experts is not None and gl.load(places + gl.program_id(2)) % 16 != 0:
+        return
+    routed = experts, pairs, per_row
+    expert, _, first_step, begin, end = steps_of(experts, num_steps, split_steps)
+    levels += expert * 4
+    activations, is_there = activations_of(x, routed, first_step, num_out, num_columns, TOKENS_AT_MOST, BLOCK)
     codes = words_of(codes, begin, 128)
     scales += begin * 32 + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, SUMS))[:, None]
     sums = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
@@ -177,7 +233,7 @@ def mxfp4_product(
         first, second = gl.split(words.reshape([32, 2, 2]).permute([0, 2, 1]))
         sums += multiply(draft_weights_of(first, levels), first_tokens, nothing) * _power_of_two(first_scale)
         sums += multiply(draft_weights_of(second, levels), second_tokens, nothing) * _power_of_two(second_scale)
-    store_sums(sums, partial, out, counters, num_tokens, num_rows, TOKENS_AT_MOST)
+    store_sums(sums, routed, partial, out, counters, expert, num_out, num_rows, TOKENS_AT_MOST)
 
 
 @gluon.jit
@@ -219,32 +275,40 @@ def patterns_of_rows(
         gl.store(out + place, tile, mask=(row < num_rows) & (column < num_columns))
 
 
-def fragment_product(arrays: FragmentArrays | FragmentDraft, x: torch.Tensor) -> torch.Tensor:
+def fragment_product(
+    arrays: FragmentArrays | FragmentDraft, x: torch.Tensor, routed: RoutedPairs | None = None
+) -> torch.Tensor:
     """x W^T, sums in float32.
 
     Args:
         arrays: W, on the device of `x`. Two products of one matrix must not run at the same time, in two streams.
-        x: (1..16 tokens, columns) bfloat16, contiguous.
+        x: (1..16 tokens, columns) bfloat16, contiguous; for a stack a row for each token, or for each pair.
+        routed: the experts of each token, at most 16 pairs for each expert of all, where W is a stack.
 
     Returns:
-        (tokens, rows) float32. A row's bits depend on its row of `x` and on W.
+        (tokens, rows) float32, for a stack (pairs, rows). A row's bits depend on its row of `x` and on its matrix.
     """
     row_tiles, num_steps = arrays.codes.shape[:2]
+    num_out, rows, per_row, groups = len(x), arrays.shape[0], 0, 1
+    of_pairs: tuple[torch.Tensor | None, ...] = None, None, None
+    if routed is not None:
+        row_tiles //= routed.num_experts
+        num_out = groups = len(routed.experts)
+        of_pairs, per_row = (routed.experts, routed.pairs, routed.places), num_out // len(x)
     splits, split_steps = cut(row_tiles, num_steps)
-    num_tokens, rows = len(x), arrays.shape[0]
     if missing := num_steps * STEP_COLUMNS - x.shape[1]:
         x = torch.nn.functional.pad(x, (0, missing))
-    partial = torch.empty((splits if splits > 1 else 0, num_tokens, rows), dtype=torch.float32, device=x.device)
-    out = torch.empty((num_tokens, rows), dtype=torch.float32, device=x.device)
-    numbers = (num_steps, split_steps, num_tokens, rows, x.shape[1])
+    partial = torch.empty((splits if splits > 1 else 0, num_out, rows), dtype=torch.float32, device=x.device)
+    out = torch.empty((num_out, rows), dtype=torch.float32, device=x.device)
+    numbers = (num_steps, split_steps, per_row, num_out, rows, x.shape[1])
     if isinstance(arrays, FragmentDraft):
         kernel = mxfp4_product if arrays.is_e8m0 else draft_product
         own = [arrays.codes, arrays.levels, arrays.scales]
     else:
         kernel, own = product, _exact(arrays)
     launch(
-        kernel, (row_tiles, splits), *own, x, partial, out, arrays.counters, *numbers,
-        TOKENS_AT_MOST=8 if num_tokens <= 8 else 16
+        kernel, (row_tiles, splits, groups), *own, x, *of_pairs, partial, out, arrays.counters, *numbers,
+        TOKENS_AT_MOST=8 if num_out <= 8 else 16
     )  # fmt: skip
     return out
 
@@ -290,7 +354,7 @@ def cut(row_tiles: int, num_steps: int) -> tuple[int, int]:
     return -(-num_steps // split_steps), split_steps
 
 
-def launch(kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
     """Run a kernel of one warp a program."""
     kernel[grid](*arguments, **constants, num_warps=1)
 

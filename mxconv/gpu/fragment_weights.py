@@ -142,7 +142,7 @@ def row_table(starts, row_tile):
 def words_of(words, step, WORDS_A_STEP: gl.constexpr):
     """Pointers to a lane's first four words of a step: (32, 4)."""
     word = gl.arange(0, 32, layout=LANES)[:, None] * 4 + gl.arange(0, 4, layout=gl.SliceLayout(0, WORDS))[None, :]
-    return words + step * WORDS_A_STEP + word
+    return words + step.to(gl.int64) * WORDS_A_STEP + word
 
 
 @gluon.jit

@@ -19,8 +19,9 @@ has the same codes, and the scales of the file; MXFP4 has codes and scales alone
 MXFP4, whose sums have one scale.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ import torch
 from mxconv.arrays import F32
 from mxconv.codecs.bsfp.packing import escape_mask
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.gpu.device_arrays import Parts, pattern_table, upload
+from mxconv.gpu.device_arrays import Parts, expert_of, pattern_table, stacked, upload
 from mxconv.gpu.four_bit_product import level_patterns
 from mxconv.gpu.patches import some_at_a_time
 from mxconv.package.stored import StoredBsfp
@@ -42,7 +43,11 @@ COPIED = ("codes", "scales", "residual_low", "escape_counts", "escape_positions"
 
 @dataclass(frozen=True, eq=False)
 class FragmentArrays:
-    """What the kernels of fragment_product.py read: T row tiles, S steps along the columns."""
+    """What the kernels of fragment_product.py read: T row tiles, S steps along the columns.
+
+    A stack has the arrays of all experts one after the other, and the shape of one; its counters are twice as many,
+    since experts with more than 16 tokens count for each 16 of them.
+    """
 
     shape: tuple[int, int]
     codes: torch.Tensor  # (T, S, 32, 4) int32
@@ -53,6 +58,17 @@ class FragmentArrays:
     counters: torch.Tensor  # (T,) int32 zeros, between products: how many programs of a row tile are done
 
     dtype = torch.bfloat16  # of the weights
+
+    @classmethod
+    def stacked(cls, experts: "Sequence[FragmentArrays]") -> "FragmentArrays":
+        """Stack matrices of one shape."""
+        begins = accumulate((len(each.escapes) for each in experts[:-1]), initial=0)
+        firsts = [each.firsts + begin for each, begin in zip(experts, begins, strict=True)]
+        return replace(stacked(experts), firsts=torch.cat(firsts), counters=_counters_of(experts))
+
+    def expert(self, number: int, num_experts: int) -> "FragmentArrays":
+        """View one matrix of a stack."""
+        return replace(expert_of(self, number, num_experts), escapes=self.escapes)
 
     @property
     def num_bytes(self) -> int:
@@ -71,6 +87,15 @@ class FragmentDraft:
     scales: torch.Tensor  # (T, S / 2, 16) int16 BF16 patterns, of MXFP4 (T, 2 S, 16) uint8 E8M0
     counters: torch.Tensor  # (T,) int32 zeros, as in `FragmentArrays`, of which a draft's are
 
+    @classmethod
+    def stacked(cls, experts: "Sequence[FragmentDraft]") -> "FragmentDraft":
+        """Stack matrices of one shape and kind."""
+        return replace(stacked(experts), counters=_counters_of(experts))
+
+    def expert(self, number: int, num_experts: int) -> "FragmentDraft":
+        """View one matrix of a stack."""
+        return expert_of(self, number, num_experts)
+
     @property
     def is_e8m0(self) -> bool:
         return self.scales.dtype == torch.uint8
@@ -79,6 +104,10 @@ class FragmentDraft:
     def num_bytes(self) -> int:
         """Bytes on the device, `codes` included."""
         return self.codes.nbytes + self.levels.nbytes + self.scales.nbytes
+
+
+def _counters_of(experts: "Sequence[FragmentArrays | FragmentDraft]") -> torch.Tensor:
+    return torch.cat([each.counters for each in experts]).repeat(2)
 
 
 def fits_fragments(stored: StoredBsfp) -> bool:

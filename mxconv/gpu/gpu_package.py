@@ -136,6 +136,11 @@ class ExpertGroup:
         return max((each.residual_bits for record in self.records for each in record.all_segments), default=8) - 8
 
     @property
+    def fits_fragments(self) -> bool:
+        """Whether all of them, of BSFP, can be in fragment order."""
+        return not self.num_planes and all(record.dtype == "BF16" for record in self.records)
+
+    @property
     def has_row_starts(self) -> bool:
         """Whether starts differ from row to row: by row shifts, or since experts have tables of their own."""
         tables = [each.starts for record in self.records for each in record.all_segments]
@@ -186,7 +191,7 @@ def _weight(
     held = None if record.codec == "mxfp4" else package.bsfp(record, expert)
     if held is None or "escape_counts" not in parts:
         magnitudes = VALUES[:8] if held is None else held.table.signed_levels[:8]
-        return four_bit_weight(shape, parts["codes"][tiles], parts["scales"][tiles], magnitudes, group is None)
+        return four_bit_weight(shape, parts["codes"][tiles], parts["scales"][tiles], magnitudes, True)
     first = int(package.arrays[f"{record.stem}.escape_offsets"].array()[tiles.start])
     escapes = slice(first, first + len(held.packed.escape_high))
     mine = {
@@ -194,7 +199,7 @@ def _weight(
     }
     as_group = (group.num_planes, group.has_row_starts) if group is not None else (0, False)
     try:
-        return uploaded_weight(held, device, mine, *as_group, group is None, residuals_on_host)
+        return uploaded_weight(held, device, mine, *as_group, group is None or group.fits_fragments, residuals_on_host)
     except CodecError as error:
         raise PackageError(f"{package.root}: tensor {record.name}: {error}") from error
 

@@ -22,7 +22,7 @@ from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
 from mxconv.gpu.device_arrays import upload
 from mxconv.gpu.fragment_product import fragment_product, rebuild_fragments
 from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fragments_of
-from mxconv.gpu.launch import MAX_TOKENS, on
+from mxconv.gpu.launch import MAX_TOKENS, RoutedPairs, on
 from mxconv.package.stored import StoredBsfp
 
 SHAPE = (64, 1024)  # 65,536 weights, which several programs along the columns multiply
@@ -80,6 +80,15 @@ def wrong_bits(device: torch.device, every: int = 1) -> str | None:
             column = int(tokens[0].argmax())
             weights = fragment_product(arrays, tokens).T[:rows]
             if found := _differs(kind, weights, expected[:rows, column : column + len(tokens)], column):
+                return found
+        twice: list[Any] = [arrays, arrays]
+        stack = type(arrays).stacked(twice)
+        for tokens in (*ones.split(int(MAX_TOKENS.value))[:: 8 * every], ones[:5]):
+            column = int(tokens[0].argmax())
+            routed = RoutedPairs.of(torch.arange(len(tokens), device=device)[:, None] % 2, num_experts=2)
+            weights = fragment_product(stack, tokens, routed).T[:rows]
+            wanted = expected[:rows, column : column + len(tokens)]
+            if found := _differs(f"{kind} of experts", weights, wanted, column):
                 return found
     return None
 

@@ -12,7 +12,7 @@ waits for the GPU only where so many tokens come that experts are better rebuilt
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from mxconv.codecs.vnni8 import QUAD, TILE_ROWS
 from mxconv.errors import ModelError
 from mxconv.gpu.bsfp_arrays import BsfpArrays
 from mxconv.gpu.bsfp_product import bsfp_product, rebuild
-from mxconv.gpu.device_arrays import as_words, expert_of, stacked, upload
+from mxconv.gpu.device_arrays import as_words, upload
 from mxconv.gpu.four_bit_product import FourBitArrays, dequantize, four_bit_product
 from mxconv.gpu.fragment_product import fragment_product, rebuild_fragments
 from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fits_fragments, fragments_of
@@ -71,11 +71,12 @@ class FourBitWeight:
     @classmethod
     def stacked(cls, experts: "Sequence[FourBitWeight]") -> "FourBitWeight":
         """Stack matrices of one shape and kind."""
-        return cls(stacked([each.arrays for each in experts]))
+        arrays: list[Any] = [each.arrays for each in experts]
+        return cls(type(arrays[0]).stacked(arrays))
 
     def expert(self, number: int, num_experts: int) -> "FourBitWeight":
         """View one matrix of a stack."""
-        return FourBitWeight(expert_of(self.arrays, number, num_experts))
+        return FourBitWeight(self.arrays.expert(number, num_experts))
 
     def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
         """As `Weight.product`; of a stack as `four_bit_product`, with any number of tokens."""
@@ -85,7 +86,7 @@ class FourBitWeight:
         with on(device):
             if len(x) <= MAX_TOKENS.value or routed is not None:
                 if isinstance(self.arrays, FragmentDraft):
-                    return fragment_product(self.arrays, x)
+                    return fragment_product(self.arrays, x, routed)
                 return four_bit_product(self.arrays, x, routed)
             return _by_panels(x, self.rows, lambda first, count: self._values(first, count).to(torch.bfloat16))
 
@@ -119,15 +120,15 @@ class BsfpWeight:
 
     @classmethod
     def stacked(cls, experts: "Sequence[BsfpWeight]") -> "BsfpWeight":
-        """Stack matrices, as `BsfpArrays.stacked`."""
-        arrays = BsfpArrays.stacked([each.arrays for each in experts if isinstance(each.arrays, BsfpArrays)])
+        """Stack matrices of one shape and kind."""
+        of_each: list[Any] = [each.arrays for each in experts]
+        arrays = type(of_each[0]).stacked(of_each)
         draft = FourBitWeight.stacked([each.draft for each in experts])
         return cls(arrays, replace(draft.arrays, codes=arrays.codes))
 
     def expert(self, number: int, num_experts: int) -> "BsfpWeight":
         """View one matrix of a stack."""
-        assert isinstance(self.arrays, BsfpArrays), "experts are in no other order"
-        draft = expert_of(self.draft.arrays, number, num_experts)
+        draft = self.draft.arrays.expert(number, num_experts)
         return BsfpWeight(self.arrays.expert(number, num_experts), draft)
 
     def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
@@ -138,7 +139,7 @@ class BsfpWeight:
         with on(device):
             if len(x) <= MAX_TOKENS.value or routed is not None:
                 if isinstance(self.arrays, FragmentArrays):
-                    return fragment_product(self.arrays, x)
+                    return fragment_product(self.arrays, x, routed)
                 return bsfp_product(self.arrays, x, routed)
             return _by_panels(x, self.rows, self._patterns)
 
@@ -219,7 +220,7 @@ def uploaded_weight(
         parts: its arrays by name that are on the device already.
         num_planes: as for `BsfpArrays.from_stored`.
         has_row_starts: likewise.
-        in_fragments: whether it comes in fragment order, where its format and the device allow it; no expert may.
+        in_fragments: whether it comes in fragment order, where its format and the device allow it; of experts all may.
         residuals_on_host: as for `fragments_of`; in another order they are on the device.
 
     Raises:
@@ -304,7 +305,8 @@ class StackedWeight:
     def uploaded(cls, stored: Sequence[StoredBsfp | StoredMxfp4], device: torch.device) -> "StackedWeight":
         """Copy experts to a device; arguments as for `uploaded_weight`."""
         num_planes = max((each.table.residual_bits for each in stored if isinstance(each, StoredBsfp)), default=8) - 8
-        return cls([uploaded_weight(each, device, None, num_planes, True) for each in stored])
+        fits = all(isinstance(each, StoredMxfp4) or fits_fragments(each) for each in stored)
+        return cls([uploaded_weight(each, device, None, num_planes, True, fits) for each in stored])
 
     @property
     def num_bytes(self) -> int:

@@ -36,7 +36,8 @@ from mxconv.gpu import gpu_package, self_check
 from mxconv.gpu.fragment_product import cut, fragment_product, rebuild_fragments
 from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fragments_of
 from mxconv.gpu.gpu_package import GpuPackage
-from mxconv.gpu.weight import BsfpWeight, uploaded_weight
+from mxconv.gpu.launch import RoutedPairs
+from mxconv.gpu.weight import BsfpWeight, StackedWeight, at_level, uploaded_weight
 from mxconv.package.package import Package
 from mxconv.package.stored import StoredBsfp, StoredMxfp4
 
@@ -50,8 +51,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_product, "launch", launch_here)
 
 
-def matrix(shape: tuple[int, int], **options: Any) -> tuple[StoredBsfp, FragmentArrays, FragmentDraft]:
-    stored = stored_bsfp(BF16.encode(gaussian(shape, outliers=True) / 8), BF16, residual_bits=8, **options)
+def matrix(shape: tuple[int, int], seed: int = 0, **options: Any) -> tuple[StoredBsfp, FragmentArrays, FragmentDraft]:
+    stored = stored_bsfp(BF16.encode(gaussian(shape, seed, outliers=True) / 8), BF16, residual_bits=8, **options)
     return stored, *fragments_of(stored, CPU, {})
 
 
@@ -207,6 +208,35 @@ def test_a_weight_comes_in_fragment_order_where_it_can(here: None, monkeypatch: 
     assert isinstance(alone.arrays, FragmentDraft) and np.array_equal(alone.rebuild().numpy(), values)
     wide = stored_bsfp(BF16.encode(gaussian((20, 40))), BF16, residual_bits=9)
     assert not isinstance(uploaded_weight(wide, CPU, in_fragments=True).arrays, FragmentArrays)
+
+
+@pytest.mark.parametrize("codec", ["bsfp", "mxfp4"])
+@pytest.mark.parametrize(("num_tokens", "per_token", "of_pairs"), [(5, 2, False), (3, 2, True), (20, 2, False)])
+def test_experts_multiply_as_each_does_alone(
+    here: None, monkeypatch: pytest.MonkeyPatch, codec: str, num_tokens: int, per_token: int, of_pairs: bool
+) -> None:
+    """Bit for bit: with an expert that no token takes, and one that more than sixteen take."""
+    monkeypatch.setattr("mxconv.gpu.weight.fragments_work", lambda _: True)
+    shape, num_experts, random = (24, 600), 4, np.random.default_rng(0)
+    if codec == "bsfp":
+        stored: list[Any] = [matrix(shape, seed=seed)[0] for seed in range(num_experts)]
+    else:
+        stored = [stored_mxfp4(gaussian(shape, seed=seed))[0] for seed in range(num_experts)]
+    stack = StackedWeight.uploaded(stored, CPU)
+    assert isinstance(stack.weight.arrays, FragmentArrays | FragmentDraft)
+    alone = [uploaded_weight(each, CPU, in_fragments=True) for each in stored]
+    chosen = np.stack([random.permutation(3)[:per_token] for _ in range(num_tokens)])
+    chosen[:, 0] = np.where(random.random(num_tokens) < 0.9, 2, chosen[:, 0])
+    routed = RoutedPairs.of(torch.from_numpy(chosen), num_experts)
+    rows = torch.from_numpy(random.standard_normal((num_tokens * (per_token if of_pairs else 1), 600))).bfloat16()
+    for level in ("target", "draft") if codec == "bsfp" else ("target",):
+        found = stack.product(rows, routed, level)
+        for pair, expert in enumerate(chosen.flatten()):
+            row = rows[pair if of_pairs else pair // per_token]
+            assert found[pair].equal(at_level(alone[expert], level).product(row[None])[0]), (level, pair)
+    assert not stack.weight.arrays.counters.any()
+    for number, each in enumerate(alone):
+        assert stack.expert(number).rebuild().equal(each.rebuild())
 
 
 def test_residuals_can_stay_on_the_host(here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
