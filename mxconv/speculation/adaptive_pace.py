@@ -73,14 +73,17 @@ class DraftEstimate:
         whole = self.unit.seconds(sharers) if self.unit.curve else self.share * now.plain * now.load.num_texts
         return whole / sharers
 
-    def sharers(self, place: int, now: Prices) -> float:
-        """Texts that share the pass for the token at a place: proposals that end by their chances end one by one."""
+    def first_units(self, count: int, now: Prices) -> list[float]:
+        """Seconds of one text for each of its first units; proposals that end by their chances end one by one."""
+        sharers = now.num_sharers or now.load.num_texts
+        if sharers <= 1:
+            return [self.each(now, 1.0)] * count
         going_on = 1 - 1 / max(self.depth.value, 1.0) if self.has_chances else 1.0
-        return max((now.num_sharers or now.load.num_texts) * going_on**place, 1.0)
+        return [self.each(now, max(sharers * going_on**place, 1.0)) for place in range(count)]
 
     def drafting(self, number: float, now: Prices) -> float:
         """Seconds of one text for a proposal of so many tokens or depths."""
-        each = [self.each(now, self.sharers(place, now)) for place in range(1 if self.at_once else ceil(number))]
+        each = self.first_units(1 if self.at_once else ceil(number), now)
         return sum(each) * (1 if self.at_once else number / len(each))
 
     def units(self, outcome: Outcome) -> int:
@@ -279,7 +282,7 @@ class AdaptivePace:
             return choice
         of_rows = [now.rows(1 + nodes) for nodes in range(len(choice.limits.floors) + 1)]
         each = 0.0 if known.at_once else rate
-        of_pass, *of_later = (each * known.each(now, known.sharers(place, now)) for place in range(len(of_rows)))
+        of_pass, *of_later = (each * seconds for seconds in known.first_units(len(of_rows), now))
         of_node = 0.0 if known.by_depth else of_pass
         floors = list(accumulate(((wider - narrower) * rate + of_node for narrower, wider in pairwise(of_rows)), max))
         if not (known.by_depth and self._sets_floors):

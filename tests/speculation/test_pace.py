@@ -348,7 +348,7 @@ def test_the_later_tokens_of_a_chain_are_priced_by_the_few_texts_that_still_ask_
     draft.depth.value = 2.0  # half of them end at every token
     for count, wanted in ((1, [0.3] * 4), (8, [0.3 / 8, 0.3 / 4, 0.3 / 2, 0.3])):
         now = Prices(of_all, Load(count))
-        assert np.allclose([draft.each(now, draft.sharers(place, now)) for place in range(4)], wanted, 0.05)
+        assert np.allclose(draft.first_units(4, now), wanted, 0.05)
         assert np.isclose(draft.drafting(3.5, now), 3.5 * np.mean(wanted), 0.05)
 
 
