@@ -213,7 +213,7 @@ class Hierarchy:
                 made = proposer(statistics[index], acceptance)
             elif self.levels[index].decoder is not None:
                 level = self._level(index, session, statistics[index], acceptance, drafts)
-                made = ModelDraft(level, self.confidence[index - 1], self._sharpness[index])
+                made = ModelDraft(level, self.confidence[index - 1], self._sharpness[index], self.adaptive)
             drafts.insert(0, made)
         return self._level(0, session, statistics[0], acceptance, drafts)
 

@@ -20,6 +20,7 @@ from mxconv.speculation.round import MOST_NODES, Level
 from mxconv.speculation.trees import Evaluate, grow_by_passes, of_grown, with_runners_up
 
 USUAL_DEPTH = 4  # of a proposal that may be long, and ends by its chances
+WORTH_ROUNDS = 6e-3  # seconds of a pass: a round takes .6 ms of Python, and look-ups save a tenth of the passes
 
 
 class PassDraft(Draft):
@@ -90,12 +91,13 @@ class ModelDraft(PassDraft):
         level: the model, its cache and its drafts.
         confidence: as `DraftInputs` has it.
         sharpness: likewise.
+        weighs_rounds: whether it may leave its drafts aside where its own passes take less than a round with them.
     """
 
-    def __init__(self, level: Level, confidence: float, sharpness: Sharpness) -> None:
+    def __init__(self, level: Level, confidence: float, sharpness: Sharpness, weighs_rounds: bool = False) -> None:
         rule, statistics, size = level.acceptance, level.statistics, level.vocab_size
         super().__init__(DraftInputs(level.session, rule, statistics, size, confidence, sharpness))
-        self.level = level
+        self.level, self._weighs_rounds = level, weighs_rounds
 
     def most_tokens(self, context: Sequence[int]) -> int:
         """Up to the last position; 0 where it does not know one of the tokens."""
@@ -112,9 +114,16 @@ class ModelDraft(PassDraft):
         level, rules = self.level, self.level.acceptance.rules
         is_masked = rules is not None and rules.mask is not None and limits.is_chain  # rounds skip what is certain
         with level.session.borrow(context) if self.level.shares_session else nullcontext():
-            if is_masked or not level.rests_for(min(limits.most_depth, USUAL_DEPTH)):
+            if is_masked or not (self._is_fast or level.rests_for(min(limits.most_depth, USUAL_DEPTH))):
                 return with_runners_up(self._chosen(context, limits), len(context), level.acceptance, limits)
             return super().grow(context, limits)
+
+    @property
+    def _is_fast(self) -> bool:
+        """Whether a pass is so short, and of one text, that rounds with drafts of its own would take longer."""
+        statistics, level = self.statistics, self.level
+        is_short = 0 < statistics.seconds < WORTH_ROUNDS * statistics.num_forwards
+        return self._weighs_rounds and is_short and level.session.passes.are_at_once(level.decoder, 1)
 
     def begin(self, context: Sequence[int]) -> F32:
         return self._pass(self._missing(context))

@@ -22,7 +22,7 @@ from mxconv.engine.tree import TreeLimits
 from mxconv.speculation.acceptance import CoupledAcceptance, GreedyAcceptance
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.loaded_level import LoadedLevel
-from mxconv.speculation.model_draft import ModelDraft
+from mxconv.speculation.model_draft import WORTH_ROUNDS, ModelDraft
 from mxconv.speculation.proposal import SHARPNESS, Draft, Proposal, Sharpness, top_probability
 from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.distribution import Sampling
@@ -51,6 +51,19 @@ class Says(Draft):
 
 def draft_of(confidence: float = 0.0, below: Draft | None = None, decoder: Decoder = DECODER) -> ModelDraft:
     return ModelDraft(level_over(decoder, below), confidence, Sharpness())
+
+
+@pytest.mark.parametrize(("seconds", "asks"), [(WORTH_ROUNDS / 2, False), (WORTH_ROUNDS * 2, True)])
+def test_a_fast_model_proposes_in_one_call_and_leaves_its_look_ups_aside(seconds: float, asks: bool) -> None:
+    says = Says(TRUTH.token_ids[:2])
+    for weighs_rounds in (True, False):
+        draft = ModelDraft(level_over(DECODER, says), 0.0, Sharpness(), weighs_rounds)
+        assert draft.propose(CONTEXT, TreeLimits.chain(4)).tokens == TRUTH.token_ids[:4]
+        assert says.asked  # nothing is known of its passes yet
+        draft.statistics.seconds = seconds * draft.statistics.num_forwards
+        says.asked.clear()
+        assert draft.propose(CONTEXT, TreeLimits.chain(4)).tokens == TRUTH.token_ids[:4]
+        assert bool(says.asked) == (asks or not weighs_rounds)
 
 
 def wrong(token: int) -> int:
