@@ -5,8 +5,9 @@
 
 The target decodes plainly, with each draft as chains and as trees, with all of them, with prompt-lookup below them, and
 by `auto`, which has look-ups too, and learns from one text of a table to the next or begins anew with each. The
-strategies take turns on every text, forth and back, each between samples of read bandwidth. Their tokens must be the
-same, greedy and, by the rule `coupled`, at any temperature: a difference is an error.
+strategies take turns on every text, forth and back, each between samples of read bandwidth; with `--beside PACKAGE`
+plain decoding of another package of the model is one of them. Their tokens must be the same, greedy and, by the rule
+`coupled`, at any temperature: a difference is an error.
 
 FOLDER/journal.jsonl gets a line for every text and strategy that is done: a run that was stopped goes on there, where
 `auto` begins to learn anew. After every text FOLDER/results.json and FOLDER/results.md have the figures of those texts
@@ -16,6 +17,7 @@ that all strategies decoded. A file has what `mxconv generate --prompts` reads, 
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
@@ -187,13 +189,15 @@ def main(
     temperature: Annotated[list[float] | None, typer.Option(help="a table each; 0 without")] = None,
     strategies: Annotated[str | None, typer.Option(help="joined by semicolons; all without")] = None,
     kernel: str | None = None,
+    beside: Annotated[Path | None, typer.Option(help="another package of the model, decoded plainly")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="prompts as they are, without the chat template")] = False,
 ) -> None:
     name, *_ = implementations([kernel] if kernel else None)
     engine = native_engine(name, None)
     machine, bandwidth = this_machine(engine.num_threads), ReadBandwidth(engine)
     folder.mkdir(parents=True, exist_ok=True)
-    with LoadedPackage(package, None, name) as loaded:
+    with ExitStack() as opened:
+        loaded = opened.enter_context(LoadedPackage(package, None, name))
         settings: Entry = {
             "package": str(package),
             "levels": [level.name for level in loaded.auto_levels],
@@ -205,6 +209,10 @@ def main(
         by_table = {each: tasks_of(loaded, each, num_prompts, max_new_tokens, not raw) for each in tables}
         tasks = [task for each in zip_longest(*by_table.values()) for task in each if task]  # all tables grow together
         made = {table: hierarchies_of(loaded) for table in tables}
+        if beside is not None:
+            other = opened.enter_context(LoadedPackage(beside, ["target"], name))
+            for each in made.values():
+                each[f"plain, {beside.name}"] = Hierarchy(other.levels)
         known = list(made[tables[0]])
         names = ["plain", *strategies.split(";")] if strategies else known
         if unknown := set(names) - set(known):

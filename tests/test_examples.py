@@ -136,12 +136,22 @@ def test_every_strategy_on_a_real_model_is_compared_and_a_stopped_run_goes_on(tm
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     run("quantize", DRAFT, "-o", tmp_path / "small")
     run("quantize", TARGET, "-o", tmp_path / "package", "--draft", f"package:{tmp_path / 'small'}")
+    run("quantize", TARGET, "-o", tmp_path / "bsfp", "--codec", "bsfp")
     out, journal = tmp_path / "out", tmp_path / "out" / "journal.jsonl"
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question": "def f(a"}\n')
     words = [EXAMPLES / "real_model.py", tmp_path / "package", out, "--prompts", EXAMPLES / "prompts.jsonl"]
     words += ["--prompts", questions, "--num-prompts", "2", "--max-new-tokens", "12", "--raw"]
-    words += ["--temperature", "0", "--temperature", "0.7", "--kernel", native_names()[-2:][0]]
+    words += [
+        "--beside",
+        tmp_path / "bsfp",
+        "--temperature",
+        "0",
+        "--temperature",
+        "0.7",
+        "--kernel",
+        native_names()[-2:][0],
+    ]
     run(*words)
     results = json.loads((out / "results.json").read_text())
     tables = [(Path(table["file"]).name, table["temperature"], table["num_texts"]) for table in results["tables"]]
@@ -150,7 +160,7 @@ def test_every_strategy_on_a_real_model_is_compared_and_a_stopped_run_goes_on(tm
     ]
     own = ["mxfp4", "mxfp4 (trees)", "small", "small (trees)", "hierarchy", "auto", "auto, each text the first"]
     names = ["plain", *own, *(f"{name}, prompt-lookup" for name in ("mxfp4", "small", "all"))]
-    names += ["auto without prompt-lookup"]
+    names += ["auto without prompt-lookup", "plain, bsfp"]
     entries = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     assert len(entries) == 6 * len(names)
     for table in results["tables"]:
