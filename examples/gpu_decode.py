@@ -17,6 +17,8 @@ import torch
 import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mxconv.gpu.gpu_experts import GpuExperts
+from mxconv.gpu.gpu_linear import GpuLinear
 from mxconv.interop.transformers import drafts, load_package
 from mxconv.interop.transformers.custom_generate import GenerateLoop, GreedyChoice, first_difference
 from mxconv.interop.transformers.graphed_target import GraphedTarget, PassGraphs
@@ -107,9 +109,12 @@ def main(
     dense.to(device)
     bytes_of_dense = sum(each.nbytes for each in dense.parameters())
     load_package(packed, package, device, residuals)
-    bytes_of_packed = sum(each.nbytes for each in packed.parameters()) + sum(
-        each.weight_on_device.num_bytes for each in packed.modules() if hasattr(each, "weight_on_device")
-    )
+    bytes_of_packed = sum(each.nbytes for each in packed.parameters())
+    for each in packed.modules():
+        if isinstance(each, GpuLinear):
+            bytes_of_packed += each.weight_on_device.num_bytes
+        elif isinstance(each, GpuExperts):
+            bytes_of_packed += sum(stack.num_bytes for stack in (*each.matrices.first, each.matrices.second))
     choices: dict[str, Choices] = {"BF16": [], "BSFP": [], "BSFP with its draft": []}
     found = {
         "BF16": contender(dense, custom_generate=by_graphs(dense, num_positions, choices["BF16"])),

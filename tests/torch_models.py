@@ -24,3 +24,11 @@ def packaged_model(folder: Path, **changes: Any) -> tuple[Any, Path]:
     write_tiny_tokenizer(folder / "source" / "tokenizer.json", 96)
     quantize(folder / "source", folder / "package")
     return model, folder / "package"
+
+
+def endless_model(folder: Path, **changes: Any) -> tuple[Any, Path]:
+    """As `packaged_model`, whose texts end by their length alone."""
+    model, package = packaged_model(folder, **changes)
+    model.generation_config.max_length = None
+    model.generation_config.eos_token_id = None
+    return model, package

@@ -30,7 +30,7 @@ from mxconv.gpu.fragment_weights import (
     words_of,
 )
 from mxconv.gpu.fragments import GROUP_STEPS, STEP_COLUMNS, FragmentArrays, FragmentDraft
-from mxconv.gpu.launch import RoutedPairs
+from mxconv.gpu.launch import MAX_TOKENS, RoutedPairs
 
 TILE_ROWS = gl.constexpr(ROWS_OF_A_TILE)
 STEP = gl.constexpr(STEP_COLUMNS)
@@ -38,14 +38,8 @@ BLOCK = gl.constexpr(STEP_COLUMNS // 2)  # of MXFP4
 GROUP = gl.constexpr(GROUP_STEPS)
 PROGRAMS = 4096  # of a product, at most about so many: what an H200 runs at a time
 MIN_STEPS = 2 * GROUP_STEPS  # of a program
-FREE = (
-    "num_steps",
-    "split_steps",
-    "per_row",
-    "num_out",
-    "num_rows",
-    "first_tile",
-)  # kernels are not compiled anew for these
+# kernels are not compiled anew for these
+FREE = ("num_steps", "split_steps", "per_row", "num_out", "num_rows", "first_tile")
 _barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name up to Triton 3.6
 SUMS = gl.constexpr(gl.NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]))
 LEFT = gl.constexpr(gl.DotOperandLayout(0, SUMS.value, 2))
@@ -135,7 +129,7 @@ def store_sums(
         gl.store(partial + gl.program_id(1) * count + place, sums, mask=is_there)
         _barrier()  # all lanes' sums are written before one lane says so
         if routed[0] is not None:  # sixteen pairs of an expert count for themselves
-            row_tile += (expert + gl.program_id(2) // 16) * gl.num_programs(0)
+            row_tile += (expert + gl.program_id(2) // MAX_TOKENS) * gl.num_programs(0)
         if gl.atomic_add(counters + row_tile, 1, sem="acq_rel") == num_splits - 1:
             _barrier()
             total = gl.load(partial + place, mask=is_there, other=0, cache_modifier=".cg")
@@ -151,7 +145,7 @@ def product(
     split_steps, per_row, num_out, num_rows, num_columns, TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """x W^T of a row tile and a split of the columns; arrays as in `FragmentArrays`, grid (row tiles, splits)."""
-    if experts is not None and gl.load(places + gl.program_id(2)) % 16 != 0:
+    if experts is not None and gl.load(places + gl.program_id(2)) % MAX_TOKENS != 0:
         return
     routed = experts, pairs, per_row
     expert, row_tile, first_step, begin, end = steps_of(experts, num_steps, split_steps)
@@ -183,7 +177,7 @@ def draft_product(
     num_out, num_rows, num_columns, TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """As `product`, of a `FragmentDraft`: levels are multiplied and added, then the sums of a group are scaled."""
-    if experts is not None and gl.load(places + gl.program_id(2)) % 16 != 0:
+    if experts is not None and gl.load(places + gl.program_id(2)) % MAX_TOKENS != 0:
         return
     routed = experts, pairs, per_row
     expert, _, first_step, begin, end = steps_of(experts, num_steps, split_steps)
@@ -212,7 +206,7 @@ def mxfp4_product(
     num_out, num_rows, num_columns, TOKENS_AT_MOST: gl.constexpr
 ):  # fmt: skip
     """As `draft_product`, of MXFP4: a scale for the sums of a block of 32 columns, of which a step has two."""
-    if experts is not None and gl.load(places + gl.program_id(2)) % 16 != 0:
+    if experts is not None and gl.load(places + gl.program_id(2)) % MAX_TOKENS != 0:
         return
     routed = experts, pairs, per_row
     expert, _, first_step, begin, end = steps_of(experts, num_steps, split_steps)

@@ -79,8 +79,10 @@ class GpuPackage:
             self.manifest: Manifest = opened.manifest
             records = [each for each in opened.manifest.tensors if each.codec != "keep"]
             _check_level(opened, records, level)
+            if residuals not in ("device", "host"):
+                raise ModelError(f"{opened.root}: residuals {residuals!r}; device or host is required.")
             groups, alone = expert_groups(records)
-            on_host = _on_host(opened, alone, self.device) if residuals == "host" else []
+            on_host = _on_host(opened, alone, self.device) if (level, residuals) == ("target", "host") else []
             left = {f"{each.stem}.residual_low" for each in on_host}
             sizes = {name: opened.arrays[name].num_bytes for each in records for name in _copied(each, level)}
             arrays = {name: size for name, size in sizes.items() if name not in left}

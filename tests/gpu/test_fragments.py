@@ -245,6 +245,9 @@ def test_residuals_can_stay_on_the_host(here: None, monkeypatch: pytest.MonkeyPa
     quantize(source, tmp_path / "bsfp", codec="bsfp")
     with pytest.raises(ModelError, match=r"residuals='host': \d+ exact matrices .* on cpu; at least one is required"):
         GpuPackage(tmp_path / "bsfp", CPU, residuals="host")
+    with pytest.raises(ModelError, match=r"residuals 'disk'; device or host is required"):
+        GpuPackage(tmp_path / "bsfp", CPU, residuals="disk")  # type: ignore[arg-type]
+    assert GpuPackage(tmp_path / "bsfp", CPU, "draft", "host").num_bytes > 0  # which has no residuals
     for module in ("weight", "gpu_package"):
         monkeypatch.setattr(f"mxconv.gpu.{module}.fragments_work", lambda _: True)
     copied, left = [], []

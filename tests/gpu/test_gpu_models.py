@@ -14,7 +14,7 @@ import torch
 from gpu_weights import DEVICE
 from packages import quantize
 from torch import nn
-from torch_models import packaged_model
+from torch_models import endless_model
 
 from mxconv.errors import ModelError
 from mxconv.gpu import device
@@ -26,15 +26,8 @@ PROMPT = torch.tensor([[5, 9, 3, 7]], device=DEVICE)
 
 @pytest.fixture
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Any, Path]]:
-    """As `packaged_model`, whose texts end by their length alone."""
-
-    def make(**changes: Any) -> tuple[Any, Path]:
-        model, package = packaged_model(tmp_path_factory.mktemp("random"), **changes)
-        model.generation_config.max_length = None
-        model.generation_config.eos_token_id = None
-        return model, package
-
-    return make
+    """As `endless_model`, in a folder of its own."""
+    return lambda **changes: endless_model(tmp_path_factory.mktemp("random"), **changes)
 
 
 def logits(of: Any, ids: torch.Tensor) -> torch.Tensor:

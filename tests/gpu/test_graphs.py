@@ -15,7 +15,7 @@ from commands import environment, run_forked
 from gpu_weights import DEVICE
 from packages import quantize
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_models import packaged_model
+from torch_models import endless_model
 
 from mxconv.errors import ModelError
 from mxconv.interop.transformers import drafts, quantize_model
@@ -28,12 +28,10 @@ PROMPT = torch.tensor([[5, 9, 3, 7]], device=DEVICE)
 
 @pytest.fixture
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Any, Path]]:
-    """As `packaged_model`, whose texts end by their length alone, on the device."""
+    """As `endless_model`, on the device."""
 
     def make(**changes: Any) -> tuple[Any, Path]:
-        model, package = packaged_model(tmp_path_factory.mktemp("random"), **changes)
-        model.generation_config.max_length = None
-        model.generation_config.eos_token_id = None
+        model, package = endless_model(tmp_path_factory.mktemp("random"), **changes)
         return model.to(DEVICE, torch.float32), package  # in which rounding decides no token
 
     return make
