@@ -1,6 +1,7 @@
 """The kernels of fragment_product.py, compiled for a GPU that need not be there, and run on the CPU from their PTX."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from mxconv.gpu import fragment_product
 POINTERS = {
     "codes": "*i32", "residuals": "*i32", "starts": "*i32", "escapes": "*i16", "firsts": "*i32", "levels": "*i32",
     "scales": "*i16", "x": "*bf16", "partial": "*fp32", "out": "*fp32", "counters": "*i32", "experts": "*i32",
-    "pairs": "*i32", "places": "*i32"
+    "pairs": "*i32", "places": "*i32", "words": "*i32"
 }  # fmt: skip
 DRAFT_ROWS = (("IS_DRAFT", True), ("residuals", None), ("escapes", None), ("firsts", None))
 ALONE = (("experts", None), ("pairs", None), ("places", None))
@@ -57,8 +58,12 @@ def _restore_language() -> None:
 @functools.cache
 def compiled(name: str, capability: int, is_ragged: bool = False) -> Any:
     """A kernel of `KERNELS`, as Triton compiles it; with `is_ragged` for columns that are no multiple of 16."""
+    return compiled_kernel(getattr(fragment_product, name.split()[0]), name, dict(KERNELS[name]), capability, is_ragged)
+
+
+def compiled_kernel(kernel: Any, name: str, constants: dict[str, Any], capability: int, is_ragged: bool = False) -> Any:
+    """A kernel in Gluon, with these constants."""
     _restore_language()
-    kernel, constants = getattr(fragment_product, name.split()[0]), dict(KERNELS[name])
     names, types = kernel.arg_names, dict(POINTERS)
     if name.startswith("patterns"):
         types["out"] = "*i16"
@@ -87,7 +92,12 @@ def launch_here(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants
         has_experts = arguments[kernel.arg_names.index("experts")] is not None
         name += f" {value}" + (" of experts" if has_experts else "")
     kernel = runnable(name, 90 if grid[0] % 2 else 80, arguments[-1] % 16 != 0)
-    kernel.run(grid, [_for_ptx(each) for each in arguments if each is not None])
+    kernel.run(grid, for_ptx(arguments))
+
+
+def for_ptx(arguments: Sequence[Any]) -> list[Any]:
+    """What a kernel gets here, None left out."""
+    return [_for_ptx(each) for each in arguments if each is not None]
 
 
 def _for_ptx(argument: Any) -> Any:

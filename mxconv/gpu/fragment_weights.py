@@ -171,7 +171,7 @@ def weights_of(loaded, table, patches):
         [nibbles, upper, lower, upper_patches, lower_patches, t0, t1, t2, t3, t4, t5, t6, t7],
         dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=1
     )  # fmt: skip
-    return _halves(p0, p1, p2, p3)
+    return halves_of(p0, p1, p2, p3)
 
 
 @gluon.jit
@@ -182,10 +182,10 @@ def draft_weights_of(nibbles, levels):
         [nibbles, gl.load(levels), gl.load(levels + 1), gl.load(levels + 2), gl.load(levels + 3)],
         dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=1
     )  # fmt: skip
-    return _halves(p0, p1, p2, p3)
+    return halves_of(p0, p1, p2, p3)
 
 
 @gluon.jit
-def _halves(p0, p1, p2, p3):
+def halves_of(p0, p1, p2, p3):
     pairs = gl.join(gl.join(p0, p1), gl.join(p2, p3))
     return gl.join(pairs.to(gl.int16), (pairs >> 16).to(gl.int16))
