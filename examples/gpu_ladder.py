@@ -111,7 +111,7 @@ def ladder(
                 sums = multiply(halves_of(p0, p1, p2, p3), gl.load(activations, mask=is_there, other=0), sums)
         else:
             tokens = gl.load(activations, mask=is_there, other=0)
-            sums = multiply(weights_of(loaded, table, patches), tokens, sums)
+            sums = multiply(weights_of(loaded, table, patches, None, 0), tokens, sums)
         activations += STEP
     split = gl.program_id(1)
     if RUNG < PRODUCT:
@@ -173,7 +173,7 @@ def main(
     """Print the table."""
     where, shape = torch.device(device), (rows, columns)
     rungs = RUNGS if torch.cuda.get_device_capability(where) >= (9, 0) else RUNGS[:-1]
-    exact, dense = (make_gpu_operand(kernel, shape, where) for kernel in ("bsfp-full-fragments", "bf16"))
+    exact, dense = (make_gpu_operand(kernel, shape, where) for kernel in ("bsfp-full", "bf16"))
     rotated = CACHE_MULTIPLE * torch.cuda.get_device_properties(where).L2_cache_size
     ours, theirs = ([each.copy() for _ in range(-(-rotated // each.num_bytes) + 1)] for each in (exact, dense))
     x = torch.randn((tokens, columns), generator=torch.Generator().manual_seed(1)).to(where, torch.bfloat16)

@@ -1,8 +1,5 @@
 """Hypothesis without deadlines, since tests also run on busy machines; in CI the same examples every time.
 
-Triton's kernels run in its interpreter, on the CPU; TRITON_INTERPRET=0 runs them on a GPU. Triton reads that once, when
-it is imported, and other libraries import it too.
-
 Where a shell started the tests in the background, they ignore Ctrl-C, and so would every process that they start; they
 take it as usual.
 """
@@ -17,7 +14,6 @@ from hypothesis import settings
 
 from mxconv.kernels.engine import native_names
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("mxconv", deadline=None, max_examples=50, derandomize="CI" in os.environ)

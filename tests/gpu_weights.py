@@ -1,4 +1,4 @@
-"""Matrices for the Triton kernels, with what the NumPy codecs say of them, and the device that the kernels run on."""
+"""Matrices on a device, with what the NumPy codecs say of them; MXCONV_TEST_GPU=1 makes it a GPU."""
 
 import os
 from typing import Any
@@ -10,7 +10,7 @@ from stored_matrices import stored_mxfp4
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, uploaded_weight
 from mxconv.package.stored import StoredBsfp
 
-DEVICE = torch.device("cuda" if os.environ["TRITON_INTERPRET"] == "0" else "cpu")
+DEVICE = torch.device("cuda" if os.environ.get("MXCONV_TEST_GPU") else "cpu")
 EPSILON = np.finfo(np.float32).eps
 
 

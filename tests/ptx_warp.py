@@ -151,7 +151,7 @@ class _Warps:
         elif operand.startswith("0f"):
             bits = np.full(len(self.lane), int(operand[2:], 16), np.uint64)
         elif re.match(r"-?\d", operand):
-            bits = np.full(len(self.lane), int(operand, 0) & (1 << 64) - 1, np.uint64)
+            bits = np.full(len(self.lane), int(operand.rstrip("U"), 0) & (1 << 64) - 1, np.uint64)
         else:
             bits = self.registers[operand]
         if kind == "pred":
@@ -179,8 +179,9 @@ class _Warps:
             elif name == "griddepcontrol":
                 pass  # kernels run one after the other here
             elif name == "mma":
-                assert opcode[3] == "m16n8k16" and opcode[6:] == ["f32", "bf16", "bf16", "f32"], opcode
-                self.multiply([_names(each) for each in operands])
+                assert opcode[3] == "m16n8k16" and opcode[6] == opcode[9] == "f32", opcode
+                assert opcode[7] == opcode[8] and opcode[7] in ("bf16", "f16"), opcode
+                self.multiply([_names(each) for each in operands], opcode[7])
             elif name == "mov" and (operands[0].startswith("{") or operands[1].startswith("{")):
                 self.move_parts(operands, active)
             elif name == "setp":
@@ -288,25 +289,29 @@ class _Warps:
                     memory[where] = (found[lane : lane + 1] + amount[lane]).view(np.uint8)
             self.put(name, found, active)
 
-    def multiply(self, operands: list[list[str]]) -> None:
+    def multiply(self, operands: list[list[str]], kind: str) -> None:
         """mma.m16n8k16: lane 4 g + t has rows g and g + 8 of A and D, column g of B, and pairs of columns or rows t."""
         count = len(self.lane) // 32
         warp, g, t = np.arange(len(self.lane)) // 32, self.lane // 4, self.lane % 4
         a, b, sums = np.zeros((count, 16, 16)), np.zeros((count, 16, 8)), np.zeros((count, 16, 8))
         for index, name in enumerate(operands[1]):
             for half in range(2):
-                a[warp, g + 8 * (index % 2), 2 * t + half + 8 * (index // 2)] = self.bf16(name, half)
+                a[warp, g + 8 * (index % 2), 2 * t + half + 8 * (index // 2)] = self.half(name, half, kind)
         for index, name in enumerate(operands[2]):
             for half in range(2):
-                b[warp, 2 * t + half + 8 * index, g] = self.bf16(name, half)
+                b[warp, 2 * t + half + 8 * index, g] = self.half(name, half, kind)
         for index, name in enumerate(operands[3]):
             sums[warp, g + 8 * (index // 2), 2 * t + index % 2] = self.get(name, "f32")
         sums = (sums + a @ b).astype(np.float32)
         for index, name in enumerate(operands[0]):
             self.put(name, sums[warp, g + 8 * (index // 2), 2 * t + index % 2], np.ones(len(self.lane), bool))
 
-    def bf16(self, name: str, half: int) -> np.ndarray:
-        return (self.get(name, "u32") >> np.uint32(16 * half) << np.uint32(16)).view(np.float32)
+    def half(self, name: str, half: int, kind: str) -> np.ndarray:
+        """A number of 16 bits, of the two in a register."""
+        bits = self.get(name, "u32") >> np.uint32(16 * half)
+        if kind == "f16":
+            return bits.astype(np.uint16).view(np.float16).astype(np.float32)
+        return (bits << np.uint32(16)).view(np.float32)
 
 
 def _names(operand: str) -> list[str]:

@@ -4,8 +4,8 @@ Samples come in rounds: as many bytes are read as the matrix has, then the kerne
 with the same tokens and BF16 weights, ten times each. Fractions are medians of the rounds' ratios, so that a GPU whose
 clocks change does not compare one state with another. All three go through copies that together exceed the L2 cache,
 and a figure is the mean of a launch in a CUDA graph, so that Python's launches do not count
-(`triton.testing.do_bench_cudagraph`). Everything that a product launches counts, the sum of splits too. In Triton's
-interpreter the host's clock times one call each: a test, since such times mean nothing.
+(`triton.testing.do_bench_cudagraph`). Everything that a product launches counts, the sum of splits too. On a CPU the
+host's clock times one call each: a test, since such times mean nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,22 +33,20 @@ from mxconv.bench.operands import (
 from mxconv.bench.rates import seconds_of, spread
 from mxconv.gpu.device import require_room
 from mxconv.gpu.launch import MAX_TOKENS
-from mxconv.gpu.self_check import fragments_work
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, uploaded_weight
 from mxconv.package.stored import StoredMxint8
 from mxconv.system.processor import cpu_name
 
 LIBRARY = "bf16"  # torch's product, the baseline
 KERNELS = (LIBRARY, "bsfp-full", "bsfp-draft", "mxfp4-bf16")
-IN_FRAGMENTS = "-fragments"  # of the same matrices in fragment order, where the device has such kernels
 ROUNDING = 2.0**-8  # of torch's BF16 products: of results, and of partial sums where it splits columns
 NUM_WARMUPS = 3
 CACHE_MULTIPLE = 4  # the copies of a matrix together are at least this many L2 caches
 MAX_COPIES = 128
 MIN_LAUNCHES = 32  # of a sample on a GPU: some 0.3 ms, where events tell half a microsecond apart
 REPLAY_MILLISECONDS = 1  # of the graph whose replays are timed; it holds a sample's launches at least once
-INTERPRETER = "no GPU: Triton's interpreter"
-INTERPRETED_CACHE_BYTES = 1 << 10  # stands in for an L2 cache, so that there are two copies
+NO_GPU = "no GPU: torch on the CPU"
+CPU_CACHE_BYTES = 1 << 10  # stands in for an L2 cache, so that there are two copies
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class GpuMachine:
     """A GPU, and the software that launched on it."""
 
     gpu: str
-    compute_capability: str | None  # None in the interpreter, as the next three
+    compute_capability: str | None  # None of a CPU, as the next three
     memory_bytes: int | None
     l2_cache_bytes: int | None
     cuda: str | None  # that torch was built with
@@ -71,17 +69,11 @@ class GpuMachine:
         return self.gpu
 
 
-def kernels_on(device: torch.device) -> tuple[str, ...]:
-    """Names of all kernels that a device has."""
-    in_fragments = [name + IN_FRAGMENTS for name in KERNELS if name != LIBRARY]
-    return (*KERNELS, *(in_fragments if fragments_work(device) else ()))
-
-
 def gpu_machine(device: torch.device) -> GpuMachine:
     """Describe a device."""
     versions = {"torch": torch.__version__, "triton": triton.__version__, "cpu": cpu_name()}
     if device.type != "cuda":
-        return GpuMachine(INTERPRETER, None, None, None, None, **versions, commit=checkout_commit())
+        return GpuMachine(NO_GPU, None, None, None, None, **versions, commit=checkout_commit())
     found = torch.cuda.get_device_properties(device)
     return GpuMachine(
         gpu=torch.cuda.get_device_name(device),
@@ -124,16 +116,16 @@ def bench_gpu_kernels(
     """Measure each kernel x width, exactness first.
 
     Args:
-        kernels: of `kernels_on` the device.
+        kernels: of `KERNELS`.
         num_tokens: of a product.
         shape: (out_features, in_features).
-        device: a GPU, or the CPU in Triton's interpreter.
+        device: a GPU, or a CPU.
         num_samples: rounds of each figure.
 
     Raises:
         MxconvError: too little memory, or a kernel computes something else than its bytes mean.
     """
-    in_cache = INTERPRETED_CACHE_BYTES
+    in_cache = CPU_CACHE_BYTES
     if device.type == "cuda":
         in_cache = int(torch.cuda.get_device_properties(device).L2_cache_size)
     rotated = CACHE_MULTIPLE * in_cache
@@ -178,9 +170,7 @@ def _summarize(operand: GpuOperand, num_tokens: int, rounds: Sequence[tuple[floa
 
 
 def _implementation(operand: GpuOperand) -> str:
-    if operand.kernel.endswith(IN_FRAGMENTS):
-        return "gluon"
-    return "torch" if operand.kernel == LIBRARY else "triton"
+    return "torch" if operand.kernel == LIBRARY else "gluon"
 
 
 def _copies(operand: GpuOperand, rotated_bytes: int) -> list[Product]:
@@ -212,7 +202,7 @@ def _reads(numbers: torch.Tensor, num_bytes: int, num_launches: int) -> Sampler:
 def seconds_of_launches(device: torch.device, calls: Sequence[Callable[[], object]]) -> list[float]:
     """Mean seconds of a call, of calls that never wait for the device and read the same memory each time.
 
-    A replay of their graph is one of ten samples, since it takes long to record; in the interpreter there is one.
+    A replay of their graph is one of ten samples, since it takes long to record; on a CPU there is one.
     """
 
     def call_all() -> None:
@@ -247,17 +237,16 @@ class LibraryMatrix:
 
 
 def make_gpu_operand(kernel: str, shape: tuple[int, int], device: torch.device) -> GpuOperand:
-    """Gaussian weights for one of `kernels_on` the device. Activations are rounded to BF16."""
-    in_fragments = kernel.endswith(IN_FRAGMENTS)
-    stored, slab = encoded(kernel.removesuffix(IN_FRAGMENTS), shape)
+    """Gaussian weights for one of `KERNELS`. Activations are rounded to BF16."""
+    stored, slab = encoded(kernel, shape)
     if isinstance(stored, np.ndarray):
         patterns: U16 = stored
         return Operand(kernel, "bf16", shape, patterns.nbytes, slab, lambda: LibraryMatrix(patterns, device))
     assert not isinstance(stored, StoredMxint8)
 
     def copy() -> BsfpWeight | FourBitWeight:
-        weight = uploaded_weight(stored, device, in_fragments=in_fragments)
-        return weight.draft if isinstance(weight, BsfpWeight) and kernel.startswith("bsfp-draft") else weight
+        weight = uploaded_weight(stored, device)
+        return weight.draft if isinstance(weight, BsfpWeight) and kernel == "bsfp-draft" else weight
 
     made = copy()
     num_bytes = made.arrays.num_bytes if isinstance(made, BsfpWeight) else made.num_bytes  # without the draft's scales

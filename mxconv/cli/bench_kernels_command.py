@@ -1,6 +1,5 @@
 """`mxconv bench kernels`: products of one matrix, by format, instruction set and tokens; on a GPU too."""
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -170,18 +169,18 @@ def _on_gpu(
 ) -> KernelBench:
     found = _bench_device(device)  # first: what follows needs torch and Triton
 
-    from mxconv.bench.gpu_kernel_speed import bench_gpu_kernels, gpu_machine, kernels_on
+    from mxconv.bench.gpu_kernel_speed import KERNELS, bench_gpu_kernels, gpu_machine
 
-    chosen, machine = chosen_of("--only", only, kernels_on(found), f" with --device {device}"), gpu_machine(found)
+    chosen, machine = chosen_of("--only", only, KERNELS, f" with --device {device}"), gpu_machine(found)
     results = bench_gpu_kernels(chosen, widths, shape, found, num_samples)
     is_real = machine.compute_capability is not None
-    note = "" if is_real else "times and rates are those of an interpreter: they say nothing of a GPU"
+    note = "" if is_real else "times and rates are those of a CPU: they say nothing of a GPU"
     versions = f"torch {machine.torch}, Triton {machine.triton}, {machine.cpu}"
     return KernelBench(machine, versions, results, len(chosen) * len(widths), GPU_COLUMNS, note)
 
 
 def _bench_device(name: str) -> "torch.device":
-    """The device, if the kernels run on it; with TRITON_INTERPRET=1 the CPU instead.
+    """The device, if the kernels run on it.
 
     Raises:
         MxconvError: torch or Triton is missing, or there is no such GPU.
@@ -193,4 +192,4 @@ def _bench_device(name: str) -> "torch.device":
         )
     from mxconv.gpu.device import checked_device
 
-    return checked_device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else name)
+    return checked_device(name)

@@ -1,9 +1,8 @@
-"""Where the Triton kernels can run, and whether there is room: an NVIDIA GPU with BF16 matrix instructions.
+"""Where the kernels can run, and whether there is room: an NVIDIA GPU with BF16 matrix instructions.
 
-Their interpreter on the CPU counts as a device too, for tests.
+A CPU counts as a device too, to try things: torch decodes the weights there at every product.
 """
 
-import os
 from importlib.util import find_spec
 
 import torch
@@ -15,10 +14,10 @@ RESERVE_BYTES = 256 << 20  # for the kernels' scratch and what torch keeps for i
 
 
 def checked_device(device: str | torch.device) -> torch.device:
-    """The device, if the kernels run on it.
+    """The device, if it is a CPU or the kernels run on it.
 
     Args:
-        device: "cuda", "cuda:1"; or "cpu", where TRITON_INTERPRET=1 was set before Triton was imported.
+        device: "cuda", "cuda:1"; or "cpu", which is slow.
 
     Raises:
         ModelError: Triton is missing, there is no such GPU, or it is too old.
@@ -30,11 +29,6 @@ def checked_device(device: str | torch.device) -> torch.device:
             f"It wants Linux and a torch with CUDA. {install_line('gpu')}"
         )
     if found.type == "cpu":
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            raise ModelError(
-                "device cpu: Triton's interpreter is off; it runs the kernels there, for tests. Use device='cuda', or "
-                "set TRITON_INTERPRET=1 before Python starts."
-            )
         return found
     if found.type != "cuda" or torch.version.hip is not None:
         raise ModelError(f"device {found}: not an NVIDIA GPU, which the kernels require. Use device='cuda'.")
@@ -57,7 +51,7 @@ def checked_device(device: str | torch.device) -> torch.device:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Free memory of a GPU, what torch holds and does not use included; None for the interpreter."""
+    """Free memory of a GPU, what torch holds and does not use included; None of a CPU."""
     if device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(device)

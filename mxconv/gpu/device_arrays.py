@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from mxconv.arrays import I32, U16
-from mxconv.gpu.launch import ROWS
 
 Parts = Mapping[str, torch.Tensor]  # arrays of a matrix on a device, by name
 Arrays = TypeVar("Arrays", bound=Any)  # a dataclass of tensors
@@ -23,11 +22,6 @@ def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     if array.size:
         tensor.copy_(torch.from_numpy(np.require(array, requirements=["C", "A", "W"])))
     return tensor
-
-
-def as_words(planes: torch.Tensor) -> torch.Tensor:
-    """View the lanes of (T, C, 64 or 128) uint8 as (T, C, 16) int32 or int64."""
-    return planes.view(torch.int32 if planes.shape[2] == 64 else torch.int64)
 
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -77,11 +71,3 @@ def pattern_table(patterns: U16) -> I32:
     planes = np.stack([patterns & 0xFF, patterns >> 8], axis=-2).astype(np.uint8)
     words: I32 = np.ascontiguousarray(planes).view("<i4").reshape(*patterns.shape[:-1], 4)
     return words
-
-
-def row_tables(patterns: U16) -> I32:
-    """(64, 4) int32: the table of (8,) patterns for every row of a program.
-
-    Loaded from addresses that differ, each row's table stays in registers of its own.
-    """
-    return np.tile(pattern_table(patterns), (int(ROWS.value), 1))

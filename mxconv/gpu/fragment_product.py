@@ -6,17 +6,15 @@ a row tile's programs to finish adds the sums of all splits in ascending order. 
 alone, so a token's bits depend on the token and the matrix.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.vnni8 import TILE_ROWS as ROWS_OF_A_TILE
-from mxconv.gpu.device_arrays import upload
 from mxconv.gpu.fragment_weights import (
     TOKENS,
     declare_patches,
@@ -96,7 +94,7 @@ def multiply(weights, tokens, sums):
     STEPS: gl.constexpr = weights.shape[1]
     # (g, t, step, row half, column half, weight) to (row half, g, step, column half, t, weight)
     left = weights.reshape([8, 4, STEPS, 2, 2, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([TILE_ROWS, 16 * STEPS])
-    left = gl.convert_layout(left.to(gl.bfloat16, bitcast=True), LEFT, assert_trivial=True)
+    left = gl.convert_layout(left.to(tokens.dtype, bitcast=True), LEFT, assert_trivial=True)
     # (token, block, t, its step, column half, weight), of which lane 4 token + t has its own, to the same order
     right = tokens.reshape([tokens.shape[0], STEPS // 2, 4, 2, 2, 2]).permute([1, 3, 4, 2, 5, 0])
     right = right.reshape([16 * STEPS, tokens.shape[0]])
@@ -141,8 +139,8 @@ def store_sums(
 
 @gluon.jit(do_not_specialize=FREE)
 def product(
-    codes, residuals, starts, escapes, firsts, x, experts, pairs, places, partial, out, counters, num_steps,
-    split_steps, per_row, num_out, num_rows, num_columns, TOKENS_AT_MOST: gl.constexpr
+    codes, residuals, planes, starts, escapes, firsts, x, experts, pairs, places, partial, out, counters, num_steps,
+    split_steps, per_row, num_out, num_rows, num_columns, TOKENS_AT_MOST: gl.constexpr, NUM_PLANES: gl.constexpr
 ):  # fmt: skip
     """x W^T of a row tile and a split of the columns; arrays as in `FragmentArrays`, grid (row tiles, splits)."""
     if experts is not None and gl.load(places + gl.program_id(2)) % MAX_TOKENS != 0:
@@ -153,6 +151,8 @@ def product(
     take_patches(patches)  # for the zeros
     activations, is_there = activations_of(x, routed, first_step, num_out, num_columns, TOKENS_AT_MOST)
     codes, residuals = words_of(codes, begin, 128), words_of(residuals, begin, 256)
+    if NUM_PLANES > 0:
+        planes = words_of(planes, begin, 128 * NUM_PLANES)
     firsts += begin * 2 + expert * 3
     first, middle, last = gl.load(firsts), gl.load(firsts + 1), gl.load(firsts + 2)
     sums = gl.zeros([TILE_ROWS, TOKENS_AT_MOST], gl.float32, SUMS)
@@ -167,7 +167,9 @@ def product(
         residuals += 256
         firsts += 2
         activations += STEP
-        sums = multiply(weights_of(loaded, table, patches), tokens, sums)
+        sums = multiply(weights_of(loaded, table, patches, planes, NUM_PLANES), tokens, sums)
+        if NUM_PLANES > 0:
+            planes += 128 * NUM_PLANES
     store_sums(sums, routed, partial, out, counters, expert, num_out, num_rows, TOKENS_AT_MOST)
 
 
@@ -239,8 +241,8 @@ def _power_of_two(stored):
 
 @gluon.jit(do_not_specialize=FREE)
 def patterns_of_rows(
-    codes, residuals, starts, escapes, firsts, out, num_steps, split_steps, first_tile, num_rows, num_columns,
-    IS_DRAFT: gl.constexpr
+    codes, residuals, planes, starts, escapes, firsts, out, num_steps, split_steps, first_tile, num_rows, num_columns,
+    IS_DRAFT: gl.constexpr, NUM_PLANES: gl.constexpr
 ):  # fmt: skip
     """Write patterns of a row tile and a split, row by row, to (num_rows, num_columns) int16.
 
@@ -260,7 +262,10 @@ def patterns_of_rows(
             first, middle = gl.load(firsts + step * 2), gl.load(firsts + step * 2 + 1)
             last = gl.load(firsts + step * 2 + 2)
             put_patches(patches, escapes, load_escapes(escapes, first, last), first, middle, last)
-            weights = weights_of(loaded, table, patches)
+            own_planes = planes
+            if NUM_PLANES > 0:
+                own_planes = words_of(planes, step, 128 * NUM_PLANES)
+            weights = weights_of(loaded, table, patches, own_planes, NUM_PLANES)
         # (g, t, block, its step, row half, column half, weight) to (row half, g, block, t, step, column half, weight)
         tile = weights.reshape([8, 4, 2, 2, 2, 2, 2]).permute([4, 0, 2, 1, 3, 5, 6]).reshape([TILE_ROWS, STEP])
         tile = gl.convert_layout(tile, TOKENS, assert_trivial=True)
@@ -276,7 +281,8 @@ def fragment_product(
 
     Args:
         arrays: W, on the device of `x`. Two products of one matrix must not run at the same time, in two streams.
-        x: (1..16 tokens, columns) bfloat16, contiguous; for a stack a row for each token, or for each pair.
+        x: (1..16 tokens, columns) in the dtype of W, of a draft bfloat16; contiguous. For a stack a row for each token,
+            or for each pair.
         routed: the experts of each token, at most 16 pairs for each expert of all, where W is a stack.
 
     Returns:
@@ -295,50 +301,40 @@ def fragment_product(
     partial = torch.empty((splits if splits > 1 else 0, num_out, rows), dtype=torch.float32, device=x.device)
     out = torch.empty((num_out, rows), dtype=torch.float32, device=x.device)
     numbers = (num_steps, split_steps, per_row, num_out, rows, x.shape[1])
+    constants = {"TOKENS_AT_MOST": 8 if num_out <= 8 else 16}
     if isinstance(arrays, FragmentDraft):
         kernel = mxfp4_product if arrays.is_e8m0 else draft_product
-        own = [arrays.codes, arrays.levels, arrays.scales]
+        own: Sequence[torch.Tensor | None] = [arrays.codes, arrays.levels, arrays.scales]
     else:
-        kernel, own = product, _exact(arrays)
-    launch(
-        kernel, (row_tiles, splits, groups), *own, x, *of_pairs, partial, out, arrays.counters, *numbers,
-        TOKENS_AT_MOST=8 if num_out <= 8 else 16
-    )  # fmt: skip
+        kernel, own, constants["NUM_PLANES"] = product, arrays.for_kernels(), arrays.num_planes
+    grid = row_tiles, splits, groups
+    launch(kernel, grid, *own, x, *of_pairs, partial, out, arrays.counters, *numbers, **constants)
     return out
 
 
-def rebuild_fragments(
-    arrays: FragmentArrays | FragmentDraft, first_row: int = 0, num_rows: int | None = None
-) -> torch.Tensor:
-    """Rows of a matrix.
+def fragment_patterns(arrays: FragmentArrays | FragmentDraft, first_row: int, num_rows: int) -> torch.Tensor:
+    """Rows of a matrix as patterns, of a draft those of its levels.
 
     Args:
         arrays: on the device.
         first_row: a multiple of 16.
-        num_rows: None for all rows up to the end.
+        num_rows: from there on.
 
     Returns:
-        (num_rows, columns): bfloat16, bit for bit the exact weights; of a draft float32, levels times scales.
+        (num_rows, columns) int16.
     """
-    all_rows, columns = arrays.shape
-    num_rows = all_rows - first_row if num_rows is None else num_rows
-    is_draft = isinstance(arrays, FragmentDraft)
-    own = [arrays.codes, None, arrays.levels, None, None] if isinstance(arrays, FragmentDraft) else _exact(arrays)
-    out = torch.empty((num_rows, columns), dtype=torch.int16, device=arrays.codes.device)
-    num_steps, row_tiles = arrays.codes.shape[1], -(-num_rows // TILE_ROWS.value)
-    splits, split_steps = cut(row_tiles, num_steps)
-    numbers = (num_steps, split_steps, first_row // TILE_ROWS.value, num_rows, columns)
-    launch(patterns_of_rows, (row_tiles, splits), *own, out, *numbers, IS_DRAFT=is_draft)
-    weights = out.view(torch.bfloat16)
-    if not isinstance(arrays, FragmentDraft):
-        return weights
-    some = arrays.scales[first_row // TILE_ROWS.value :][:row_tiles].permute(0, 2, 1).flatten(0, 1)[:num_rows]
-    if arrays.is_e8m0:
-        scales = upload(decode_e8m0(np.arange(256, dtype=np.uint8)), some.device)[some.long()]
+    is_draft, num_planes = isinstance(arrays, FragmentDraft), 0
+    if isinstance(arrays, FragmentDraft):
+        own: Sequence[torch.Tensor | None] = [arrays.codes, None, None, arrays.levels, None, None]
     else:
-        scales = some.view(torch.bfloat16)
-    each = num_steps * STEP_COLUMNS // scales.shape[1]
-    return weights.float() * scales.float().repeat_interleave(each, 1)[:, :columns]
+        own, num_planes = arrays.for_kernels(), arrays.num_planes
+    columns, num_steps, row_tiles = arrays.shape[1], arrays.codes.shape[1], -(-num_rows // TILE_ROWS.value)
+    out = torch.empty((num_rows, columns), dtype=torch.int16, device=arrays.codes.device)
+    splits, split_steps = cut(row_tiles, num_steps)
+    numbers = num_steps, split_steps, first_row // TILE_ROWS.value, num_rows, columns
+    grid = row_tiles, splits
+    launch(patterns_of_rows, grid, *own, out, *numbers, IS_DRAFT=is_draft, NUM_PLANES=num_planes)
+    return out
 
 
 def cut(row_tiles: int, num_steps: int) -> tuple[int, int]:
@@ -351,7 +347,3 @@ def cut(row_tiles: int, num_steps: int) -> tuple[int, int]:
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
     """Run a kernel of one warp a program."""
     kernel[grid](*arguments, **constants, num_warps=1)
-
-
-def _exact(arrays: FragmentArrays) -> list[torch.Tensor]:
-    return [arrays.codes, arrays.residuals, arrays.starts, arrays.escapes, arrays.firsts]

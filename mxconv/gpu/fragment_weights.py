@@ -1,7 +1,7 @@
-"""From stored bytes to patterns of BF16 in the registers where the matrix instruction wants them: one warp, one step.
+"""From stored bytes to 16-bit patterns in the registers where the matrix instruction wants them: one warp, one step.
 
 The layout, and what the instructions compute: fragments.py. They are those of NVIDIA's PTX ISA. Written in Gluon,
-Triton's language of layouts, which has no interpreter: tests/gpu/test_fragments.py runs what it compiles to on a CPU.
+Triton's language of layouts; tests/gpu/test_fragments.py runs what it compiles to on a CPU.
 """
 
 from triton.experimental import gluon
@@ -153,7 +153,7 @@ def load_step(codes, residuals):
 
 
 @gluon.jit
-def weights_of(loaded, table, patches):
+def weights_of(loaded, table, patches, planes, NUM_PLANES: gl.constexpr):
     """Patterns of 16 x 64 weights: (32, 4, 2, 2, 2) int16.
 
     Axes are the lane, the k16 step, the half of its rows, the half of its columns, and the weight of a pair.
@@ -162,6 +162,8 @@ def weights_of(loaded, table, patches):
         loaded: what `load_step` returns.
         table: what `row_table` returns.
         patches: with the step's escapes; zeros afterwards.
+        planes: pointers to a lane's four bytes of the first bit plane beyond eight; None where there is none.
+        NUM_PLANES: bit planes, 128 bytes apart.
     """
     nibbles, upper, lower = loaded
     upper_patches, lower_patches = take_patches(patches)
@@ -171,6 +173,12 @@ def weights_of(loaded, table, patches):
         [nibbles, upper, lower, upper_patches, lower_patches, t0, t1, t2, t3, t4, t5, t6, t7],
         dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=1
     )  # fmt: skip
+    for plane in gl.static_range(NUM_PLANES):  # a magnitude leaves room for its residual, so no sum reaches a sign
+        both = gl.load(planes + plane * 128, cache_modifier=".cg").to(gl.int32) * 0x1001
+        p0 += (both << (8 + plane)) & (0x1000100 << plane)
+        p1 += (both << (7 + plane)) & (0x1000100 << plane)
+        p2 += (both << (6 + plane)) & (0x1000100 << plane)
+        p3 += (both << (5 + plane)) & (0x1000100 << plane)
     return halves_of(p0, p1, p2, p3)
 
 

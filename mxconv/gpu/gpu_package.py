@@ -14,16 +14,14 @@ from mxconv.checkpoint.regular_file import sha256_file
 from mxconv.codecs.e2m1 import VALUES
 from mxconv.errors import CodecError, ModelError, PackageError
 from mxconv.gpu.device import checked_device, require_room
-from mxconv.gpu.fragments import fits_fragments
-from mxconv.gpu.patches import most_bytes
-from mxconv.gpu.self_check import fragments_work
+from mxconv.gpu.fragments import DTYPES, draft_fragments
+from mxconv.gpu.self_check import kernels_work
 from mxconv.gpu.weight import (
     BsfpWeight,
     EightBitWeight,
     FourBitWeight,
     StackedWeight,
     Weight,
-    four_bit_weight,
     uploaded_weight,
 )
 from mxconv.package.manifest import Manifest
@@ -64,8 +62,8 @@ class GpuPackage:
             package: a folder, or a Hub id.
             device: as for `checked_device`.
             level: "target", of a BSFP package: the exact weights with their draft; "draft": 4 bits alone.
-            residuals: "host" leaves the residuals of exact BF16 weights in pinned memory of the host: kernels read them
-                over the bus, once a pass of the target. Experts, FP16 and nine residual bits stay on the device.
+            residuals: "host" leaves eight residual bits of exact weights in pinned memory of the host: kernels read
+                them over the bus, once a pass of the target. Those of experts stay on the device.
             progress: receives the number of bytes that were hashed and copied.
 
         Raises:
@@ -137,17 +135,6 @@ class ExpertGroup:
         """Residual bits beyond eight of the expert that has most."""
         return max((each.residual_bits for record in self.records for each in record.all_segments), default=8) - 8
 
-    @property
-    def fits_fragments(self) -> bool:
-        """Whether all of them, of BSFP, can be in fragment order."""
-        return not self.num_planes and all(record.dtype == "BF16" for record in self.records)
-
-    @property
-    def has_row_starts(self) -> bool:
-        """Whether starts differ from row to row: by row shifts, or since experts have tables of their own."""
-        tables = [each.starts for record in self.records for each in record.all_segments]
-        return any(table != tables[0] or len(table) > 1 for table in tables)
-
 
 def expert_groups(records: Iterable[TensorRecord]) -> tuple[list[ExpertGroup], list[TensorRecord]]:
     """Groups of experts among quantized tensors, and the tensors that are in none."""
@@ -193,15 +180,14 @@ def _weight(
     held = None if record.codec == "mxfp4" else package.bsfp(record, expert)
     if held is None or "escape_counts" not in parts:
         magnitudes = VALUES[:8] if held is None else held.table.signed_levels[:8]
-        return four_bit_weight(shape, parts["codes"][tiles], parts["scales"][tiles], magnitudes, True)
+        return FourBitWeight(draft_fragments(shape, parts["codes"][tiles], parts["scales"][tiles], magnitudes))
     first = int(package.arrays[f"{record.stem}.escape_offsets"].array()[tiles.start])
     escapes = slice(first, first + len(held.packed.escape_high))
     mine = {
         name: part[escapes if name in ("escape_positions", "escape_high") else tiles] for name, part in parts.items()
     }
-    as_group = (group.num_planes, group.has_row_starts) if group is not None else (0, False)
     try:
-        return uploaded_weight(held, device, mine, *as_group, group is None or group.fits_fragments, residuals_on_host)
+        return uploaded_weight(held, device, mine, group.num_planes if group is not None else 0, residuals_on_host)
     except CodecError as error:
         raise PackageError(f"{package.root}: tensor {record.name}: {error}") from error
 
@@ -270,11 +256,13 @@ def _runs(arrays: Iterable[str], groups: Iterable[ExpertGroup]) -> list[list[str
 
 def _on_host(package: Package, alone: Iterable[TensorRecord], device: torch.device) -> list[TensorRecord]:
     """Matrices whose residuals can stay on the host."""
-    exact = [each for each in alone if each.codec == "bsfp" and fits_fragments(package.bsfp(each))]
-    if not exact or not fragments_work(device):
+    exact = [each for each in alone if each.codec == "bsfp"]
+    tables = [package.bsfp(each).table for each in exact]
+    kinds = {(DTYPES[table.float_format.name], table.residual_bits - 8) for table in tables}
+    if not exact or not all(kernels_work(device, *kind) for kind in kinds):
         raise ModelError(
-            f"{package.root}: residuals='host': {len(exact)} exact matrices of BF16 with eight residual bits, on "
-            f"{device}; at least one is required, and kernels in fragment order that work. Leave it out."
+            f"{package.root}: residuals='host': {len(exact)} exact matrices alone, on {device}; at least one is "
+            "required, and kernels that work there. Leave it out."
         )
     return exact
 
@@ -313,7 +301,7 @@ def _made(package: Package, records: Iterable[TensorRecord], level: str) -> int:
         size = {name.rpartition(".")[2]: package.arrays[name].num_bytes for name in _copied(record, level)}
         moved = size.get("codes", 0)  # carried scales are a tensor of their own
         if record.codec == "bsfp" and level == "target":
-            moved += size["residual_low"]
-            escapes += most_bytes(size["escape_counts"], size["escape_positions"])
+            moved += size["residual_low"] + size.get("residual_high", 0)
+            escapes += 8 * size["escape_counts"] + 4 * size["escape_positions"]  # more than `firsts` and `escapes` take
         largest = max(largest, moved)
     return escapes + largest

@@ -12,7 +12,7 @@ waits for the GPU only where so many tokens come that experts are better rebuilt
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,18 +23,16 @@ from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.mxint8 import FRACTION_BITS
 from mxconv.codecs.vnni8 import QUAD, TILE_ROWS
 from mxconv.errors import ModelError
-from mxconv.gpu.bsfp_arrays import BsfpArrays
-from mxconv.gpu.bsfp_product import bsfp_product, rebuild
-from mxconv.gpu.device_arrays import as_words, upload
-from mxconv.gpu.four_bit_product import FourBitArrays, dequantize, four_bit_product
-from mxconv.gpu.fragment_product import fragment_product, rebuild_fragments
-from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fits_fragments, fragments_of
-from mxconv.gpu.launch import MAX_TOKENS, ROWS, RoutedPairs, on
-from mxconv.gpu.self_check import fragments_work
+from mxconv.gpu.device_arrays import upload
+from mxconv.gpu.fragment_product import fragment_patterns, fragment_product
+from mxconv.gpu.fragment_reference import reference_patterns, reference_product
+from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fragments_of, rows_of_patterns
+from mxconv.gpu.launch import MAX_TOKENS, RoutedPairs, on
+from mxconv.gpu.self_check import kernels_work
 from mxconv.package.stored import StoredBsfp, StoredMxfp4
 
 AnyWeight = TypeVar("AnyWeight", bound="Weight")
-SCRATCH_BYTES = 64 << 20
+SCRATCH_BYTES, PANEL_ROWS = 64 << 20, 64
 
 
 class Weight(Protocol):
@@ -60,58 +58,63 @@ class Weight(Protocol):
         ...
 
 
-class FourBitWeight:
+class _InFragments:
+    """A matrix in fragment order, multiplied by kernels, or by torch where they do not work.
+
+    Args:
+        arrays: on a device; those of a stack too.
+        dtype: which activations are rounded to.
+    """
+
+    def __init__(self, arrays: FragmentArrays | FragmentDraft, dtype: torch.dtype) -> None:
+        self._arrays, self.dtype = arrays, dtype
+        self.rows, self.columns = arrays.shape
+        self._device = arrays.codes.device
+        of_kind = (arrays.dtype, arrays.num_planes) if isinstance(arrays, FragmentArrays) else ()
+        self._has_kernels = kernels_work(self._device, *of_kind)
+
+    def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
+        """As `Weight.product`; of a stack as `fragment_product`, with any number of tokens."""
+        check_tokens(x, self.columns, self._device)
+        x = x.to(self.dtype).contiguous()
+        with on(self._device):
+            if len(x) <= MAX_TOKENS.value or routed is not None:
+                return (fragment_product if self._has_kernels else reference_product)(self._arrays, x, routed)
+            return _by_panels(x, self.rows, lambda first, count: self._values(first, count).to(self.dtype))
+
+    def rebuild(self) -> torch.Tensor:
+        """(rows, columns): the source's weights, bit for bit, in their dtype; of 4 bits float32."""
+        with on(self._device):
+            return self._values(0, self.rows)
+
+    def _values(self, first_row: int, num_rows: int) -> torch.Tensor:
+        patterns = (fragment_patterns if self._has_kernels else reference_patterns)(self._arrays, first_row, num_rows)
+        return rows_of_patterns(self._arrays, patterns, first_row)
+
+
+class FourBitWeight(_InFragments):
     """Implements `Weight` for 4-bit levels on the device: MXFP4, or the draft in BSFP."""
 
-    def __init__(self, arrays: FourBitArrays | FragmentDraft) -> None:
-        self.arrays = arrays
-        self.rows, self.columns = arrays.shape
-        self.num_bytes = arrays.num_bytes
+    def __init__(self, arrays: FragmentDraft) -> None:
+        super().__init__(arrays, torch.bfloat16)
+        self.arrays, self.num_bytes = arrays, arrays.num_bytes
 
     @classmethod
     def stacked(cls, experts: "Sequence[FourBitWeight]") -> "FourBitWeight":
         """Stack matrices of one shape and kind."""
-        arrays: list[Any] = [each.arrays for each in experts]
-        return cls(type(arrays[0]).stacked(arrays))
+        return cls(FragmentDraft.stacked([each.arrays for each in experts]))
 
     def expert(self, number: int, num_experts: int) -> "FourBitWeight":
         """View one matrix of a stack."""
         return FourBitWeight(self.arrays.expert(number, num_experts))
 
-    def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
-        """As `Weight.product`; of a stack as `four_bit_product`, with any number of tokens."""
-        device = self.arrays.codes.device
-        check_tokens(x, self.columns, device)
-        x = x.to(torch.bfloat16).contiguous()
-        with on(device):
-            if len(x) <= MAX_TOKENS.value or routed is not None:
-                if isinstance(self.arrays, FragmentDraft):
-                    return fragment_product(self.arrays, x, routed)
-                return four_bit_product(self.arrays, x, routed)
-            return _by_panels(x, self.rows, lambda first, count: self._values(first, count).to(torch.bfloat16))
 
-    def rebuild(self) -> torch.Tensor:
-        """(rows, columns) float32 values."""
-        with on(self.arrays.codes.device):
-            return self._values(0, None)
-
-    def _values(self, first_row: int, num_rows: int | None) -> torch.Tensor:
-        if isinstance(self.arrays, FragmentDraft):
-            return rebuild_fragments(self.arrays, first_row, num_rows)
-        return dequantize(self.arrays, first_row, num_rows)
-
-
-class BsfpWeight:
+class BsfpWeight(_InFragments):
     """Implements `Weight` for the exact 16-bit weights; `draft` is the 4-bit weight with the same codes."""
 
-    def __init__(self, arrays: BsfpArrays | FragmentArrays, draft: FourBitArrays | FragmentDraft) -> None:
+    def __init__(self, arrays: FragmentArrays, draft: FragmentDraft) -> None:
+        super().__init__(arrays, arrays.dtype)
         self.arrays, self.draft = arrays, FourBitWeight(draft)
-        self.rows, self.columns = arrays.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the exact weights, which activations are rounded to."""
-        return self.arrays.dtype
 
     @property
     def num_bytes(self) -> int:
@@ -121,37 +124,14 @@ class BsfpWeight:
     @classmethod
     def stacked(cls, experts: "Sequence[BsfpWeight]") -> "BsfpWeight":
         """Stack matrices of one shape and kind."""
-        of_each: list[Any] = [each.arrays for each in experts]
-        arrays = type(of_each[0]).stacked(of_each)
-        draft = FourBitWeight.stacked([each.draft for each in experts])
-        return cls(arrays, replace(draft.arrays, codes=arrays.codes))
+        arrays = FragmentArrays.stacked([each.arrays for each in experts])
+        draft = FragmentDraft.stacked([each.draft.arrays for each in experts])
+        return cls(arrays, replace(draft, codes=arrays.codes))
 
     def expert(self, number: int, num_experts: int) -> "BsfpWeight":
         """View one matrix of a stack."""
         draft = self.draft.arrays.expert(number, num_experts)
         return BsfpWeight(self.arrays.expert(number, num_experts), draft)
-
-    def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
-        """As `Weight.product`; of a stack as `bsfp_product`, with any number of tokens."""
-        device = self.arrays.codes.device
-        check_tokens(x, self.columns, device)
-        x = x.to(self.dtype).contiguous()
-        with on(device):
-            if len(x) <= MAX_TOKENS.value or routed is not None:
-                if isinstance(self.arrays, FragmentArrays):
-                    return fragment_product(self.arrays, x, routed)
-                return bsfp_product(self.arrays, x, routed)
-            return _by_panels(x, self.rows, self._patterns)
-
-    def rebuild(self) -> torch.Tensor:
-        """(rows, columns) in `dtype`: the source's weights, bit for bit."""
-        with on(self.arrays.codes.device):
-            return self._patterns(0, None)
-
-    def _patterns(self, first_row: int, num_rows: int | None) -> torch.Tensor:
-        if isinstance(self.arrays, FragmentArrays):
-            return rebuild_fragments(self.arrays, first_row, num_rows)
-        return rebuild(self.arrays, first_row, num_rows)
 
 
 class EightBitWeight:
@@ -208,8 +188,6 @@ def uploaded_weight(
     device: torch.device,
     parts: Mapping[str, torch.Tensor] | None = None,
     num_planes: int = 0,
-    has_row_starts: bool = False,
-    in_fragments: bool = False,
     residuals_on_host: bool = False,
 ) -> BsfpWeight | FourBitWeight:
     """Copy an encoded matrix to a device.
@@ -218,35 +196,19 @@ def uploaded_weight(
         stored: views of a memory map, usually.
         device: the destination.
         parts: its arrays by name that are on the device already.
-        num_planes: as for `BsfpArrays.from_stored`.
-        has_row_starts: likewise.
-        in_fragments: whether it comes in fragment order, where its format and the device allow it; of experts all may.
-        residuals_on_host: as for `fragments_of`; in another order they are on the device.
+        num_planes: as for `fragments_of`.
+        residuals_on_host: likewise.
 
     Raises:
         CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
     """
     parts = {} if parts is None else parts
-    if in_fragments and isinstance(stored, StoredBsfp) and fits_fragments(stored) and fragments_work(device):
-        return BsfpWeight(*fragments_of(stored, device, parts, residuals_on_host))
-    packed = stored if isinstance(stored, StoredMxfp4) else stored.packed
-    scales = parts["scales"] if "scales" in parts else upload(packed.scales, device)
-    if isinstance(stored, StoredMxfp4):
-        codes = parts["codes"] if "codes" in parts else upload(stored.codes, device)
-        return four_bit_weight(stored.shape, codes, scales, VALUES[:8], in_fragments)
-    assert stored.rescale_factor == 1.0, "others are refused before they are copied"
-    arrays = BsfpArrays.from_stored(stored, device, parts, num_planes, has_row_starts)
-    draft = FourBitArrays.of(stored.shape, arrays.codes, scales, stored.table.signed_levels[:8])
-    return BsfpWeight(arrays, draft)
-
-
-def four_bit_weight(
-    shape: tuple[int, int], codes: torch.Tensor, scales: torch.Tensor, magnitudes: F32, in_fragments: bool = False
-) -> FourBitWeight:
-    """4 bits of arrays on a device, as `draft_fragments` takes them; `in_fragments` as in `uploaded_weight`."""
-    if in_fragments and fragments_work(codes.device):
-        return FourBitWeight(draft_fragments(shape, codes, scales, magnitudes))
-    return FourBitWeight(FourBitArrays.of(shape, as_words(codes), scales, magnitudes))
+    if isinstance(stored, StoredBsfp):
+        assert stored.rescale_factor == 1.0, "others are refused before they are copied"
+        return BsfpWeight(*fragments_of(stored, device, parts, residuals_on_host, num_planes))
+    codes = parts["codes"] if "codes" in parts else upload(stored.codes, device)
+    scales = parts["scales"] if "scales" in parts else upload(stored.scales, device)
+    return FourBitWeight(draft_fragments(stored.shape, codes, scales, VALUES[:8]))
 
 
 def check_tokens(x: torch.Tensor, num_columns: int, device: torch.device) -> None:
@@ -265,7 +227,7 @@ def check_tokens(x: torch.Tensor, num_columns: int, device: torch.device) -> Non
 
 def panel_rows(num_columns: int) -> int:
     """Rows of 16-bit weights that the scratch holds: a multiple of 64."""
-    return max(SCRATCH_BYTES // (2 * num_columns * int(ROWS.value)), 1) * int(ROWS.value)
+    return max(SCRATCH_BYTES // (2 * num_columns * PANEL_ROWS), 1) * PANEL_ROWS
 
 
 def _by_panels(x: torch.Tensor, num_rows: int, weight_rows: Callable[[int, int], torch.Tensor]) -> torch.Tensor:
@@ -291,7 +253,7 @@ class StackedWeight:
     """Experts in one format.
 
     Args:
-        experts: in their order; of BSFP all with as many planes, and all or none with row starts.
+        experts: in their order; of BSFP all with as many planes.
     """
 
     def __init__(self, experts: Sequence[BsfpWeight | FourBitWeight]) -> None:
@@ -305,8 +267,7 @@ class StackedWeight:
     def uploaded(cls, stored: Sequence[StoredBsfp | StoredMxfp4], device: torch.device) -> "StackedWeight":
         """Copy experts to a device; arguments as for `uploaded_weight`."""
         num_planes = max((each.table.residual_bits for each in stored if isinstance(each, StoredBsfp)), default=8) - 8
-        fits = all(isinstance(each, StoredMxfp4) or fits_fragments(each) for each in stored)
-        return cls([uploaded_weight(each, device, None, num_planes, True, fits) for each in stored])
+        return cls([uploaded_weight(each, device, None, num_planes) for each in stored])
 
     @property
     def num_bytes(self) -> int:

@@ -57,7 +57,7 @@ def test_every_kernel_passes_and_one_that_is_wrong_in_one_number_is_refused(kern
     def spoil(out: torch.Tensor) -> None:
         out[2, 49] += 1
 
-    name = rf"kernel {kernel} \({'torch' if kernel == 'bf16' else 'triton'}\)"
+    name = rf"kernel {kernel} \({'torch' if kernel == 'bf16' else 'gluon'}\)"
     with pytest.raises(MxconvError, match=rf"{name}: .* at token 2, row 49; .* required"):
         check_gpu_exactness(operand, Wrong(operand, spoil), x)
     with pytest.raises(MxconvError, match=rf"{name}: weight .* at row 2, column 49; .* is required"):
@@ -71,7 +71,7 @@ def test_bits_that_depend_on_the_width_are_refused_of_our_kernels_alone() -> Non
 
     operand, library = (make_gpu_operand(kernel, SHAPE, DEVICE) for kernel in ("mxfp4-bf16", "bf16"))
     x = _activations(2, SHAPE[1], DEVICE)
-    with pytest.raises(MxconvError, match=r"mxfp4-bf16 \(triton\): token 1 has other bits alone than among 2"):
+    with pytest.raises(MxconvError, match=r"mxfp4-bf16 \(gluon\): token 1 has other bits alone than among 2"):
         check_gpu_exactness(operand, Wrong(operand, spoil), x)
     check_gpu_exactness(library, Wrong(library, spoil), x)
 
@@ -85,7 +85,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_there_is_a_row_for_each_kernel_and_width(small: None) -> None:
     rows = list(bench_gpu_kernels(KERNELS, [1, 2], SHAPE, DEVICE, num_samples=2))
     assert [(row.kernel, row.num_tokens) for row in rows] == [(kernel, width) for kernel in KERNELS for width in (1, 2)]
-    assert {row.implementation for row in rows} == {"torch", "triton"}
+    assert {row.implementation for row in rows} == {"torch", "gluon"}
     for row in rows:
         assert (row.out_features, row.in_features, row.num_samples) == (*SHAPE, 2)
         assert row.seconds_p10 <= row.seconds <= row.seconds_p90
@@ -145,7 +145,7 @@ def test_the_machine_names_its_gpu_and_versions(monkeypatch: pytest.MonkeyPatch)
     assert (found.described, found.compute_capability, found.memory_bytes) == ("A GPU", "9.0", 80 << 30)
     assert (found.l2_cache_bytes, found.torch, found.cuda) == (50 << 20, torch.__version__, torch.version.cuda)
     interpreted = kernels.gpu_machine(torch.device("cpu"))
-    assert (interpreted.gpu, interpreted.l2_cache_bytes) == (kernels.INTERPRETER, None)
+    assert (interpreted.gpu, interpreted.l2_cache_bytes) == (kernels.NO_GPU, None)
 
 
 def test_no_native_kernels_are_needed() -> None:
@@ -156,6 +156,9 @@ def test_no_native_kernels_are_needed() -> None:
         "from mxconv.bench import gpu_kernel_speed as kernels",
         "from mxconv.cli.main import main",
         "kernels.SMALL_SHAPE = (20, 40)",
+        "import torch",
+        "from mxconv.cli import bench_kernels_command as command",
+        f"command._bench_device = lambda _: torch.device({DEVICE.type!r})",
         "main()",
     ]
     only = "--only mxfp4-bf16 --num-tokens 1 --out-features 20 --in-features 40 --samples 20"

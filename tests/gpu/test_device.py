@@ -41,16 +41,9 @@ def test_without_triton_the_message_says_what_to_install(monkeypatch: pytest.Mon
         checked_device("cuda")
 
 
-def test_the_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch, triton_is_there: None) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert checked_device("cpu") == torch.device("cpu")
-    monkeypatch.delenv("TRITON_INTERPRET")
-    with pytest.raises(ModelError, match=r"interpreter is off; .* set TRITON_INTERPRET=1 before Python starts"):
-        checked_device("cpu")
-
-
 def test_a_gpu_that_is_not_there_or_too_old_is_named(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu((8, 0))
+    assert checked_device("cpu") == torch.device("cpu")
     assert checked_device("cuda") == torch.device("cuda:0")
     with pytest.raises(ModelError, match="device cuda:3: there are 1 GPUs; count from cuda:0"):
         checked_device("cuda:3")

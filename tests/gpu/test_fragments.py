@@ -19,13 +19,12 @@ pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install 
 import torch
 import triton
 from checkpoints import write_tiny_llama
-from fragment_kernels import KERNELS, compiled, launch_here, runnable
+from fragment_kernels import VARIANTS, compiled, launch_here, runnable
 from gpu_weights import DEVICE, assert_product, bits
 from packages import quantize
 from ptx_warp import PtxError, PtxKernel
 from stored_matrices import gaussian, stored_bsfp, stored_mxfp4
 
-from mxconv.bench.gpu_kernel_speed import bench_gpu_kernels, kernels_on
 from mxconv.codecs.bsfp.packing import decode_bsfp, decode_bsfp_draft
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import VALUES
@@ -33,8 +32,9 @@ from mxconv.codecs.float16 import BF16
 from mxconv.errors import ModelError
 from mxconv.gpu import fragment_product as of_product
 from mxconv.gpu import gpu_package, self_check
-from mxconv.gpu.fragment_product import cut, fragment_product, rebuild_fragments
-from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fragments_of
+from mxconv.gpu.fragment_product import cut, fragment_patterns, fragment_product
+from mxconv.gpu.fragment_reference import reference_patterns
+from mxconv.gpu.fragments import FragmentArrays, FragmentDraft, draft_fragments, fragments_of, rows_of_patterns
 from mxconv.gpu.gpu_package import GpuPackage
 from mxconv.gpu.launch import RoutedPairs
 from mxconv.gpu.weight import BsfpWeight, StackedWeight, at_level, uploaded_weight
@@ -56,18 +56,37 @@ def matrix(shape: tuple[int, int], seed: int = 0, **options: Any) -> tuple[Store
     return stored, *fragments_of(stored, CPU, {})
 
 
+def rebuild_fragments(
+    arrays: FragmentArrays | FragmentDraft, first_row: int = 0, num_rows: int | None = None
+) -> torch.Tensor:
+    """Rows of a matrix, which torch's own operations find too."""
+    num_rows = arrays.shape[0] - first_row if num_rows is None else num_rows
+    patterns = fragment_patterns(arrays, first_row, num_rows)
+    assert torch.equal(patterns, reference_patterns(arrays, first_row, num_rows))
+    return rows_of_patterns(arrays, patterns, first_row)
+
+
 def in_mxfp4(stored: StoredMxfp4) -> FragmentDraft:
     return draft_fragments(stored.shape, torch.from_numpy(stored.codes), torch.from_numpy(stored.scales), VALUES[:8])
 
 
-def test_all_65536_patterns_come_back_and_their_products(here: None) -> None:
-    assert self_check.wrong_bits(CPU, every=32) is None
+KINDS = pytest.mark.parametrize(
+    ("dtype", "num_planes"), [(torch.bfloat16, 0), (torch.bfloat16, 1), (torch.float16, 2), (torch.float16, 4)], ids=str
+)
+
+
+@KINDS
+def test_all_65536_patterns_come_back_and_their_products(here: None, dtype: torch.dtype, num_planes: int) -> None:
+    assert self_check.wrong_bits(CPU, 32, dtype, num_planes) is None
+    stored, patterns = self_check._every_pattern(dtype, num_planes)
+    assert len(stored.packed.escape_high) > 5000 and (num_planes == 0 or stored.packed.residual_high.all(2).any())
+    assert np.array_equal(bits(rebuild_fragments(fragments_of(stored, CPU, {})[0])), patterns)
 
 
 def test_a_wrong_bit_anywhere_is_found(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoiled(kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
         launch_here(kernel, grid, *arguments, **constants)
-        arguments[5][17, 3] ^= 1 << 9
+        arguments[6][17, 3] ^= 1 << 9
 
     monkeypatch.setattr(of_product, "launch", spoiled)
     assert re.match(r"since weight -?\d+ at row 17, column 3 is no", str(self_check.wrong_bits(CPU)))
@@ -128,12 +147,15 @@ def test_tiles_of_escapes_alone_come_back_and_so_does_one_with_another_sign(here
 
 def test_arrays_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     _, exact, draft = matrix((100, 300), row_shifts=True)
-    monkeypatch.setattr("mxconv.gpu.patches.ESCAPES_AT_A_TIME", 1)
+    monkeypatch.setattr("mxconv.gpu.fragments.ESCAPES_AT_A_TIME", 1)
     monkeypatch.setattr("mxconv.gpu.fragments.WEIGHTS_AT_A_TIME", 1)
     _, exact_again, draft_again = matrix((100, 300), row_shifts=True)
     for one, other in ((exact, exact_again), (draft, draft_again)):
         for name, found in vars(one).items():
-            assert found == vars(other)[name] if name == "shape" else torch.equal(found, vars(other)[name]), name
+            same = (
+                torch.equal(found, vars(other)[name]) if isinstance(found, torch.Tensor) else found == vars(other)[name]
+            )
+            assert same, name
 
 
 def test_weights_of_models_take_at_most_12_8_bits_and_4_3() -> None:
@@ -154,46 +176,40 @@ def test_the_cut_covers_a_matrix_in_whole_groups(rows: int, columns: int) -> Non
 
 def test_a_missing_barrier_is_seen() -> None:
     """So the warp's use of shared memory is right, and not by luck of the order in which lanes run."""
-    text = compiled("patterns_of_rows", 90).asm["ptx"]
+    kernel = *VARIANTS["patterns_of_rows"], 90
+    text = compiled(*kernel).asm["ptx"]
     _, exact, _ = matrix((16, 128))
     out = np.zeros((16, 128), np.int16)
     arrays = [each.numpy() for each in (exact.codes, exact.residuals, exact.starts, exact.escapes, exact.firsts)]
-    runnable("patterns_of_rows", 90).run((1, 1), [*arrays, out, 2, 2, 0, 16, 128])
+    runnable(*kernel).run((1, 1), [*arrays, out, 2, 2, 0, 16, 128])
     with pytest.raises(PtxError, match="two lanes use a byte without a barrier"):
         PtxKernel(text.replace("bar.warp.sync 0xffffffff;", "")).run((1, 1), [*arrays, out, 2, 2, 0, 16, 128])
     with pytest.raises(PtxError, match=r"ld\.global.*: address .* is outside"):
-        runnable("patterns_of_rows", 90).run((1, 1), [arrays[0][:, :1], *arrays[1:], out, 2, 2, 0, 16, 128])
+        runnable(*kernel).run((1, 1), [arrays[0][:, :1], *arrays[1:], out, 2, 2, 0, 16, 128])
 
 
-def test_they_compile_after_a_kernel_that_was_interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
-    stored, _, _ = matrix((20, 40))
-    uploaded_weight(stored, CPU).product(torch.ones(1, 40))
-    assert ".entry patterns_of_rows" in compiled.__wrapped__("patterns_of_rows", 90).asm["ptx"]
-
-
-def test_a_device_whose_kernels_are_wrong_gets_the_older_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_whose_kernels_are_wrong_gets_torchs_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU")
     monkeypatch.setattr(self_check, "on", lambda _: torch.device("meta"))
-    monkeypatch.setattr(self_check, "wrong_bits", lambda _: "since weight 1 at row 2, column 3 is no 4")
-    self_check.fragments_work.cache_clear()
-    with pytest.warns(UserWarning, match="A GPU: kernels in fragment order are not used, since weight 1 at row 2"):
-        assert not self_check.fragments_work(torch.device("cuda:0"))
+    monkeypatch.setattr(self_check, "wrong_bits", lambda _, **kind: "since weight 1 at row 2, column 3 is no 4")
+    self_check.kernels_work.cache_clear()
+    with pytest.warns(UserWarning, match="A GPU: the kernels are not used, since weight 1 at row 2"):
+        assert not self_check.kernels_work(torch.device("cuda:0"))
 
-    def fails(device: torch.device) -> str:
+    def fails(device: torch.device, **kind: Any) -> str:
         raise RuntimeError("no such instruction")
 
     monkeypatch.setattr(self_check, "wrong_bits", fails)
-    self_check.fragments_work.cache_clear()
+    self_check.kernels_work.cache_clear()
     with pytest.warns(UserWarning, match="not used, RuntimeError: no such instruction; exact bits are required"):
-        assert not self_check.fragments_work(torch.device("cuda:0"))
-    self_check.fragments_work.cache_clear()
+        assert not self_check.kernels_work(torch.device("cuda:0"))
+    self_check.kernels_work.cache_clear()
 
 
-def test_a_weight_comes_in_fragment_order_where_it_can(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxconv.gpu.weight.fragments_work", lambda _: True)
+def test_a_weight_is_multiplied_by_kernels_where_they_work(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxconv.gpu.weight.kernels_work", lambda *_: True)
     stored, _, _ = matrix((20, 40))
-    made = uploaded_weight(stored, CPU, in_fragments=True)
+    made = uploaded_weight(stored, CPU)
     assert isinstance(made, BsfpWeight) and isinstance(made.arrays, FragmentArrays)
     patterns = decode_bsfp(stored.packed, stored.table, (20, 40))
     assert np.array_equal(bits(made.rebuild()), patterns)
@@ -204,10 +220,8 @@ def test_a_weight_comes_in_fragment_order_where_it_can(here: None, monkeypatch: 
     drafted = made.draft.product(x[:1])
     assert_product(drafted, x[:1], made.draft.rebuild().numpy())
     four_bit, values = stored_mxfp4(gaussian((20, 40)))
-    alone = uploaded_weight(four_bit, CPU, in_fragments=True)
+    alone = uploaded_weight(four_bit, CPU)
     assert isinstance(alone.arrays, FragmentDraft) and np.array_equal(alone.rebuild().numpy(), values)
-    wide = stored_bsfp(BF16.encode(gaussian((20, 40))), BF16, residual_bits=9)
-    assert not isinstance(uploaded_weight(wide, CPU, in_fragments=True).arrays, FragmentArrays)
 
 
 @pytest.mark.parametrize("codec", ["bsfp", "mxfp4"])
@@ -216,7 +230,7 @@ def test_experts_multiply_as_each_does_alone(
     here: None, monkeypatch: pytest.MonkeyPatch, codec: str, num_tokens: int, per_token: int, of_pairs: bool
 ) -> None:
     """Bit for bit: with an expert that no token takes, and one that more than sixteen take."""
-    monkeypatch.setattr("mxconv.gpu.weight.fragments_work", lambda _: True)
+    monkeypatch.setattr("mxconv.gpu.weight.kernels_work", lambda *_: True)
     shape, num_experts, random = (24, 600), 4, np.random.default_rng(0)
     if codec == "bsfp":
         stored: list[Any] = [matrix(shape, seed=seed)[0] for seed in range(num_experts)]
@@ -224,7 +238,7 @@ def test_experts_multiply_as_each_does_alone(
         stored = [stored_mxfp4(gaussian(shape, seed=seed))[0] for seed in range(num_experts)]
     stack = StackedWeight.uploaded(stored, CPU)
     assert isinstance(stack.weight.arrays, FragmentArrays | FragmentDraft)
-    alone = [uploaded_weight(each, CPU, in_fragments=True) for each in stored]
+    alone = [uploaded_weight(each, CPU) for each in stored]
     chosen = np.stack([random.permutation(3)[:per_token] for _ in range(num_tokens)])
     chosen[:, 0] = np.where(random.random(num_tokens) < 0.9, 2, chosen[:, 0])
     routed = RoutedPairs.of(torch.from_numpy(chosen), num_experts)
@@ -249,7 +263,7 @@ def test_residuals_can_stay_on_the_host(here: None, monkeypatch: pytest.MonkeyPa
         GpuPackage(tmp_path / "bsfp", CPU, residuals="disk")  # type: ignore[arg-type]
     assert GpuPackage(tmp_path / "bsfp", CPU, "draft", "host").num_bytes > 0  # which has no residuals
     for module in ("weight", "gpu_package"):
-        monkeypatch.setattr(f"mxconv.gpu.{module}.fragments_work", lambda _: True)
+        monkeypatch.setattr(f"mxconv.gpu.{module}.kernels_work", lambda *_: True)
     copied, left = [], []
     whole = gpu_package._on_device
 
@@ -275,21 +289,10 @@ def test_residuals_can_stay_on_the_host(here: None, monkeypatch: pytest.MonkeyPa
     assert not left
 
 
-@pytest.mark.parametrize("kernel", ["bsfp-full-fragments", "bsfp-draft-fragments", "mxfp4-bf16-fragments"])
-def test_they_are_measured_beside_the_others(here: None, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    assert not any(each.endswith("-fragments") for each in kernels_on(CPU))
-    for module in ("mxconv.gpu.weight", "mxconv.bench.gpu_kernel_speed"):
-        monkeypatch.setattr(f"{module}.fragments_work", lambda _: True)
-    assert kernel in kernels_on(CPU)
-    monkeypatch.setattr("mxconv.bench.gpu_kernel_speed.SMALL_SHAPE", (20, 40))
-    monkeypatch.setattr("mxconv.bench.gpu_kernel_speed.NUM_WARMUPS", 0)
-    (row,) = bench_gpu_kernels([kernel], [2], (40, 64), CPU, num_samples=1)
-    assert (row.kernel, row.implementation, row.num_tokens) == (kernel, "gluon", 2)
-
-
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
-def test_every_bit_is_right_on_this_gpu() -> None:
-    assert self_check.wrong_bits(DEVICE) is None
+@KINDS
+def test_every_bit_is_right_on_this_gpu(dtype: torch.dtype, num_planes: int) -> None:
+    assert self_check.wrong_bits(DEVICE, dtype=dtype, num_planes=num_planes) is None
 
 
 # ---- machine code ----
@@ -317,19 +320,20 @@ def instructions_a_step(path: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("capability", [80, 90, 120])
 def test_machine_code_keeps_weights_in_registers(capability: int, tmp_path: Path) -> None:
-    """At most 4 to 6 instructions a weight, 9 KB of shared memory, and nothing spilled."""
-    for name in KERNELS:
+    """At most 4 to 6 instructions a weight, 2 more a bit plane, 9 KB of shared memory, and nothing spilled."""
+    for name, (kernel, constants) in VARIANTS.items():
         file = tmp_path / f"{name}.cubin"
-        file.write_bytes(compiled(name, capability).asm["cubin"])
+        file.write_bytes(compiled(kernel, constants, capability).asm["cubin"])
         command = [TOOLS / "cuobjdump", "--dump-resource-usage", file]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         used = {key: int(value) for key, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
         assert used["LOCAL"] == used["STACK"] == 0, (name, used)
         assert used["SHARED"] <= 9 << 10, (name, used)
-        assert used["REG"] <= 96, (name, used)
+        assert used["REG"] <= 112, (name, used)
         if "product" in name:
             counts = instructions_a_step(file)
             assert counts["LDL"] == counts["STL"] == 0
-            weights, most = {"draft": (64, 4), "mxfp4": (32, 5)}.get(name.split("_")[0], (32, 6))  # of a lane and turn
+            kind, planes = name.split("_")[0], int(name.split()[3])
+            weights, most = {"draft": (64, 4), "mxfp4": (32, 5)}.get(kind, (32, 6 + 2 * planes))  # of a lane and turn
             assert counts["HMMA"] == weights // 8 * int(name.split()[1]) // 8, name
             assert counts.total() / weights <= most, (name, counts.total())

@@ -11,9 +11,8 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
 
 import torch
-from fragment_kernels import compiled_kernel, for_ptx, launch_here
+from fragment_kernels import launch_here
 from gpu_weights import assert_product
-from ptx_warp import PtxKernel
 from stored_matrices import gaussian, stored_bsfp
 
 from mxconv.codecs.bsfp.packing import decode_bsfp
@@ -45,15 +44,7 @@ def matrix() -> tuple[FragmentArrays, np.ndarray]:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-        if kernel.__name__ != "ladder":
-            return launch_here(kernel, grid, *arguments, **constants)
-        constants.pop("launch_pdl", None)
-        compiled = compiled_kernel(kernel, "ladder", constants, 90)
-        PtxKernel(compiled.asm["ptx"]).run(grid, for_ptx(arguments))
-        return None
-
-    monkeypatch.setattr(of_product, "launch", launch)
+    monkeypatch.setattr(of_product, "launch", launch_here)
 
 
 def test_each_rung_computes_what_it_says(here: None, ladder: Any, matrix: tuple[FragmentArrays, np.ndarray]) -> None:

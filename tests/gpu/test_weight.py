@@ -22,8 +22,8 @@ from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
 from mxconv.errors import CodecError, ModelError
 from mxconv.gpu import weight as of_weight
-from mxconv.gpu.bsfp_product import rebuild
 from mxconv.gpu.device_arrays import joined
+from mxconv.gpu.fragments import FragmentArrays
 from mxconv.gpu.launch import RoutedPairs
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, StackedWeight, at_level, uploaded_weight
 from mxconv.package.stored import StoredMxfp4
@@ -73,7 +73,6 @@ def test_weights_of_any_shape_and_width_come_back(
 ) -> None:
     for row_shifts in (False, True):
         matrix, patterns = weight(gaussian(shape), float_format, row_shifts, residual_bits)
-        assert matrix.arrays.has_row_starts == (row_shifts and shape[0] > 0)
         assert np.array_equal(bits(matrix.rebuild()), patterns)
 
 
@@ -92,21 +91,11 @@ def test_an_escape_at_every_place_of_a_tile_comes_back() -> None:
     assert np.array_equal(bits(bsfp_weight(stored).rebuild()), patterns)
 
 
-def test_patches_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, patterns = weight(gaussian((100, 300)), BF16, row_shifts=True)
-    monkeypatch.setattr("mxconv.gpu.patches.ESCAPES_AT_A_TIME", 1)
-    again, _ = weight(gaussian((100, 300)), BF16, row_shifts=True)
-    assert matrix.arrays.patches.words.numel() > 100
-    for name, found in vars(again.arrays.patches).items():
-        assert torch.equal(found, getattr(matrix.arrays.patches, name)), name
-    assert np.array_equal(bits(again.rebuild()), patterns)
-
-
 @FORMATS
 def test_a_token_of_one_one_gets_a_column_of_the_exact_weights(float_format: FloatFormat) -> None:
     """So the product's weights are those that are rebuilt, to the bit: zeros but one leave nothing to round."""
     matrix, patterns = weight(gaussian((70, 172)) * np.float32(2.0**-4), float_format)
-    assert matrix.arrays.patches.words.numel() > 20
+    assert matrix.arrays.escapes.numel() > 20
     for first in (0, 156):
         x = torch.zeros(16, 172, device=DEVICE)
         x[torch.arange(16), first + torch.arange(16)] = 1
@@ -174,18 +163,19 @@ def test_many_tokens_multiply_the_weights_a_panel_at_a_time(monkeypatch: pytest.
     matrix, values = of_kind("bf16", (150, 72))
     rebuilt: list[int] = []
 
-    def recorded(*arguments: int) -> torch.Tensor:
-        rows = rebuild(*arguments)  # type: ignore[arg-type]
-        rebuilt.append(rows.nbytes)
-        return rows
+    whole = of_weight.rows_of_patterns
 
-    monkeypatch.setattr(of_weight, "rebuild", recorded)
+    def recorded(arrays: FragmentArrays, patterns: torch.Tensor, first_row: int) -> torch.Tensor:
+        rebuilt.append(patterns.nbytes)
+        return whole(arrays, patterns, first_row)
+
+    monkeypatch.setattr(of_weight, "rows_of_patterns", recorded)
     monkeypatch.setattr(of_weight, "SCRATCH_BYTES", 64 * 72 * 2)
     x = tokens(17, 72)
     for each, expected in ((matrix, values), mxfp4_weight(gaussian((70, 72)))):
         found, exact = each.product(x).cpu().numpy(), x.cpu().double().numpy() @ expected.T.astype(np.float64)
         assert np.abs(found - exact).max() < 0.01 * np.abs(exact).max()  # rounded to BF16
-    assert len(rebuilt) == 3
+    assert len(rebuilt) == 3 + 2  # panels of one and the other
     assert max(rebuilt) <= of_weight.SCRATCH_BYTES
 
 
@@ -216,7 +206,7 @@ def of_bsfp(
     patterns = float_format.encode(gaussian(shape, seed=number) / 8)
     bits_more = float_format is BF16 and is_mixed and number == 3
     stored = stored_bsfp(patterns, float_format, is_mixed and number % 2 == 1, 9 if bits_more else None)
-    return bsfp_weight(stored, num_planes=1 if is_mixed else 0, has_row_starts=True), patterns
+    return bsfp_weight(stored, num_planes=1 if is_mixed else 0), patterns
 
 
 def experts(kind: str, shape: tuple[int, int]) -> list[tuple[BsfpWeight | FourBitWeight, np.ndarray]]:

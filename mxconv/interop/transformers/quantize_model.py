@@ -109,7 +109,7 @@ def _replace(
         )
         model.set_submodule(name, GpuExperts(module, ModuleExperts((first,), second)).train(module.training))
     for name, linear in linears.items():
-        uploaded = uploaded_weight(_encoded(linear.weight, name, codec, scale_rule), device, in_fragments=True)
+        uploaded = uploaded_weight(_encoded(linear.weight, name, codec, scale_rule), device)
         bias = None if linear.bias is None else linear.bias.to(device)
         model.set_submodule(name, GpuLinear(uploaded, bias).train(linear.training))
     model.to(device)
