@@ -1,7 +1,7 @@
 # make demo   set up .venv and run the main job on a real model of 135 million weights, which is kept in demo/
 # make test   set up .venv with the test oracles and run the tests but for the slow ones
 # make test-slow   run those: trainings, examples, pages of docs, builds, Ray, object stores, pages in Chromium
-# make test-gpu   add Triton (198 MB to download, 691 MB installed) and run the tests of the GPU's kernels in its interpreter
+# make test-gpu   add Triton (198 MB to download, 691 MB installed) and run the tests of the GPU's kernels, from what it compiles
 # make docs   build the site of docs/ and formats/ into build/site, with MkDocs
 # make lint   ruff, clang-format, mypy and import-linter
 #

@@ -1,4 +1,4 @@
-"""Mixtures of experts whose experts run on the Triton kernels: in the interpreter here, so the models are tiny."""
+"""Mixtures of experts whose experts are stacks of a package; torch multiplies on a CPU, so the models are tiny."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Models whose linear layers run on the Triton kernels: in the interpreter here, so the models are tiny."""
+"""Models whose linear layers are matrices of a package; torch multiplies on a CPU, so the models are tiny."""
 
 import copy
 from collections.abc import Callable
