@@ -24,16 +24,6 @@ def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     return tensor
 
 
-def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Join contiguous tensors of one dtype along the first axis: a view where they adjoin in memory, else a copy."""
-    first = parts[0]
-    ends = [part.data_ptr() + part.nbytes for part in parts]
-    storages = {part.untyped_storage().data_ptr() for part in parts}
-    if len(storages) == 1 and all(end == part.data_ptr() for end, part in zip(ends, parts[1:], strict=False)):
-        return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
-    return torch.cat(list(parts))
-
-
 def piece(whole: torch.Tensor, number: int, num_pieces: int) -> torch.Tensor:
     """View one of pieces of equal length along the first axis."""
     length = len(whole) // num_pieces
@@ -47,7 +37,7 @@ def stacked(experts: Sequence[Arrays]) -> Arrays:
         parts = [getattr(each, name) for each in experts]
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         if tensors:
-            joint[name] = joined(tensors) if len(tensors) == len(parts) else None
+            joint[name] = torch.cat(tensors) if len(tensors) == len(parts) else None
     found: Arrays = replace(experts[0], **joint)
     return found
 

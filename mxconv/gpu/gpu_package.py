@@ -1,7 +1,7 @@
 """A package's quantized matrices on a device; the files' hashes are checked while their arrays are copied."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,6 @@ from mxconv.progress import Progress, silent
 
 ON_HOST = ("row_shifts", "escape_offsets")  # parts that other arrays are made from
 OF_DRAFT = ("codes", "elements", "scales")
-ADJOINING = (*OF_DRAFT, "residual_low")  # parts that have the same length for each expert
 PIECE_BYTES = 16 << 20  # copied at a time, by way of the host's memory
 TORCH_DTYPES = {"U8": torch.uint8, "I8": torch.int8, "BF16": torch.int16}
 OF_AN_EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<matrix>.+)")
@@ -85,15 +84,16 @@ class GpuPackage:
             sizes = {name: opened.arrays[name].num_bytes for each in records for name in _copied(each, level)}
             arrays = {name: size for name, size in sizes.items() if name not in left}
             draft = sum(opened.arrays[name].num_bytes for each in records for name in _copied(each, "draft"))
+            most_left = max((sizes[name] for name in left), default=0)
             require_room(
                 self.device,
-                sum(arrays.values()) + _made(opened, records, level) + max((sizes[name] for name in left), default=0),
+                sum(arrays.values()) + _made(opened, alone, groups, level) + most_left,
                 str(opened.root),
                 f"The 4-bit draft alone is {draft / 1e9:.2f} GB: level='draft'." if level == "target" else
                 "Free memory, or take a smaller model.",
             )  # fmt: skip
             parts: dict[str, dict[str, torch.Tensor]] = {each.stem: {} for each in records}
-            for name, tensor in _on_device(opened, _runs(arrays, groups), left, self.device, progress).items():
+            for name, tensor in _on_device(opened, arrays, left, self.device, progress).items():
                 stem, _, part = name.rpartition(".")
                 parts[stem][part] = tensor
             for record in alone:
@@ -194,7 +194,7 @@ def _weight(
 
 def _on_device(
     package: Package,
-    runs: Sequence[Sequence[str]],
+    names: Collection[str],
     left: Collection[str],
     device: torch.device,
     progress: Progress,
@@ -203,7 +203,7 @@ def _on_device(
 
     Args:
         package: where they are stored.
-        runs: names of arrays; those of a run adjoin on the device.
+        names: of arrays.
         left: names of arrays that are copied later, matrix by matrix; their files are hashed too.
         device: the destination.
         progress: receives the number of bytes that were hashed.
@@ -211,7 +211,7 @@ def _on_device(
     Raises:
         PackageError: a file has another hash than the manifest says; what was copied must not be used.
     """
-    paths = {package.arrays[name].path for run in (*runs, left) for name in run}
+    paths = {package.arrays[name].path for name in (*names, *left)}
     files = [each for each in package.manifest.files if inside(package.root, each.path) in paths]
     total, done = sum(each.num_bytes for each in files), 0
 
@@ -223,16 +223,14 @@ def _on_device(
     copied: dict[str, torch.Tensor] = {}
     with ThreadPoolExecutor(1) as pool:
         hashes = [pool.submit(sha256_file, inside(package.root, each.path), advance) for each in files]
-        for run in runs:
-            arrays = [package.arrays[name] for name in run]
-            counts = [array.num_bytes for array in arrays]
-            adjoining = torch.empty(sum(counts), dtype=torch.uint8, device=device)
-            for name, array, flat in zip(run, arrays, adjoining.split(counts), strict=True):
-                stored = array.array().reshape(-1).view(np.uint8)
-                for first in range(0, len(stored), PIECE_BYTES):
-                    piece = stored[first : first + PIECE_BYTES].copy()
-                    flat[first : first + len(piece)].copy_(torch.from_numpy(piece))
-                copied[name] = flat.view(TORCH_DTYPES[array.dtype]).view(array.shape)
+        for name in names:
+            array = package.arrays[name]
+            flat = torch.empty(array.num_bytes, dtype=torch.uint8, device=device)
+            stored = array.array().reshape(-1).view(np.uint8)
+            for first in range(0, len(stored), PIECE_BYTES):
+                piece = stored[first : first + PIECE_BYTES].copy()
+                flat[first : first + len(piece)].copy_(torch.from_numpy(piece))
+            copied[name] = flat.view(TORCH_DTYPES[array.dtype]).view(array.shape)
         for each, found in zip(files, hashes, strict=True):
             if found.result() != each.sha256:
                 raise PackageError(
@@ -240,18 +238,6 @@ def _on_device(
                     "The file is damaged; convert again."
                 )
     return copied
-
-
-def _runs(arrays: Iterable[str], groups: Iterable[ExpertGroup]) -> list[list[str]]:
-    """Names of the arrays; a list for those that are to adjoin, and one for each other array."""
-    adjoining = [
-        [f"{record.stem}.{part}" for record in group.records]
-        for group in groups if len(group.records) > 1 for part in ADJOINING
-    ]  # fmt: skip
-    wanted = set(arrays)
-    runs = [run for run in adjoining if wanted.issuperset(run)]
-    in_runs = {name for run in runs for name in run}
-    return [*runs, *([name] for name in arrays if name not in in_runs)]
 
 
 def _on_host(package: Package, alone: Iterable[TensorRecord], device: torch.device) -> list[TensorRecord]:
@@ -292,16 +278,21 @@ def _copied(record: TensorRecord, level: str) -> list[str]:
     return [name for name in names if (parts[name] in OF_DRAFT if level == "draft" else parts[name] not in ON_HOST)]
 
 
-def _made(package: Package, records: Iterable[TensorRecord], level: str) -> int:
-    """The most bytes that arrays made of tensors take besides their own: of escapes, and a tensor in another order."""
+def _made(package: Package, alone: Iterable[TensorRecord], groups: Iterable[ExpertGroup], level: str) -> int:
+    """The most bytes that arrays made of tensors take besides their own.
+
+    Those of escapes, and what is moved into another order at a time: a matrix, or a stack, of which each expert is.
+    """
     escapes, largest = 0, 0
-    for record in records:
-        if record.codec == "mxint8":
-            continue
-        size = {name.rpartition(".")[2]: package.arrays[name].num_bytes for name in _copied(record, level)}
-        moved = size.get("codes", 0)  # carried scales are a tensor of their own
-        if record.codec == "bsfp" and level == "target":
-            moved += size["residual_low"] + size.get("residual_high", 0)
-            escapes += 8 * size["escape_counts"] + 4 * size["escape_positions"]  # more than `firsts` and `escapes` take
+    for records, times in (*(([each], 1) for each in alone), *((group.records, 2) for group in groups)):
+        moved = 0
+        for record in records:
+            if record.codec == "mxint8":
+                continue
+            size = {name.rpartition(".")[2]: package.arrays[name].num_bytes for name in _copied(record, level)}
+            moved += times * size.get("codes", 0)  # carried scales are a tensor of their own
+            if record.codec == "bsfp" and level == "target":
+                moved += times * (size["residual_low"] + size.get("residual_high", 0))
+                escapes += 8 * size["escape_counts"] + 4 * size["escape_positions"]  # more than `firsts` and `escapes`
         largest = max(largest, moved)
     return escapes + largest

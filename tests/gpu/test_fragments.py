@@ -267,10 +267,10 @@ def test_residuals_can_stay_on_the_host(here: None, monkeypatch: pytest.MonkeyPa
     copied, left = [], []
     whole = gpu_package._on_device
 
-    def watched(package: Package, runs: Any, names: Any, *others: Any) -> Any:
-        copied.extend(name for run in runs for name in run)
-        left.extend(names)
-        return whole(package, runs, names, *others)
+    def watched(package: Package, names: Any, later: Any, *others: Any) -> Any:
+        copied.extend(names)
+        left.extend(later)
+        return whole(package, names, later, *others)
 
     monkeypatch.setattr(gpu_package, "_on_device", watched)
     loaded = GpuPackage(tmp_path / "bsfp", CPU, residuals="host")

@@ -22,7 +22,6 @@ from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
 from mxconv.errors import CodecError, ModelError
 from mxconv.gpu import weight as of_weight
-from mxconv.gpu.device_arrays import joined
 from mxconv.gpu.fragments import FragmentArrays
 from mxconv.gpu.launch import RoutedPairs
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight, StackedWeight, at_level, uploaded_weight
@@ -290,15 +289,3 @@ def test_numbers_beyond_the_experts_read_nothing_else() -> None:
     x = activations_of(1, 31)
     found = stack.product(x, RoutedPairs.of(torch.tensor([[99]], device=DEVICE), NUM_EXPERTS))
     assert torch.equal(found, alone[-1].product(x))
-
-
-def test_arrays_that_adjoin_are_joined_without_a_copy() -> None:
-    whole = torch.arange(24, dtype=torch.int32).view(6, 4)
-    together = joined([whole[:2], whole[2:5], whole[5:]])
-    assert together.data_ptr() == whole.data_ptr()
-    assert torch.equal(together, whole)
-    apart = joined([whole[2:5], whole[:2]])
-    assert apart.data_ptr() != whole.data_ptr()
-    assert torch.equal(apart, torch.cat([whole[2:5], whole[:2]]))
-    gap = joined([whole[:2], whole[3:5]])
-    assert torch.equal(gap, torch.cat([whole[:2], whole[3:5]]))
