@@ -75,7 +75,10 @@ def written_windows(path: Path, vocab_size: int) -> Windows:
             rows.append(np.array(row, np.int32))
             prompts.add(num_prompt)
     if len({len(row) for row in rows}) != 1 or len(prompts) != 1:
-        raise ModelError(f"{path}: {len(rows)} lines of different lengths, or none; alike ones are required.")
+        raise ModelError(
+            f"{path}: {len(rows)} lines of different lengths, or none; alike ones are required. Answers of `mxconv "
+            "train generate --chat` are texts: give their file in the place of texts, without --generated."
+        )
     return Windows(np.stack(rows), prompts.pop())
 
 
