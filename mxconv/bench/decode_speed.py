@@ -98,6 +98,7 @@ def bench_decoding(
     progress: Progress = silent,
     fp32: Sequence[LoadedLevel] = (),
     tree: TreeSize = "auto",
+    only: Sequence[str] = (),
 ) -> list[DecodeResult]:
     """Decode every prompt with every strategy. The caller decides about texts that differ.
 
@@ -110,12 +111,17 @@ def bench_decoding(
         progress: receives the number of turns.
         fp32: the same levels, 4-bit weights by float32 arithmetic, compared with those by int8.
         tree: of look-ups, as `Hierarchy` takes it.
+        only: names of strategies to measure beside greedy decoding; all without.
 
     Raises:
-        MxconvError: a prompt has no tokens, or a text fails.
+        MxconvError: a prompt has no tokens, a text fails, or there is no such strategy.
     """
     bandwidth, stop = ReadBandwidth(engine), loaded.tokenizer.eos_token_ids
     strategies = strategies_of(loaded.levels, fp32, tree, loaded.auto_levels)
+    if unknown := [name for name in only if name not in strategies]:
+        raise MxconvError(f"--only: {', '.join(unknown)}; some of {', '.join(strategies)} are required.")
+    if only:
+        strategies = {name: each for name, each in strategies.items() if name in (GREEDY, *only)}
     ids = encode_prompts(loaded.tokenizer, loaded.folder, prompts)
     for text, tokens in zip(prompts, ids, strict=True):
         if not tokens:

@@ -207,6 +207,9 @@ def decode(
         str | None,
         typer.Option(help="Measure so many sequences side by side in place of one, joined by commas: 1,4,8."),
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A strategy to measure beside greedy; repeat it. All without.")
+    ] = None,
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Measure the 4-bit draft with float32 activations too.")
     ] = False,
@@ -260,7 +263,7 @@ def decode(
         progress = stack.enter_context(progress_bars("runs"))
         forwards = [] if batch is not None else bench_forwards(loaded, engine, widths, samples, progress)
         most, tree = prompts.max_new_tokens, levels.tree_size
-        results = bench_decoding(loaded, engine, texts, most, batches, progress, fp32, tree)
+        results = bench_decoding(loaded, engine, texts, most, batches, progress, fp32, tree, only or ())
     print_machine(out, machine, f"{machine.compiler}, {name}")
     if forwards:
         out.table(FORWARD_TABLE, forwards)

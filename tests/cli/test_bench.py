@@ -103,6 +103,11 @@ def test_decode_of_batches_has_the_same_keys_and_fails_where_tokens_differ(
     assert "tokens of small (2), small (trees) (2) differ from those of greedy" in outcome.stderr
     rows = json.loads(outcome.stdout)["results"]
     assert {row["batch"] for row in rows} == {1, 2} and all(set(row) >= DECODE_KEYS for row in rows)
+    outcome = run(*arguments, "--batch", 2, "--only", "auto", "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert [row["strategy"] for row in outcome.json["results"]] == ["greedy", "auto"]
+    outcome = run(*arguments, "--only", "best")
+    assert outcome.exit_code == 1 and "--only: best; some of greedy, " in outcome.stderr
 
 
 def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
