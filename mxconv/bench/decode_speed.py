@@ -10,16 +10,16 @@ hierarchy           all levels, where there is more than one draft
 hierarchy (fp32)    the same, all 4-bit weights multiplying float32 activations, for the table's other row
 auto                all levels and look-ups of the prompt, choosing round by round how many tokens to ask of which
 
-They take turns, forth and back, each between samples of read bandwidth, so that all see one state of the machine. One
-text at a time, a turn is a prompt; side by side it is all sequences, and there are two. Whatever the strategy and the
-number of texts side by side, the tokens must be those of greedy decoding.
+They take turns, forth and back, so that all see one state of the machine, between samples of read bandwidth. One text
+at a time, a turn is a prompt; side by side it is a step of all texts, and all sequences are decoded twice. Whatever the
+strategy and the number of texts side by side, the tokens must be those of greedy decoding.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice, zip_longest
+from itertools import chain, cycle, islice, zip_longest
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -131,36 +131,53 @@ def bench_decoding(
     rounds = [(n, own) for n in batches for own in ([[r] for r in requests] if n == 1 else [requests, requests])]
     turns: dict[tuple[int, str], list[TimedTexts]] = {}
     done, total = 0, len(rounds) * len(strategies)
+    few = min(max_new_tokens, WARM_TOKENS)
     for number, (batch, own) in enumerate(rounds):
-        for name, hierarchy in reversed(strategies.items()) if number % 2 else strategies.items():
+        names = list(reversed(strategies) if number % 2 else strategies)
+        for together in [names] if batch > 1 else [[name] for name in names]:
             progress("decode", done, total)
-            if (found := turns.setdefault((batch, name), [])) == []:  # warms caches and threads
-                few = min(max_new_tokens, WARM_TOKENS)
-                decode(hierarchy, [Request(each.prompt, few, stop) for each in own[:batch]], batch)
-            (generations, seconds), rate = bandwidth.beside(partial(decode, hierarchy, own, batch))
-            found.append(TimedTexts(generations, seconds, rate))
-            done += 1
+            chosen = [strategies[name] for name in together]
+            if (batch, together[0]) not in turns:  # warms caches and threads
+                decode(chosen, [Request(each.prompt, few, stop) for each in own[:batch]], batch)
+            made, rate = bandwidth.beside(partial(decode, chosen, own, batch))
+            for name, (generations, seconds) in zip(together, made, strict=True):
+                turns.setdefault((batch, name), []).append(TimedTexts(generations, seconds, rate))
+            done += len(together)
     progress("decode", total, total)
     num_bytes = {level.name: loaded.bytes_per_pass(level) for level in loaded.auto_levels}
     levels = {name: [level.name for level in hierarchy.levels] for name, hierarchy in strategies.items()}
     return [summarize(own, levels[own], batch, batches[0], turns, num_bytes) for batch in batches for own in levels]
 
 
-def decode(hierarchy: Hierarchy, requests: Sequence[Request], batch: int) -> tuple[list[Generation], float]:
-    """Decode so many texts at a time; the texts, and how long that took."""
-    begin = time.perf_counter()
+def decode(
+    hierarchies: Sequence[Hierarchy], requests: Sequence[Request], batch: int
+) -> list[tuple[list[Generation], float]]:
+    """Decode so many texts at a time; the texts of each strategy, and how long they took.
+
+    Side by side, strategies take turns step by step, and every second time the other way round.
+    """
     if batch == 1:
-        alone = [hierarchy.generate(each.prompt, each.max_new_tokens, each.stop_tokens) for each in requests]
-        return alone, time.perf_counter() - begin
-    engine = Engine(hierarchy, batch)
-    sequences = [engine.submit(request) for request in requests]
-    while not engine.is_idle:
-        engine.step()
-    seconds = time.perf_counter() - begin
-    for sequence in sequences:
+        return [_decode_alone(each, requests) for each in hierarchies]
+    engines = [Engine(each, batch) for each in hierarchies]
+    sequences = [[engine.submit(request) for request in requests] for engine in engines]
+    seconds, places = [0.0] * len(engines), list(range(len(engines)))
+    while not all(engine.is_idle for engine in engines):
+        for place in places:
+            begin = time.perf_counter()
+            if not engines[place].is_idle:
+                engines[place].step()
+            seconds[place] += time.perf_counter() - begin
+        places.reverse()
+    for sequence in chain.from_iterable(sequences):
         if sequence.error is not None:
             raise sequence.error
-    return [sequence.generation for sequence in sequences], seconds
+    return [([each.generation for each in own], spent) for own, spent in zip(sequences, seconds, strict=True)]
+
+
+def _decode_alone(hierarchy: Hierarchy, requests: Sequence[Request]) -> tuple[list[Generation], float]:
+    begin = time.perf_counter()
+    alone = [hierarchy.generate(each.prompt, each.max_new_tokens, each.stop_tokens) for each in requests]
+    return alone, time.perf_counter() - begin
 
 
 def summarize(
