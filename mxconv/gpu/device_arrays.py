@@ -24,28 +24,22 @@ def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     return tensor
 
 
-def piece(whole: torch.Tensor, number: int, num_pieces: int) -> torch.Tensor:
-    """View one of pieces of equal length along the first axis."""
-    length = len(whole) // num_pieces
-    return whole[number * length : (number + 1) * length]
-
-
 def stacked(experts: Sequence[Arrays]) -> Arrays:
-    """Join the tensors of experts by their names; one that some expert lacks is None, all else is the first's."""
-    joint: dict[str, torch.Tensor | None] = {}
-    for name in vars(experts[0]):
+    """Join the tensors of experts by their names, which all or none must have; all else is the first's."""
+    first, joint = experts[0], {}
+    for name, part in vars(first).items():
         parts = [getattr(each, name) for each in experts]
-        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
-        if tensors:
-            joint[name] = torch.cat(tensors) if len(tensors) == len(parts) else None
-    found: Arrays = replace(experts[0], **joint)
+        assert len({each is None for each in parts}) == 1, f"{name}: of some experts alone"
+        if isinstance(part, torch.Tensor):
+            joint[name] = torch.cat(parts)
+    found: Arrays = replace(first, **joint)
     return found
 
 
 def expert_of(stack: Arrays, number: int, num_experts: int) -> Arrays:
     """View the tensors of one expert of a stack."""
     tensors = {name: part for name, part in vars(stack).items() if isinstance(part, torch.Tensor)}
-    found: Arrays = replace(stack, **{name: piece(part, number, num_experts) for name, part in tensors.items()})
+    found: Arrays = replace(stack, **{name: part.chunk(num_experts)[number] for name, part in tensors.items()})
     return found
 
 
